@@ -1,0 +1,83 @@
+"""convstore: the conversation store for agent backends on MongoDB.
+
+Keeps every message of a conversation, whole and for ever; hands the model only what the next call needs; everything
+left out has an id that brings it back.
+"""
+
+from __future__ import annotations
+
+from convstore.codec import Omitted
+from convstore.conversation import Conversation
+from convstore.exceptions import (
+    BatchTooLargeError,
+    ConflictError,
+    ContentConflictError,
+    ConversationDeletedError,
+    ConvstoreError,
+    CorruptDocumentError,
+    InvalidCursorError,
+    InvalidInputError,
+    InvalidMessageError,
+    InvalidScopeError,
+    MissingExtraError,
+    NotSetUpError,
+    SchemaVersionError,
+    SourceIdClashError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+    SyncUnsupportedError,
+    TooManyIdsError,
+    UnencodableError,
+)
+from convstore.models import (
+    ConversationInfo,
+    ConversationPage,
+    History,
+    HistoryReport,
+    Receipt,
+    Source,
+    SourcePage,
+    ToolRecord,
+)
+from convstore.policy import HistoryPolicy
+from convstore.store import ConversationStore
+from convstore.tokens import TokenCounter
+from convstore.view import get_conversational_history
+
+__all__ = [
+    "BatchTooLargeError",
+    "ConflictError",
+    "ContentConflictError",
+    "Conversation",
+    "ConversationDeletedError",
+    "ConversationInfo",
+    "ConversationPage",
+    "ConversationStore",
+    "ConvstoreError",
+    "CorruptDocumentError",
+    "History",
+    "HistoryPolicy",
+    "HistoryReport",
+    "InvalidCursorError",
+    "InvalidInputError",
+    "InvalidMessageError",
+    "InvalidScopeError",
+    "MissingExtraError",
+    "NotSetUpError",
+    "Omitted",
+    "Receipt",
+    "SchemaVersionError",
+    "Source",
+    "SourceIdClashError",
+    "SourcePage",
+    "StoreClosedError",
+    "StoreError",
+    "StoreUnavailableError",
+    "SyncUnsupportedError",
+    "TokenCounter",
+    "ToolRecord",
+    "TooManyIdsError",
+    "UnencodableError",
+    "get_conversational_history",
+]

@@ -1,0 +1,308 @@
+"""A message as a small body, which stays in the log entry, and a payload, which does not.
+
+The body is the message's fields as text of ``codec.values``. What is too large for an entry, and content and artifact
+of a tool result that has a stub, goes into the payload: one long text, to which `PayloadRange` values in the body
+refer. Each source of a tool result stands in one piece of it, text first, so that it can be read without the rest::
+
+    text of source 1 | item 1 | text of source 2 | item 2 | … | content | artifact without its items | other parts
+
+Messages are rebuilt by filling their fields, not by calling their constructors: validators fill in and convert, and
+what comes back must be equal to what was stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from convstore.codec.values import Codec, PayloadRange
+
+__all__ = [
+    "PART_MINIMUM",
+    "EncodedMessage",
+    "SourceItem",
+    "SourcePlace",
+    "decode_message",
+    "digest_of",
+    "encode_message",
+    "fields_of",
+    "leave_out",
+    "with_stub",
+]
+
+PART_MINIMUM = 16_384
+"""A part of a message whose text is this long, in characters, is kept outside the entry."""
+
+_CLASSES: dict[str, type[BaseMessage]] = {
+    "human": HumanMessage,
+    "ai": AIMessage,
+    "system": SystemMessage,
+    "tool": ToolMessage,
+    "function": FunctionMessage,
+    "chat": ChatMessage,
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    name: {
+        key: None if info.default_factory or info.is_required() else info.default
+        for key, info in class_.model_fields.items()
+    }
+    for name, class_ in _CLASSES.items()
+}
+_EMPTY: dict[str, dict[str, Callable[[], Any]]] = {
+    name: {key: info.default_factory for key, info in class_.model_fields.items() if info.default_factory}  # type: ignore[misc]
+    for name, class_ in _CLASSES.items()
+}
+
+
+class SourceItem(Protocol):
+    """A source inside an artifact, as ``sources.find_sources`` finds it."""
+
+    @property
+    def text(self) -> str:
+        """The text that is read page by page."""
+
+    def with_text(self, text: Any) -> Any:
+        """The item itself with something else in the place of its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """Where a source stands in the payload, in characters: its text to `middle`, the item around it to `end`."""
+
+    start: int
+    middle: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedMessage:
+    """A message ready to be stored."""
+
+    body: str
+    payload: str = ""
+    places: tuple[SourcePlace, ...] = ()
+
+
+@dataclass(slots=True)
+class _Payload:
+    """Collects the pieces of a payload and knows where each one stands."""
+
+    codec: Codec
+    omitted: list[str] | None
+    pieces: list[str] = field(default_factory=list)
+    length: int = 0
+
+    def put(self, value: Any, *, about: str = "") -> PayloadRange:
+        raw = type(value) is str
+        text = value if raw else self.codec.encode(value, omitted=self.omitted)
+        start, self.length = self.length, self.length + len(text)
+        self.pieces.append(text)
+        return PayloadRange(start, self.length, raw, about)
+
+    def put_source(self, item: SourceItem) -> tuple[SourcePlace, PayloadRange]:
+        text = self.put(item.text)
+        around = self.put(item.with_text(text))
+        return SourcePlace(text.start, text.end, around.end), around
+
+
+def fields_of(message: BaseMessage) -> dict[str, Any]:
+    """The fields of a message that are not at their default, its type first, in the order of its class.
+
+    Extra fields are kept. Equal messages give equal fields in the same order.
+    """
+    name = message.type
+    defaults, empty = _DEFAULTS[name], _EMPTY[name]
+    values = message.__dict__
+    fields = {"type": name}
+    for key, default in defaults.items():
+        value = values.get(key, default)
+        if key != "type" and not _is_default(value, key in empty, default):
+            fields[key] = value
+    return fields | (message.__pydantic_extra__ or {})
+
+
+def digest_of(text: str) -> bytes:
+    """What tells two canonical texts apart: their sha256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def encode_message(
+    codec: Codec,
+    fields: dict[str, Any],
+    *,
+    items: Sequence[SourceItem] = (),
+    rebuild: Callable[[list[Any]], Any] | None = None,
+    split_result: bool = False,
+    omitted: list[str] | None = None,
+) -> EncodedMessage:
+    """Split a message's fields into body and payload.
+
+    Args:
+        codec: Knows the types of values.
+        fields: What `fields_of` gave.
+        items: Sources in the artifact that get a place of their own.
+        rebuild: Gives the artifact with something else in the place of each item.
+        split_result: Put content and artifact of a tool result into the payload, whatever their size.
+        omitted: If given, paths of unknown values that were left out are added here.
+    """
+    payload = _Payload(codec, omitted)
+    fields = dict(fields)
+    places: tuple[SourcePlace, ...] = ()
+    if split_result:
+        placed = [payload.put_source(item) for item in items]
+        places = tuple(place for place, _ in placed)
+        fields["content"] = payload.put(fields["content"])
+        if "artifact" in fields:
+            artifact = rebuild([around for _, around in placed]) if rebuild and placed else fields["artifact"]
+            fields["artifact"] = payload.put(artifact)
+    _put_large_parts(fields, payload)
+    return EncodedMessage(codec.encode(fields, omitted=omitted), "".join(payload.pieces), places)
+
+
+def decode_message(codec: Codec, body: str, *, fetch: Callable[[int, int], str] | None = None) -> BaseMessage:
+    """The message that a body stands for; ranges of its payload are read with `fetch`, or left standing without.
+
+    Raises:
+        ValueError: The body is not what `encode_message` wrote.
+    """
+    fields = codec.decode(body, fetch=fetch)
+    try:
+        return _build(fields.pop("type"), fields)
+    except (KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"not the fields of a message: {error!r}") from error
+
+
+def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
+    """A decoded tool message with its stub for content and without its artifact."""
+    message.__dict__["content"] = stub
+    message.__dict__["artifact"] = None
+    return leave_out(message)
+
+
+def leave_out(message: BaseMessage) -> BaseMessage:
+    """A decoded message with placeholders where parts of it stand outside the entry.
+
+    A large text becomes a short text, a large content block a short text block; anything else leaves. With the
+    result of a tool that the provider ran itself its request leaves too: providers refuse the one without the other.
+    """
+    values = message.__dict__
+    values["content"] = _content_without_parts(values["content"], str(message.id))
+    for key in ("tool_calls", "invalid_tool_calls"):
+        if values.get(key):
+            values[key] = [_call_without_parts(call, str(message.id)) for call in values[key]]
+    for holder in (values, message.__pydantic_extra__ or {}):
+        for key, value in holder.items():
+            if type(value) is PayloadRange:
+                holder[key] = {} if key in ("additional_kwargs", "response_metadata") else None
+            elif type(value) is dict and key != "content":
+                holder[key] = {name: part for name, part in value.items() if type(part) is not PayloadRange}
+    return message
+
+
+def _is_default(value: Any, is_container: bool, default: Any) -> bool:
+    """Whether a field need not be stored; True only if its default has the very same value and type."""
+    if is_container:
+        return type(value) in (list, dict) and not value
+    return value is default or (type(value) is str and value == default)
+
+
+def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
+    class_ = _CLASSES[name]
+    values = {**_DEFAULTS[name], **{key: make() for key, make in _EMPTY[name].items() if key not in fields}}
+    extra = {}
+    for key, value in fields.items():
+        (values if key in values else extra)[key] = value
+    message = class_.__new__(class_)
+    # pydantic's own way to restore a model without validation, as its pickling does.
+    message.__setstate__(
+        {
+            "__dict__": values,
+            "__pydantic_extra__": extra,
+            "__pydantic_fields_set__": set(fields),
+            "__pydantic_private__": None,
+        }
+    )
+    return message
+
+
+def _put_large_parts(fields: dict[str, Any], payload: _Payload) -> None:
+    """Move each part from `PART_MINIMUM` on into the payload: content, blocks, arguments, entries of dicts."""
+    for key, value in fields.items():
+        if type(value) is PayloadRange or key in ("type", "id"):
+            continue
+        if _is_large(value, payload):
+            fields[key] = _split(key, value, payload)
+
+
+def _split(key: str, value: Any, payload: _Payload) -> Any:
+    if key == "content" and type(value) is list:
+        return [payload.put(block, about=_about(block)) if _is_large(block, payload) else block for block in value]
+    if key in ("tool_calls", "invalid_tool_calls") and type(value) is list:
+        return [_split_dict(call, payload) if type(call) is dict else call for call in value]
+    if type(value) is dict:
+        return _split_dict(value, payload)
+    return payload.put(value)
+
+
+def _split_dict(value: dict[Any, Any], payload: _Payload) -> dict[Any, Any]:
+    return {key: payload.put(part) if _is_large(part, payload) else part for key, part in value.items()}
+
+
+def _is_large(value: Any, payload: _Payload) -> bool:
+    if type(value) is str:
+        return len(value) >= PART_MINIMUM
+    if value is None or type(value) in (bool, int, float):
+        return False
+    return len(payload.codec.encode(value, omitted=None if payload.omitted is None else [])) >= PART_MINIMUM
+
+
+def _about(block: Any) -> str:
+    """What a placeholder tells of a block: its type, and the request that it answers if it is a result."""
+    if type(block) is not dict or type(block.get("type")) is not str:
+        return "text"
+    request = block.get("tool_use_id")
+    return f"{block['type']} {request}" if type(request) is str else block["type"]
+
+
+def _placeholder(part: PayloadRange, message_id: str, *, about: str) -> str:
+    return f"[{about}, {part.end - part.start} characters, left out to save context; message id {message_id}]"
+
+
+def _content_without_parts(content: Any, message_id: str) -> Any:
+    if type(content) is PayloadRange:
+        return _placeholder(content, message_id, about="text")
+    if type(content) is not list or not any(type(block) is PayloadRange for block in content):
+        return content
+    answered = {block.about.partition(" ")[2] for block in content if type(block) is PayloadRange} - {""}
+    return [_block_without_parts(block, message_id) for block in content if not _requests(block, answered)]
+
+
+def _requests(block: Any, answered: set[str]) -> bool:
+    return type(block) is dict and block.get("type") == "server_tool_use" and block.get("id") in answered
+
+
+def _block_without_parts(block: Any, message_id: str) -> Any:
+    if type(block) is not PayloadRange:
+        return block
+    about = block.about.partition(" ")[0]
+    return {"type": "text", "text": _placeholder(block, message_id, about=about)}
+
+
+def _call_without_parts(call: Any, message_id: str) -> Any:
+    args = call.get("args")
+    if type(args) is not PayloadRange:
+        return call
+    note = _placeholder(args, message_id, about="arguments")
+    return {**call, "args": note if args.raw else {"left_out": note}}

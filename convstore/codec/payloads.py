@@ -1,0 +1,75 @@
+"""A payload's text as compressed chunks, and back.
+
+A chunk holds at most `CHUNK_BYTES` of UTF-8 text and is a zstd frame of its own, so that any range of characters
+costs only the chunks that it touches. Chunks are cut between characters; what a chunk holds is counted in
+characters, because pages are.
+"""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import zstandard
+
+__all__ = ["CHUNK_BYTES", "compress", "cut", "decompress"]
+
+CHUNK_BYTES = 1_000_000
+"""Most bytes of text in one chunk."""
+
+_LEVEL = 3
+_local = threading.local()
+
+
+def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
+    """Where each chunk ends, in characters; the last end is the length of the text.
+
+    >>> cut("abcdef", size=4), cut("ééé", size=4), cut("")
+    ([4, 6], [2, 3], [0])
+    """
+    if text.isascii():
+        return [*range(size, len(text), size), len(text)]
+    ends, start = [], 0
+    while start < len(text):
+        end = _fit(text, start, size)
+        ends.append(end)
+        start = end
+    return ends or [0]
+
+
+def compress(text: str, ends: list[int]) -> list[bytes]:
+    """One frame for each chunk; lone surrogates are kept as they are."""
+    compressor = _tools()[0]
+    return [compressor.compress(text[start:end].encode("utf-8", "surrogatepass")) for start, end in pairwise([0, *ends])]
+
+
+def decompress(frame: bytes) -> str:
+    """The text of one chunk.
+
+    Raises:
+        ValueError: Not a frame of ours, or one that would grow beyond `CHUNK_BYTES`.
+    """
+    try:
+        if zstandard.frame_content_size(frame) not in range(CHUNK_BYTES + 1):
+            raise ValueError("a frame that is larger than a chunk can be")
+        return _tools()[1].decompress(frame, max_output_size=CHUNK_BYTES).decode("utf-8", "surrogatepass")
+    except zstandard.ZstdError as error:
+        raise ValueError(f"not a zstd frame: {error}") from error
+
+
+def _fit(text: str, start: int, size: int) -> int:
+    """The end of the longest run from `start` that is not above `size` bytes."""
+    run = text[start : start + size].encode("utf-8", "surrogatepass")
+    if len(run) > size:
+        while run[size] & 0xC0 == 0x80:
+            size -= 1
+        run = run[:size]
+    return start + len(run.decode("utf-8", "surrogatepass"))
+
+
+def _tools() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
+    # zstandard's objects must not be used by two threads at once, and are worth keeping.
+    if not hasattr(_local, "tools"):
+        _local.tools = (zstandard.ZstdCompressor(level=_LEVEL), zstandard.ZstdDecompressor())
+    tools: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _local.tools
+    return tools

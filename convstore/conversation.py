@@ -1,0 +1,155 @@
+"""The handle of one conversation: what an agent backend calls.
+
+Layer 5. A handle is bound to its scope and makes no I/O when made; it keeps nothing, so one can be made for each
+request. What it promises is kept by `Writer` and `Reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.messages import BaseMessage
+from langchain_core.tools import StructuredTool
+
+from convstore.exceptions import InvalidInputError
+from convstore.models import ConversationInfo, History, Receipt, SourcePage, ToolRecord
+from convstore.normalize import normalize_messages
+from convstore.policy import HistoryPolicy
+from convstore.scopes import check_ids
+from convstore.tools import PAGE_TOKENS, make_retrieval_tool
+
+if TYPE_CHECKING:
+    from convstore.known import Scope
+    from convstore.store import ConversationStore
+
+__all__ = ["Conversation"]
+
+
+class Conversation:
+    """One conversation of a store, found by its scope.
+
+    Another scope's data answers exactly like missing data. A scope without messages is an empty conversation; nothing
+    has to be created.
+    """
+
+    def __init__(self, store: ConversationStore, scope: Scope) -> None:
+        self._store = store
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"Conversation({', '.join(f'{key}={value!r}' for key, value in self._scope)})"
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """Whose conversation it is."""
+        return dict(self._scope)
+
+    async def append(
+        self,
+        messages: BaseMessage | dict[str, Any] | Iterable[BaseMessage | dict[str, Any]],
+        *,
+        key: str | None = None,
+        unencodable: Literal["raise", "omit"] = "raise",
+    ) -> Receipt:
+        """Add messages to the log: all of them or none, once, in order, for ever.
+
+        Afterwards every reader sees them, together and behind everything appended before. Appending the same message
+        ids again writes nothing, so a call that failed or was cancelled is repeated as it is; of a batch that is
+        partly there only the rest is written. One command when warm, two at most once in 10 s.
+
+        Args:
+            messages: LangChain messages or OpenAI-format dicts. A message without an id gets one, on your object.
+            key: Makes the ids of dicts without one, so that a repeated request makes the same: a request id.
+            unencodable: "omit" replaces values of unknown types by a marker, which the receipt names.
+
+        Raises:
+            InvalidMessageError: A message is refused; says which one and which field.
+            UnencodableError: An artifact holds a value of a type that can not be given back equal.
+            BatchTooLargeError: More than 1 MB in one batch, large tool results and parts of messages apart.
+            ContentConflictError: An id is in the log with other content.
+            SourceIdClashError: A source came with a number that is taken.
+            StoreUnavailableError: No answer from the server; repeat the call.
+        """
+        if unencodable not in ("raise", "omit"):
+            raise InvalidInputError(f'unencodable is "raise" or "omit", not {unencodable!r}')
+        whole = normalize_messages(messages, key=key)
+        parts = await self._store.parts()
+        return await parts.writer.append(self._scope, whole, omit=unencodable == "omit")
+
+    async def load_history(self, policy: HistoryPolicy | None = None) -> History:
+        """The view for the next model call: valid for any provider, stable, within the budget.
+
+        Old tool results are stubs, the turn in progress is whole. The same log and policy give the same messages. Time
+        and bytes do not grow with the conversation: one round trip when warm, two when cold, one more for large
+        results of the turn in progress that another process appended.
+
+        Args:
+            policy: What the view may hold; None takes the store's.
+
+        Raises:
+            CorruptDocumentError: A stored document is damaged; names it.
+            StoreUnavailableError: No answer from the server.
+        """
+        if policy is not None and not isinstance(policy, HistoryPolicy):
+            raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
+        parts = await self._store.parts()
+        return await parts.reader.load(self._scope, policy or self._store.policy)
+
+    async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
+        """Messages in full, equal to what was appended, in the order asked for; unknown ids are left out.
+
+        Any message id works, not only those of tool results. One command, and one more for each append that large
+        results came with.
+
+        Raises:
+            TooManyIdsError: More than 200 ids.
+        """
+        wanted = check_ids(ids, name="ids")
+        parts = await self._store.parts()
+        return await parts.records.get(self._scope, wanted)
+
+    async def messages(self) -> AsyncIterator[BaseMessage]:
+        """The log itself, in order, each message equal to what was appended; reads as it goes."""
+        parts = await self._store.parts()
+        async for _, message in parts.reader.iterate(self._scope):
+            yield message
+
+    async def info(self) -> ConversationInfo:
+        """Title, metadata, dates and exact counts; for a scope without a conversation zeros and no dates."""
+        parts = await self._store.parts()
+        return await parts.directory.info(self._scope)
+
+    async def update(
+        self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
+    ) -> None:
+        """Set title or metadata, or both; what is not given stays. Creates the conversation if there is none."""
+        parts = await self._store.parts()
+        await parts.directory.update(self._scope, title=title, metadata=metadata)
+
+    async def delete(self) -> None:
+        """End this conversation for ever and remove everything in it; the scope then begins a new, empty one.
+
+        Messages that other processes append at the same moment are removed with it. Nothing happens if there is none.
+        """
+        parts = await self._store.parts()
+        await parts.directory.delete(self._scope)
+
+    def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
+        """The tool that brings full content back, bound to this conversation: register it with your agent.
+
+        Args:
+            page_tokens: Size of a page, at most 16,000.
+        """
+        return make_retrieval_tool(self._read_back, read_back_sync=self._read_back_sync, page_tokens=page_tokens)
+
+    async def _read_back(self, ids: Sequence[str], cursor: str, page_tokens: int) -> tuple[str, SourcePage]:
+        parts = await self._store.parts()
+        return await parts.pager.read(self._scope, ids, cursor=cursor, page_tokens=page_tokens)
+
+    def _read_back_sync(self, ids: Sequence[str], cursor: str, page_tokens: int) -> tuple[str, SourcePage]:
+        def work(store: ConversationStore) -> Coroutine[Any, Any, tuple[str, SourcePage]]:
+            return Conversation(store, self._scope)._read_back(ids, cursor, page_tokens)
+
+        return self._store.run_sync(work)

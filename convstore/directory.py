@@ -1,0 +1,101 @@
+"""Conversations as a list shows them: title, dates, counts; and their end.
+
+Layer 4, on the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from types import EllipsisType
+from typing import Any
+
+from convstore.codec import Codec
+from convstore.entries import Totals
+from convstore.exceptions import InvalidInputError
+from convstore.known import ID_LIFETIME, Clock, KnownConversations, Scope
+from convstore.models import ConversationInfo, ConversationPage
+from convstore.repository import Head, Heads, Log
+from convstore.writer import APPEND_SECONDS
+
+__all__ = ["Directory"]
+
+_DETAIL_CHARACTERS = 100_000
+_MOST_ON_A_PAGE = 1_000
+_SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
+"""By then every append that did not know of a deletion has ended."""
+
+
+class Directory:
+    """Lists, describes and ends conversations."""
+
+    def __init__(self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec, clock: Clock) -> None:
+        self._heads, self._log, self._known = heads, log, known
+        self._codec, self._clock = codec, clock
+
+    async def info(self, scope: Scope) -> ConversationInfo:
+        """What is known of a conversation, exactly."""
+        head = await self._heads.find(dict(scope))
+        if head is None:
+            return ConversationInfo(scope=dict(scope))
+        totals = await self._log.last_totals(head.conversation)
+        updated_at = totals.updated_at or head.updated_at
+        return self._info(replace(head, totals=totals, updated_at=updated_at))
+
+    async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
+        """Conversations with these scope values, newest first."""
+        if type(limit) is not int or not 1 <= limit <= _MOST_ON_A_PAGE:
+            raise InvalidInputError(f"limit is a whole number from 1 to {_MOST_ON_A_PAGE}, not {limit!r}")
+        found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
+        shown = found[:limit]
+        return ConversationPage(
+            conversations=[self._info(head) for head, _ in shown],
+            next_cursor=shown[-1][1] if len(found) > limit else None,
+        )
+
+    async def update(
+        self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType
+    ) -> None:
+        """Set title or metadata, or both."""
+        if title is not ... and title is not None and type(title) is not str:
+            raise InvalidInputError(f"title is a str or None, not {type(title).__name__}")
+        if metadata is not ... and type(metadata) is not dict:
+            raise InvalidInputError(f"metadata is a dict, not {type(metadata).__name__}")
+        given = {name: value for name, value in (("title", title), ("metadata", metadata)) if value is not ...}
+        details = {name: self._codec.encode(value, path=name) for name, value in given.items()}
+        if too_long := [name for name, text in details.items() if len(text) > _DETAIL_CHARACTERS]:
+            raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters of JSON; shorten it")
+        head, _ = await self._heads.claim(dict(scope), at=self._clock.now(), totals=Totals())
+        self._known.add(scope, head.conversation)
+        await self._heads.describe(dict(scope), details)
+
+    async def delete(self, scope: Scope) -> None:
+        """End a conversation: first it can not be found any more, then everything in it goes."""
+        head = await self._heads.find(dict(scope))
+        if head is not None:
+            now = self._clock.now()
+            await self._heads.bury(dict(scope), head.conversation, sweep_at=now + _SWEEP_AFTER)
+            self._known.forget(scope)
+            await self._log.delete(head.conversation)
+        await self.sweep()
+
+    async def sweep(self) -> int:
+        """Remove what writers in flight added to conversations deleted a while ago; gives how many were swept."""
+        due = await self._heads.due_tombstones(at=self._clock.now())
+        for conversation in due:
+            await self._log.delete(conversation)
+            await self._heads.forget_tombstone(conversation)
+        return len(due)
+
+    def _info(self, head: Head) -> ConversationInfo:
+        return ConversationInfo(
+            scope=head.scope,
+            title=self._codec.decode(head.details["title"]) if "title" in head.details else None,
+            metadata=self._codec.decode(head.details["metadata"]) if "metadata" in head.details else {},
+            created_at=head.created_at,
+            updated_at=head.updated_at,
+            message_count=head.totals.messages,
+            tokens=head.totals.tokens,
+            usage=dict(head.totals.usage),
+        )

@@ -1,0 +1,146 @@
+"""The one place that knows which driver a database belongs to.
+
+Layer 3. PyMongo's async API, Motor and mongomock-motor are near enough to each other that the repository speaks to all
+of them in the same words; what differs is here: how they are made and closed, what the in-memory one leaves out, and
+their errors, which become ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from bson.errors import BSONError
+from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
+from pymongo.errors import ConnectionFailure, ExecutionTimeout, PyMongoError, WTimeoutError
+from pymongo.read_concern import ReadConcern
+
+from convstore.exceptions import InvalidInputError, MissingExtraError, StoreError, StoreUnavailableError
+
+__all__ = ["Driver", "DriverName", "close_client", "driver_errors", "open_client"]
+
+DriverName = Literal["pymongo", "motor", "memory"]
+
+# The in-memory classes are subclasses of Motor's, so they come first.
+_KNOWN: tuple[tuple[str, DriverName], ...] = (
+    ("AsyncMongoMockDatabase", "memory"),
+    ("AsyncIOMotorDatabase", "motor"),
+    ("AsyncDatabase", "pymongo"),
+)
+_CLUSTERED_SINCE = (5, 3)
+_DEFAULT_DATABASE = "convstore"
+
+
+class Driver:
+    """A database and what can be asked of it; made without I/O.
+
+    Attributes:
+        name: Which driver the database belongs to.
+        database: The caller's database object.
+    """
+
+    def __init__(self, database: Any) -> None:
+        classes = {class_.__name__ for class_ in type(database).__mro__}
+        found = next((name for class_, name in _KNOWN if class_ in classes), None)
+        if found is None:
+            raise InvalidInputError(
+                f"a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor is needed, such as "
+                f'AsyncMongoClient(...)["app"], not {type(database).__qualname__}'
+            )
+        self.name: DriverName = found
+        self.database = database
+
+    @property
+    def enforces_array_indexes(self) -> bool:
+        """Whether a unique index over an array is enforced; where not, ids are looked up before they are written."""
+        return self.name != "memory"
+
+    def collection(self, name: str) -> Any:
+        """A collection that reads and writes with majority, whatever the caller's client says."""
+        return self.database.get_collection(
+            name,
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("majority"),
+            write_concern=WriteConcern("majority", j=True),
+        )
+
+    async def create_collection(self, name: str, *, clustered: bool = False) -> None:
+        """Make sure that a collection exists, with the options that this server has."""
+        with driver_errors():
+            if name in await self.database.list_collection_names():
+                return
+            options = await self._options(clustered)
+            try:
+                await self.database.create_collection(name, **options)
+            except PyMongoError as error:
+                if getattr(error, "code", None) != 48:  # NamespaceExists: somebody was quicker
+                    raise
+
+    async def create_index(self, collection: str, name: str, keys: Any, *, unique: bool, present: str) -> None:
+        """Make sure that an index exists over the documents that have the field `present`."""
+        options: dict[str, Any] = {"name": name, "unique": unique}
+        if self.name == "memory":
+            if unique:
+                return  # it would drop the filter and refuse every second payload
+        elif present:
+            options["partialFilterExpression"] = {present: {"$exists": True}}
+        with driver_errors():
+            await self.collection(collection).create_index(keys, **options)
+
+    async def _options(self, clustered: bool) -> dict[str, Any]:
+        if self.name == "memory":
+            return {}
+        version = (await self.database.command("buildInfo"))["versionArray"]
+        options: dict[str, Any] = {"storageEngine": {"wiredTiger": {"configString": "block_compressor=zstd"}}}
+        if clustered and tuple(version[:2]) >= _CLUSTERED_SINCE:
+            options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
+        return options
+
+
+def open_client(uri: str) -> tuple[Any, Any]:
+    """A client of our own for an address, and the database that it names (else "convstore"); no I/O.
+
+    Raises:
+        InvalidInputError: Not an address that can be opened.
+        MissingExtraError: ``memory://`` without mongomock-motor.
+    """
+    if not isinstance(uri, str):
+        raise InvalidInputError(f"an address is a str such as 'mongodb://localhost:27017/app', not {uri!r}")
+    if uri.startswith("memory://"):
+        client = _memory_client()
+        return client, client[uri.removeprefix("memory://").strip("/") or _DEFAULT_DATABASE]
+    if not uri.startswith(("mongodb://", "mongodb+srv://")):
+        raise InvalidInputError(f"an address begins with mongodb://, mongodb+srv:// or memory://, not {uri[:20]!r}")
+    try:
+        remote: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(uri)
+        return remote, remote.get_default_database(_DEFAULT_DATABASE)
+    except (PyMongoError, ValueError) as error:
+        raise InvalidInputError(f"the address can not be used: {error}") from error
+
+
+async def close_client(client: Any) -> None:
+    """Close a client that `open_client` made."""
+    closing = client.close()
+    if asyncio.iscoroutine(closing):
+        await closing
+
+
+@contextmanager
+def driver_errors() -> Iterator[None]:
+    """Turn the driver's errors into ours, with the driver's as ``__cause__``."""
+    try:
+        yield
+    except (ConnectionFailure, ExecutionTimeout, WTimeoutError) as error:
+        raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {error}") from error
+    except (PyMongoError, BSONError, OverflowError) as error:
+        raise StoreError(f"MongoDB refused a command of the store: {error}") from error
+
+
+def _memory_client() -> Any:
+    try:
+        from mongomock_motor import AsyncMongoMockClient  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError(package="mongomock-motor", extra="memory") from error
+    return AsyncMongoMockClient()

@@ -1,0 +1,138 @@
+"""What one log entry holds: the values that go between the rules, the repository and the view.
+
+Layer 1. An entry is one appended batch and one document; `Totals` run from entry to entry, so that the last one tells
+everything that an append or a load must know of the log before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from convstore.codec import SourcePlace
+
+__all__ = ["Entry", "EntryMessage", "EntrySource", "PayloadRef", "Totals"]
+
+_NO_USAGE: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRef:
+    """Where a message's payload is.
+
+    Attributes:
+        token: Made fresh for each append; with the conversation it begins the ``_id`` of each chunk.
+        chunk: Number of the payload's first chunk under that token.
+        ends: Where each chunk ends, in characters of the payload.
+        digest: sha256 of the payload.
+        size: Bytes of its compressed chunks.
+    """
+
+    token: str
+    chunk: int
+    ends: tuple[int, ...]
+    digest: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMessage:
+    """One message of an entry.
+
+    Attributes:
+        ordinal: Its place in the log.
+        id: Its id.
+        type: "human", "ai", "tool", …
+        body: Its fields, see ``codec.messages``.
+        digest: sha256 of its canonical encoding; tells whether the same id comes with other content.
+        tokens: Its size in full.
+        view_tokens: Its size in the default view of a finished turn.
+        calls: How many tool calls it makes.
+        tool: For a tool result the tool's name, "" if nothing names it.
+        sources: For a tool result the ids of its sources as text, "" if it has none.
+        stub: What stands for it in the view; None if it is shown as it is.
+        payload: Where the rest of it is; None if the body is all.
+    """
+
+    ordinal: int
+    id: str
+    type: str
+    body: str
+    digest: bytes
+    tokens: int
+    view_tokens: int
+    calls: int = 0
+    tool: str = ""
+    sources: str = ""
+    stub: str | None = None
+    payload: PayloadRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySource:
+    """A source of an entry's tool result; `place` is where it stands in the payload, if it has a piece of its own."""
+
+    id: int
+    message_id: str
+    title: str
+    url: str
+    place: SourcePlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the log holds up to and with an entry.
+
+    Attributes:
+        entries: Number of the entry.
+        messages: Last ordinal.
+        turns: Human messages.
+        results: Tool results.
+        tokens: All messages in full.
+        view_tokens: All messages as in the default view of finished turns.
+        sources_through: Highest source id in use or reserved.
+        usage: Sums of the model's own counts.
+        calls: Calls of the turn in progress without a result: id to tool name.
+        updated_at: When the entry was appended.
+    """
+
+    entries: int = 0
+    messages: int = 0
+    turns: int = 0
+    results: int = 0
+    tokens: int = 0
+    view_tokens: int = 0
+    sources_through: int = 0
+    usage: Mapping[str, int] = field(default_factory=lambda: _NO_USAGE)
+    calls: tuple[tuple[str, str], ...] = ()
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One document of the log; `size` is its stored size in bytes, its sources apart."""
+
+    first: int
+    at: datetime
+    messages: tuple[EntryMessage, ...]
+    totals: Totals
+    sources: tuple[EntrySource, ...] = ()
+    size: int = 0
+
+    @property
+    def number(self) -> int:
+        """Its place among the entries: 1, 2, 3 …"""
+        return self.totals.entries
+
+    @property
+    def last(self) -> int:
+        """Ordinal of its last message; one below `first` if it has none."""
+        return self.first + len(self.messages) - 1
+
+    def backwards(self) -> Iterator[tuple[EntryMessage, int]]:
+        """Its messages from last to first, each with the view tokens of the log before it."""
+        before = self.totals.view_tokens
+        for message in reversed(self.messages):
+            before -= message.view_tokens
+            yield message, before

@@ -1,0 +1,191 @@
+"""Every error that convstore raises, in one tree.
+
+Layer 0. Each message says what happened and what to do; an error of the driver is the ``__cause__``.
+
+::
+
+    ConvstoreError
+    ├── InvalidInputError (ValueError)        the caller's value is refused; nothing was written
+    │   ├── InvalidScopeError                 keys or values of a scope
+    │   ├── InvalidMessageError               a message of a batch: says index and field
+    │   ├── UnencodableError                  a value of a type the codec does not know: says where
+    │   ├── BatchTooLargeError                an entry above 1 MB, payloads apart
+    │   ├── TooManyIdsError                   more ids than one call takes
+    │   └── InvalidCursorError                a cursor that this store did not make
+    ├── ConflictError
+    │   ├── ContentConflictError              same message id, other content; nothing was written
+    │   └── SourceIdClashError                a source came with a number that is taken; nothing was written
+    ├── StoreError                            the store can not do it now
+    │   ├── StoreUnavailableError             no server, no primary, a timeout: try again
+    │   ├── StoreClosedError                  close() was called
+    │   ├── NotSetUpError                     setup() has not run on this database
+    │   ├── SchemaVersionError                the database was set up by a newer convstore
+    │   ├── ConversationDeletedError          deleted while it was being read: call again
+    │   ├── CorruptDocumentError              a stored document is not what was written: names it
+    │   └── SyncUnsupportedError              a sync call on a store that lives on the caller's event loop
+    └── MissingExtraError (ImportError)       an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BatchTooLargeError",
+    "ConflictError",
+    "ContentConflictError",
+    "ConversationDeletedError",
+    "ConvstoreError",
+    "CorruptDocumentError",
+    "InvalidCursorError",
+    "InvalidInputError",
+    "InvalidMessageError",
+    "InvalidScopeError",
+    "MissingExtraError",
+    "NotSetUpError",
+    "SchemaVersionError",
+    "SourceIdClashError",
+    "StoreClosedError",
+    "StoreError",
+    "StoreUnavailableError",
+    "SyncUnsupportedError",
+    "TooManyIdsError",
+    "UnencodableError",
+]
+
+
+class ConvstoreError(Exception):
+    """Base of every error that convstore raises on purpose."""
+
+
+class InvalidInputError(ConvstoreError, ValueError):
+    """A value from the caller is refused; nothing was written."""
+
+
+class InvalidScopeError(InvalidInputError):
+    """A scope has a missing, extra or unusable key or value."""
+
+
+class InvalidMessageError(InvalidInputError):
+    """A message of a batch is refused.
+
+    Attributes:
+        index: Place of the message in the batch, from 0; None if the batch itself is refused.
+        field: Dotted path of the field inside the message, "" if the whole message is meant.
+    """
+
+    def __init__(self, problem: str, *, index: int | None = None, field: str = "") -> None:
+        self.index = index
+        self.field = field
+        place = "" if index is None else f"message {index}" + (f", field {field!r}" if field else "") + ": "
+        super().__init__(place + problem)
+
+
+class UnencodableError(InvalidInputError):
+    """A value has a type that the store can not give back equal.
+
+    Attributes:
+        path: Where the value is, such as ``message 2.artifact[0].owner``.
+    """
+
+    def __init__(self, problem: str, *, path: str = "") -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}" if path else problem)
+
+
+class BatchTooLargeError(InvalidInputError):
+    """An entry would be larger than 1 MB, payloads apart; append the messages in smaller batches."""
+
+
+class TooManyIdsError(InvalidInputError):
+    """More ids in one call than it takes; ask for them in several calls."""
+
+
+class InvalidCursorError(InvalidInputError):
+    """A cursor that the same call did not hand out; begin again without a cursor."""
+
+
+class ConflictError(ConvstoreError):
+    """What is stored already and what is to be stored can not both be true."""
+
+
+class ContentConflictError(ConflictError):
+    """A message id is in the log with other content; nothing was written.
+
+    Attributes:
+        message_id: The id that is taken.
+    """
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        super().__init__(
+            f"message id {message_id!r} is already in this conversation with other content; "
+            "the log never changes: append the new content under a new id"
+        )
+
+
+class SourceIdClashError(ConflictError):
+    """A source came with a ``source_id`` that another source of the conversation has; nothing was written.
+
+    Attributes:
+        source_id: The number that is taken.
+    """
+
+    def __init__(self, source_id: int) -> None:
+        self.source_id = source_id
+        super().__init__(
+            f"source id {source_id} is taken in this conversation; leave source_id out of the tool's results, "
+            "then the store numbers them"
+        )
+
+
+class StoreError(ConvstoreError):
+    """The store can not do what was asked, now or in its present state."""
+
+
+class StoreUnavailableError(StoreError):
+    """No usable server, no primary or no answer in time.
+
+    An append that ends so may or may not have happened: repeat it with the same messages, it is written once.
+    """
+
+
+class StoreClosedError(StoreError):
+    """The store was closed; make a new one."""
+
+
+class NotSetUpError(StoreError):
+    """The database has no convstore collections; call ``await store.setup()`` once, at start or deployment."""
+
+
+class SchemaVersionError(StoreError):
+    """The database was set up by a newer convstore than this one; upgrade the package."""
+
+
+class ConversationDeletedError(StoreError):
+    """The conversation was deleted while it was read; call again to see the new, empty one."""
+
+
+class CorruptDocumentError(StoreError):
+    """A stored document is not what was written.
+
+    Attributes:
+        document_id: The ``_id`` of the document in the ``log`` collection.
+    """
+
+    def __init__(self, document_id: str, problem: str) -> None:
+        self.document_id = document_id
+        super().__init__(f"document {document_id!r} in the log is damaged: {problem}; restore it from a backup")
+
+
+class SyncUnsupportedError(StoreError):
+    """A sync call on a store whose client belongs to the caller's event loop.
+
+    Use ``ainvoke``, or make the store with ``ConversationStore.connect``, which serves sync callers too.
+    """
+
+
+class MissingExtraError(ConvstoreError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, *, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; run: pip install 'convstore[{extra}]'")

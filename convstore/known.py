@@ -1,0 +1,154 @@
+"""What a store remembers of recent conversations, so that a handle made anew for each request is warm.
+
+Layer 4. Everything here can be read again from MongoDB; the cache is bounded in conversations and in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from bson import ObjectId
+
+from convstore.entries import EntryMessage, Totals
+from convstore.policy import HistoryPolicy
+from convstore.view import NamedResult
+
+__all__ = ["ID_LIFETIME", "Clock", "Known", "KnownConversations", "Scope", "Start"]
+
+ID_LIFETIME = 10.0
+"""Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
+
+Scope = tuple[tuple[str, str], ...]
+"""A checked scope: pairs of key and value in the order of the store's keys."""
+
+_CONVERSATIONS = 1_000
+_POLICIES = 8
+_PAYLOAD_CHARACTERS = 8_000_000
+
+
+def _now() -> datetime:
+    # MongoDB keeps milliseconds.
+    moment = datetime.now(UTC)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Where time and unique tokens come from; tests pass their own."""
+
+    now: Callable[[], datetime] = _now
+    monotonic: Callable[[], float] = time.monotonic
+    # An ObjectId begins with the time, which a sweep of orphaned chunks goes by.
+    token: Callable[[], str] = lambda: str(ObjectId())
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where views under one policy begin: here or further on.
+
+    Attributes:
+        entry: Number of the entry that holds the first message.
+        first: First ordinal of that entry.
+        results: The newest tool results before that entry, newest first.
+    """
+
+    entry: int
+    first: int
+    results: tuple[NamedResult, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """One conversation: its id, tail, starts of views, system messages, payloads of the turn in progress."""
+
+    conversation: str
+    verified_at: float
+    told_at: float = float("-inf")
+    told_entries: int = 0
+    tail: Totals | None = None
+    system: tuple[EntryMessage, ...] | None = None
+    starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
+    payloads: dict[str, str] = field(default_factory=dict)
+    # Appends to one conversation go one after the other: a tail is used only when the one before it is acknowledged.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def remember_start(self, policy: HistoryPolicy, start: Start) -> None:
+        """Keep where the next view under a policy begins."""
+        self.starts[policy] = start
+        self.starts.move_to_end(policy)
+        while len(self.starts) > _POLICIES:
+            self.starts.popitem(last=False)
+
+    def told(self, totals: Totals) -> None:
+        """Note that the head now tells of the log up to these totals."""
+        self.told_at, self.told_entries = self.verified_at, totals.entries
+
+    def advance(self, tail: Totals) -> None:
+        """Keep the newest tail of an acknowledged insert or a majority read."""
+        if self.tail is None or self.tail.entries < tail.entries:
+            self.tail = tail
+
+
+class KnownConversations:
+    """The most recently used conversations of a store."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._by_scope: OrderedDict[Scope, Known] = OrderedDict()
+        self._payload_characters = 0
+
+    def get(self, scope: Scope) -> Known | None:
+        """What is known of a scope's conversation."""
+        known = self._by_scope.get(scope)
+        if known is not None:
+            self._by_scope.move_to_end(scope)
+        return known
+
+    def add(self, scope: Scope, conversation: str) -> Known:
+        """Remember a scope's conversation, just read from its head; keeps what is known of the same one."""
+        known = self._by_scope.get(scope)
+        if known is None or known.conversation != conversation:
+            self.forget(scope)
+            known = self._by_scope[scope] = Known(conversation, self._clock.monotonic())
+            while len(self._by_scope) > _CONVERSATIONS:
+                self.forget(next(iter(self._by_scope)))
+        self.verify(known)
+        return known
+
+    def verify(self, known: Known) -> None:
+        """Note that the conversation's head was just seen."""
+        known.verified_at = self._clock.monotonic()
+
+    def is_fresh(self, known: Known) -> bool:
+        """Whether the id may be used without looking at the head first."""
+        return self._clock.monotonic() - known.verified_at < ID_LIFETIME
+
+    def is_current(self, scope: Scope, known: Known) -> bool:
+        """Whether the scope still has this conversation, as far as is known."""
+        return self._by_scope.get(scope) is known
+
+    def forget(self, scope: Scope) -> None:
+        """Drop what is known of a scope."""
+        known = self._by_scope.pop(scope, None)
+        if known is not None:
+            self.drop_payloads(known)
+
+    def keep_payload(self, known: Known, message_id: str, payload: str) -> None:
+        """Keep a payload of the turn in progress, as long as there is room for it."""
+        if self._payload_characters + len(payload) <= _PAYLOAD_CHARACTERS:
+            known.payloads[message_id] = payload
+            self._payload_characters += len(payload)
+
+    def drop_payloads(self, known: Known) -> None:
+        """Forget the payloads of a turn that is no longer in progress."""
+        self._payload_characters -= sum(map(len, known.payloads.values()))
+        known.payloads.clear()
+
+    def all(self) -> list[tuple[Scope, Known]]:
+        """Every conversation that is remembered."""
+        return list(self._by_scope.items())

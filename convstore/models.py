@@ -1,0 +1,193 @@
+"""What the public API gives back: frozen values without behaviour or I/O.
+
+Layer 0. pydantic models, so that a backend can return them from an endpoint as they are.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from pydantic import BaseModel, ConfigDict
+
+__all__ = [
+    "ConversationInfo",
+    "ConversationPage",
+    "History",
+    "HistoryReport",
+    "Receipt",
+    "Source",
+    "SourcePage",
+    "ToolRecord",
+]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Receipt(_Value):
+    """What an append did.
+
+    Attributes:
+        message_ids: The id of each message of the batch, in its order.
+        first: Lowest ordinal of the batch's messages, whether written now or earlier.
+        last: Highest ordinal of them.
+        ordinals: The ordinal of each message of the batch, in its order.
+        written: How many messages were written now; 0 for a repeated batch.
+        source_ids: Source ids allotted to the results written now, lowest and highest; None without sources.
+        omitted: Where values of unknown types were left out (``unencodable="omit"``).
+    """
+
+    message_ids: tuple[str, ...]
+    first: int
+    last: int
+    ordinals: tuple[int, ...]
+    written: int
+    source_ids: tuple[int, int] | None = None
+    omitted: tuple[str, ...] = ()
+
+
+class HistoryReport(_Value):
+    """What `load_history` did to make the view, and what it cost.
+
+    Attributes:
+        stubbed: Ids of tool messages that stand as stubs.
+        placeholders: Ids of other messages with parts that stand as placeholders.
+        left_out_turns: Whole turns before the view, left out by the budget or `max_turns`.
+        missing_results: Tool call ids that got a synthetic error result.
+        orphans: Ids of tool messages left out because no call in the view asks for them.
+        moved: Ids of tool messages that came late or out of order and were put behind their call.
+        over_budget: The view is larger than `max_tokens`: the turn in progress alone does not fit.
+        tokens_before: The whole log, every result in full, by the store's counter.
+        tokens_after: The view, by the store's counter.
+        documents: Documents read from the server.
+        bytes: Their size as stored.
+        round_trips: Times the load waited for the server; commands sent together count as one.
+    """
+
+    stubbed: tuple[str, ...] = ()
+    placeholders: tuple[str, ...] = ()
+    left_out_turns: int = 0
+    missing_results: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    over_budget: bool = False
+    tokens_before: int = 0
+    tokens_after: int = 0
+    documents: int = 0
+    bytes: int = 0
+    round_trips: int = 0
+
+
+class History(_Value):
+    """The view of a conversation for the next model call.
+
+    Attributes:
+        messages: Leading system messages first, then a summary and a note if there are any, then whole turns.
+        summary: Text of the summary that stands for the oldest messages, None if there is none.
+        tokens: Size of the view by the store's counter.
+        report: What was done to make the view, and what it cost.
+    """
+
+    messages: list[BaseMessage]
+    summary: str | None = None
+    tokens: int = 0
+    report: HistoryReport
+
+
+class Source(_Value):
+    """One retrieved item of a tool result.
+
+    Attributes:
+        source_id: Its number, unique in the conversation and never changed.
+        title: "" if the tool gave none.
+        url: "" if the tool gave none.
+        content: Its text, or the part of it that is on this page.
+        metadata: Everything else that the tool said of it.
+        tool_message_id: The tool message it came with.
+    """
+
+    source_id: int
+    title: str = ""
+    url: str = ""
+    content: str = ""
+    metadata: dict[str, Any] = {}
+    tool_message_id: str = ""
+
+
+class SourcePage(_Value):
+    """One page of full content.
+
+    Attributes:
+        sources: Sources whose text is on this page, in the order asked for.
+        not_found: What was asked for and is not in this conversation.
+        next_cursor: Ask again with it for the next page; None on the last.
+    """
+
+    sources: list[Source] = []
+    not_found: list[str] = []
+    next_cursor: str | None = None
+
+
+class ToolRecord(_Value):
+    """A message of the log in full, as `get_tool_messages` gives it.
+
+    Attributes:
+        tool_message_id: The message's id.
+        tool_call_id: The call it answers; "" for a message that is not a tool result.
+        tool: The tool's name, "" if nothing names it.
+        status: "success" or "error".
+        content: Equal to the content that was appended.
+        artifact: Equal to the artifact that was appended.
+        sources: The sources in it, with their numbers and whole texts.
+        ordinal: Its place in the log.
+        created_at: When it was appended (UTC).
+    """
+
+    tool_message_id: str
+    tool_call_id: str = ""
+    tool: str = ""
+    status: str = "success"
+    content: Any = ""
+    artifact: Any = None
+    sources: list[Source] = []
+    ordinal: int
+    created_at: datetime
+
+
+class ConversationInfo(_Value):
+    """What is known of a conversation without reading it.
+
+    Attributes:
+        scope: Whose it is.
+        title: Set with `update`, None if never.
+        metadata: Set with `update`, {} if never.
+        created_at: When its first message was appended (UTC); None for a scope without a conversation.
+        updated_at: When its last message was appended (UTC); in a listing exact to 10 s.
+        message_count: Messages in the log.
+        tokens: Size of the whole log by the store's counter.
+        usage: Sum of the model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens.
+    """
+
+    scope: dict[str, str]
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    message_count: int = 0
+    tokens: int = 0
+    usage: dict[str, int] = {}
+
+
+class ConversationPage(_Value):
+    """One page of `list_conversations`.
+
+    Attributes:
+        conversations: Newest first.
+        next_cursor: Ask again with it for the next page; None on the last.
+    """
+
+    conversations: list[ConversationInfo] = []
+    next_cursor: str | None = None

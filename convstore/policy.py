@@ -1,0 +1,68 @@
+"""What a view may hold: the one value that shapes `load_history`.
+
+Layer 0. Nonsense is refused when a policy is made, not when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from convstore.exceptions import InvalidInputError
+
+__all__ = ["HistoryPolicy"]
+
+_CHOICES = {"stub_tools": ("finished_turns", "never"), "view": ("full", "conversation")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryPolicy:
+    """How a log becomes a view; equal policies give equal views of the same log.
+
+    Attributes:
+        max_tokens: Budget of the view, by the store's counter; None for no limit. What does not fit leaves at the
+            old end, whole turns and a quarter of the budget at a time, so that prompt caches live long. The turn in
+            progress is never cut.
+        max_turns: Most turns in a view, the one in progress counted; None for no limit. From 8 on, turns leave a
+            quarter of `max_turns` at a time.
+        stub_tools: "finished_turns" puts stubs in place of the tool results of finished turns; "never" loads all
+            in full.
+        stub_min_tokens: A result without sources gets a stub only above this size.
+        keep_last_results: At least so many of the newest results in finished turns stay whole; they become stubs
+            several at a time, so up to twice as many are whole.
+        never_stub: Names of tools whose results always stay whole.
+        view: "full", or "conversation": no tool messages and no AI messages with tool calls.
+    """
+
+    max_tokens: int | None = 32_000
+    max_turns: int | None = None
+    stub_tools: Literal["finished_turns", "never"] = "finished_turns"
+    stub_min_tokens: int = 256
+    keep_last_results: int = 0
+    never_stub: frozenset[str] = frozenset()
+    view: Literal["full", "conversation"] = "full"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "never_stub", _names(self.never_stub))
+        for name, least in (("max_tokens", 1), ("max_turns", 1), ("stub_min_tokens", 0), ("keep_last_results", 0)):
+            self._check_number(name, least)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidInputError(f"{name} is one of {choices}, not {getattr(self, name)!r}")
+
+    def _check_number(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if value is None and name in ("max_tokens", "max_turns"):
+            return
+        if type(value) is not int or value < least:
+            raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}")
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidInputError(f"never_stub is a collection of tool names, not {names!r}")
+    found = frozenset(names)
+    if not all(isinstance(name, str) for name in found):
+        raise InvalidInputError("never_stub holds tool names, each a str")
+    return found

@@ -1,0 +1,68 @@
+"""Messages in full by id, with their sources.
+
+Layer 4, on the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from langchain_core.messages import BaseMessage, ToolMessage
+
+from convstore.entries import EntrySource
+from convstore.known import Scope
+from convstore.models import Source, ToolRecord
+from convstore.reader import Reader
+from convstore.repository import StoredMessageRow
+from convstore.sources import find_sources, parse_json
+from convstore.stubs import text_of
+
+__all__ = ["Records"]
+
+
+class Records:
+    """Gives messages of the log in full."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
+        """Those messages that the conversation has, in the order asked for."""
+        rows = await self._reader.messages_by_id(scope, ids)
+        messages = await self._reader.decode_whole(scope, [row.message for row in rows.values()])
+        records = {id_: _record(rows[id_], message) for id_, message in zip(rows, messages, strict=True)}
+        return [records[id_] for id_ in ids if id_ in records]
+
+
+def _record(row: StoredMessageRow, message: BaseMessage) -> ToolRecord:
+    is_result = isinstance(message, ToolMessage)
+    return ToolRecord(
+        tool_message_id=row.message.id,
+        tool_call_id=message.tool_call_id if is_result else "",
+        tool=row.message.tool,
+        status=message.status if is_result else "success",
+        content=message.content,
+        artifact=message.artifact if is_result else None,
+        sources=_sources(message, row.sources) if is_result else [],
+        ordinal=row.message.ordinal,
+        created_at=row.at,
+    )
+
+
+def _sources(message: ToolMessage, numbered: Sequence[EntrySource]) -> list[Source]:
+    """The sources of a result as the tool gave them, with the numbers that they were given at append."""
+    if not numbered:
+        return []
+    found = find_sources(message, parse_json(text_of(message.content)))
+    return [
+        Source(
+            source_id=number.id,
+            title=source.title,
+            url=source.url,
+            content=source.text,
+            metadata=source.metadata,
+            tool_message_id=row_id,
+        )
+        for number, source in zip(numbered, found.items, strict=True)
+        for row_id in [number.message_id]
+    ]

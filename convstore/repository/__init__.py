@@ -1,0 +1,12 @@
+"""All commands that convstore sends to MongoDB, and nothing else.
+
+Layer 3. `Heads` speaks to the ``heads`` collection, `Log` to ``log``; every method takes the scope or the conversation
+first, so that no command can be sent without one.
+"""
+
+from __future__ import annotations
+
+from convstore.repository.heads import Head, Heads
+from convstore.repository.log import Log, SlotTaken, StoredMessageRow
+
+__all__ = ["Head", "Heads", "Log", "SlotTaken", "StoredMessageRow"]

@@ -1,0 +1,173 @@
+"""The ``heads`` collection: which conversation a scope has, and what is told of it in listings.
+
+Layer 3. A head is found by the hash of its scope. Deleting a conversation replaces its head by a tombstone, which
+stays until everything that a writer in flight may still have added is swept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from pymongo import ReturnDocument
+from pymongo.errors import DuplicateKeyError
+
+from convstore.driver import Driver, driver_errors
+from convstore.entries import Totals
+from convstore.exceptions import InvalidCursorError
+from convstore.schema import HEADS, from_stored, head_id, to_stored, totals_document, totals_from, utc
+
+__all__ = ["Head", "Heads"]
+
+_MAX_FIELDS = ("entries", "messages", "turns", "results", "tokens", "view_tokens", "sources_through")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a head document says.
+
+    Attributes:
+        conversation: The random id that the log uses; never used again after a deletion.
+        totals: As of the last refresh; the log's last entry tells them exactly.
+        start: Number and first ordinal of an entry at or before the start of the default view; zeros if unknown.
+        details: Title and metadata as the codec wrote them, as far as they were set.
+    """
+
+    conversation: str
+    scope: dict[str, str]
+    created_at: datetime
+    updated_at: datetime
+    totals: Totals = field(default_factory=Totals)
+    start: tuple[int, int] = (0, 0)
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class Heads:
+    """Commands on the ``heads`` collection."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._heads = driver.collection(prefix + HEADS)
+
+    async def find(self, scope: Mapping[str, str]) -> Head | None:
+        """The head of a scope; None if it has no conversation. One command."""
+        with driver_errors():
+            document = await self._heads.find_one({"_id": head_id(scope)})
+        return _head_from(document) if document else None
+
+    async def claim(self, scope: Mapping[str, str], *, at: datetime, totals: Totals) -> tuple[Head, bool]:
+        """The head of a scope, made with these totals if there is none; whether it was made now. One command.
+
+        Two writers that make it at once get the same one, and one of them is told that it made it.
+        """
+        conversation = secrets.token_hex(12)
+        update = {
+            "$max": {"updated_at": at},
+            "$setOnInsert": {
+                "conversation": conversation,
+                "scope": dict(scope),
+                "created_at": at,
+                "totals": totals_document(totals),
+                "start": [0, 0],
+            },
+        }
+        with driver_errors():
+            for last_try in (False, True):
+                try:
+                    document = await self._heads.find_one_and_update(
+                        {"_id": head_id(scope)}, update, upsert=True, return_document=ReturnDocument.AFTER
+                    )
+                    break
+                except DuplicateKeyError:
+                    # Two upserts of one key: the server lets one of them fail; now it is there.
+                    if last_try:
+                        raise
+        return _head_from(document), document["conversation"] == conversation
+
+    async def refresh(
+        self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: tuple[int, int]
+    ) -> bool:
+        """Bring a head up to date; False if the scope has another conversation by now. One command."""
+        document = totals_document(totals)
+        newest = {f"totals.{key}": document[key] for key in _MAX_FIELDS}
+        update = {
+            "$max": {"updated_at": totals.updated_at, "start": list(start), **newest},
+            "$set": {"totals.usage": document["usage"]},
+        }
+        with driver_errors():
+            result = await self._heads.update_one({"_id": head_id(scope), "conversation": conversation}, update)
+        return bool(result.matched_count)
+
+    async def describe(self, scope: Mapping[str, str], details: Mapping[str, str]) -> None:
+        """Set what the application says of a conversation that has a head; what is not named stays."""
+        changes = {f"details.{name}": to_stored(text) for name, text in details.items()}
+        if changes:
+            with driver_errors():
+                await self._heads.update_one({"_id": head_id(scope)}, {"$set": changes})
+
+    async def bury(self, scope: Mapping[str, str], conversation: str, *, sweep_at: datetime) -> None:
+        """Replace the head by a tombstone; from now on the scope has no conversation."""
+        with driver_errors():
+            # The tombstone comes first: a crash in between leaves a conversation that can be deleted again.
+            await self._heads.update_one(
+                {"_id": f"deleted:{conversation}"},
+                {"$setOnInsert": {"conversation": conversation, "sweep_at": sweep_at}},
+                upsert=True,
+            )
+            await self._heads.delete_one({"_id": head_id(scope), "conversation": conversation})
+
+    async def due_tombstones(self, *, at: datetime, limit: int = 100) -> list[str]:
+        """Deleted conversations whose second sweep is due."""
+        with driver_errors():
+            found = await self._heads.find({"sweep_at": {"$lte": at}}).limit(limit).to_list(None)
+        return [document["conversation"] for document in found]
+
+    async def forget_tombstone(self, conversation: str) -> None:
+        """Drop the tombstone of a conversation that is swept."""
+        with driver_errors():
+            await self._heads.delete_one({"_id": f"deleted:{conversation}"})
+
+    async def page(self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None) -> list[tuple[Head, str]]:
+        """Heads with these scope values, newest first, each with the cursor that goes on behind it. One command."""
+        query: dict[str, Any] = {f"scope.{key}": value for key, value in partial_scope.items()}
+        query["updated_at"] = {"$exists": True}
+        if cursor is not None:
+            moment, key = _read_cursor(cursor)
+            query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
+        with driver_errors():
+            found = self._heads.find(query).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
+            documents = await found.to_list(None)
+        return [(_head_from(document), _write_cursor(document)) for document in documents]
+
+
+def _head_from(document: Mapping[str, Any]) -> Head:
+    return Head(
+        conversation=document["conversation"],
+        scope=dict(document["scope"]),
+        created_at=utc(document["created_at"]),
+        updated_at=utc(document["updated_at"]),
+        totals=totals_from(document["totals"]),
+        start=(document["start"][0], document["start"][1]),
+        details={name: from_stored(text) for name, text in document.get("details", {}).items()},
+    )
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def _write_cursor(document: Mapping[str, Any]) -> str:
+    millis = (utc(document["updated_at"]) - _EPOCH) // timedelta(milliseconds=1)
+    return base64.urlsafe_b64encode(f"{millis}:{document['_id']}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        text = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)).decode()
+        millis, _, key = text.partition(":")
+        return _EPOCH + timedelta(milliseconds=int(millis)), key
+    except (AttributeError, ValueError, OverflowError, binascii.Error) as error:
+        raise InvalidCursorError(f"{cursor!r} is not a cursor of this call; begin again without one") from error

@@ -1,0 +1,256 @@
+"""The ``log`` collection: entries and payload chunks.
+
+Layer 3. An entry is inserted at the next number; a duplicate key means that somebody else was first, which is an
+answer (`SlotTaken`), not an error. Everything is read by ranges of ``_id`` or by an index: on a clustered collection
+any other filter on ``_id`` would read all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import bson
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+
+from convstore.batch import Chunk
+from convstore.codec import decompress
+from convstore.driver import Driver, driver_errors
+from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
+from convstore.schema import (
+    LOG,
+    chunk_id,
+    chunk_range,
+    conversation_range,
+    entry_document,
+    entry_from,
+    entry_range,
+    source_documents,
+)
+
+__all__ = ["Log", "SlotTaken", "StoredMessageRow"]
+
+_ENTRY_BYTES = 1_000_000
+_COMMAND_BYTES = 32_000_000
+_BATCH = 1_000
+_DUPLICATE_KEY = 11000
+_PARALLEL = 8
+_NO_SOURCES = {"sources": 0}
+
+
+class SlotTaken(Exception):  # noqa: N818 - an answer, caught in this package's caller
+    """The entry's number, one of its message ids or one of its source ids is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessageRow:
+    """A message found by id, with what its entry says of it."""
+
+    message: EntryMessage
+    at: datetime
+    sources: tuple[EntrySource, ...]
+
+
+class Log:
+    """Commands on the ``log`` collection."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._log = driver.collection(prefix + LOG)
+        self.must_look_first = not driver.enforces_array_indexes
+
+    async def last_totals(self, conversation: str) -> Totals:
+        """What the last entry says of the whole log; zeros for an empty one. One command."""
+        low, high = entry_range(conversation)
+        with driver_errors():
+            found = (
+                await self._log.find(_between(low, high), {"messages": 0, "sources": 0})
+                .sort("_id", -1)
+                .limit(1)
+                .to_list(None)
+            )
+        return entry_from(found[0]).totals if found else Totals()
+
+    async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> int:
+        """Write chunks and then the entry, which makes them visible; gives the entry's size in bytes.
+
+        One command up to 32 MB; beyond, the chunks go ahead in commands of their own.
+
+        Raises:
+            SlotTaken: Somebody was first; the chunks are written all the same.
+            BatchTooLargeError: The entry is above 1 MB; nothing was sent.
+        """
+        document = _sized(conversation, entry)
+        payloads = [
+            {"_id": chunk_id(conversation, token, chunk.number), "conversation": conversation, "data": chunk.data}
+            for chunk in chunks
+        ]
+        with driver_errors():
+            *ahead, last = _commands(payloads)
+            for command in ahead:
+                await self._log.insert_many(command, ordered=True)
+            try:
+                await self._insert([*last, document])
+            except DuplicateKeyError as error:
+                raise SlotTaken from error
+            except BulkWriteError as error:
+                failures = error.details.get("writeErrors", [])
+                if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] != len(last):
+                    raise
+                raise SlotTaken from error
+        return int(document["size"])
+
+    async def _insert(self, documents: list[dict[str, Any]]) -> None:
+        if len(documents) == 1:
+            await self._log.insert_one(documents[0])
+        else:
+            await self._log.insert_many(documents, ordered=True)
+
+    async def drop_chunk(self, conversation: str, token: str, number: int) -> None:
+        """Remove a chunk that no entry refers to."""
+        with driver_errors():
+            await self._log.delete_one({"_id": chunk_id(conversation, token, number)})
+
+    async def find_ids(self, conversation: str, ids: Iterable[str]) -> dict[str, tuple[int, bytes]]:
+        """Ordinal and digest of those messages that are in the log. One command."""
+        rows = await self.messages_by_id(conversation, ids)
+        return {id_: (row.message.ordinal, row.message.digest) for id_, row in rows.items()}
+
+    async def messages_by_id(self, conversation: str, ids: Iterable[str]) -> dict[str, StoredMessageRow]:
+        """Those of some messages that are in the log, by id. One command."""
+        wanted = set(ids)
+        with driver_errors():
+            query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
+            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+        entries = [entry_from(document) for document in documents]
+        return {
+            message.id: StoredMessageRow(
+                message, entry.at, tuple(source for source in entry.sources if source.message_id == message.id)
+            )
+            for entry in entries
+            for message in entry.messages
+            if message.id in wanted
+        }
+
+    async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
+        """Which of some source ids are in use. One command."""
+        wanted = set(numbers)
+        with driver_errors():
+            query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
+            documents = await self._log.find(query, {"sources.id": 1}).to_list(None)
+        return sorted({source["id"] for document in documents for source in document["sources"]} & wanted)
+
+    async def entries(self, conversation: str, *, start: int) -> list[Entry]:
+        """All entries from a number on, in order. One command up to a thousand entries."""
+        with driver_errors():
+            found = self._log.find(_between(*entry_range(conversation, start=start)), _NO_SOURCES).sort("_id", 1)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        return [entry_from(document) for document in documents]
+
+    async def newest_entries(self, conversation: str, *, before: int | None, limit: int) -> list[Entry]:
+        """The last entries, or the last before a number, in order. One command."""
+        with driver_errors():
+            found = self._log.find(_between(*entry_range(conversation, before=before)), _NO_SOURCES).sort("_id", -1)
+            documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
+        return [entry_from(document) for document in reversed(documents)]
+
+    async def newest_results(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
+        """The last entries with tool results that begin before an ordinal, newest first. One command."""
+        query = {"conversation": conversation, "results_at": {"$lt": before}}
+        with driver_errors():
+            found = self._log.find(query, _NO_SOURCES).sort("results_at", -1).limit(limit)
+            documents = await found.to_list(None)
+        return [entry_from(document) for document in documents]
+
+    async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
+        """The whole text of some payloads, in their order; one command each append that they came with, in parallel.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
+        gate = asyncio.Semaphore(_PARALLEL)
+
+        async def read(ref: PayloadRef) -> str:
+            async with gate:
+                return await self.payload_range(conversation, ref, 0, ref.ends[-1])
+
+        return list(await asyncio.gather(*(read(ref) for ref in refs)))
+
+    async def payload_range(self, conversation: str, ref: PayloadRef, start: int, end: int) -> str:
+        """Characters `start` to `end` of a payload; reads only the chunks that they lie in. One command.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
+        first = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
+        last = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
+        low, high = chunk_range(conversation, ref.token, ref.chunk + first, last - first + 1)
+        with driver_errors():
+            found = self._log.find(_between(low, high), {"data": 1}).sort("_id", 1)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        if len(documents) != last - first + 1:
+            raise CorruptDocumentError(low, f"{last - first + 1 - len(documents)} chunks of the payload are missing")
+        frames = [(document["_id"], bytes(document["data"])) for document in documents]
+        heavy = sum(len(frame) for _, frame in frames) > _ENTRY_BYTES // 4
+        text = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
+        before = ref.ends[first - 1] if first else 0
+        return text[start - before : end - before]
+
+    async def iterate(self, conversation: str) -> AsyncIterator[Entry]:
+        """Every entry in order, a few hundred at a time."""
+        with driver_errors():
+            found = self._log.find(_between(*entry_range(conversation)), _NO_SOURCES).sort("_id", 1).batch_size(200)
+            async for document in found:
+                yield entry_from(document)
+
+    async def delete(self, conversation: str) -> int:
+        """Remove everything that a conversation has in the log; gives the number of documents."""
+        with driver_errors():
+            result = await self._log.delete_many(_between(*conversation_range(conversation)))
+        return int(result.deleted_count)
+
+
+def _between(low: str, high: str) -> dict[str, Any]:
+    return {"_id": {"$gte": low, "$lt": high}}
+
+
+def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
+    """The document of an entry with its size in it; refuses one that is too large."""
+    document = entry_document(conversation, entry)
+    size = len(bson.encode({**document, "size": 0}))
+    if entry.sources:
+        document["sources"] = source_documents(entry.sources)
+    document["size"] = size
+    whole = len(bson.encode(document)) if entry.sources else size
+    if whole > _ENTRY_BYTES:
+        raise BatchTooLargeError(
+            f"the batch makes an entry of {whole:,} bytes, payloads apart; at most {_ENTRY_BYTES:,} are allowed: "
+            "append its messages in several smaller batches"
+        )
+    return document
+
+
+def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Payload chunks in commands of at most 32 MB; the last one has room for an entry."""
+    commands: list[list[dict[str, Any]]] = [[]]
+    size = _ENTRY_BYTES
+    for payload in payloads:
+        size += len(payload["data"]) + 200
+        if size > _COMMAND_BYTES:
+            commands.append([])
+            size = _ENTRY_BYTES + len(payload["data"])
+        commands[-1].append(payload)
+    return commands
+
+
+def _decompress(frames: Sequence[tuple[str, bytes]]) -> str:
+    texts = []
+    for key, frame in frames:
+        try:
+            texts.append(decompress(frame))
+        except ValueError as error:
+            raise CorruptDocumentError(key, str(error)) from error
+    return "".join(texts)

@@ -1,0 +1,270 @@
+"""Where things are in MongoDB: collections, indexes, keys and the shape of each document.
+
+Layer 2: knows names and shapes, sends nothing. ``log`` holds entries and payload chunks in one key order::
+
+    <conversation>#<token>#<chunk>      {conversation, data}                       a chunk of a payload
+    <conversation>:<entry number>       {conversation, first, count, at, messages, sources, totals, size}
+
+so that "#" < ":" < ";" gives a conversation one key range, its entries another. ``heads`` holds one document for each
+conversation, found by a hash of its scope, and a tombstone for each one that was deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from convstore.codec import SourcePlace
+from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.exceptions import CorruptDocumentError
+
+__all__ = [
+    "HEADS",
+    "LOG",
+    "LOG_INDEXES",
+    "MIGRATIONS",
+    "Index",
+    "chunk_id",
+    "chunk_range",
+    "conversation_range",
+    "entry_document",
+    "entry_from",
+    "entry_id",
+    "entry_range",
+    "from_stored",
+    "head_id",
+    "head_indexes",
+    "source_documents",
+    "to_stored",
+    "totals_document",
+    "totals_from",
+    "utc",
+]
+
+LOG = "log"
+HEADS = "heads"
+MIGRATIONS = "convstore_migrations"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index; `present` restricts it to documents that have this field."""
+
+    name: str
+    keys: tuple[tuple[str, int], ...]
+    unique: bool = False
+    present: str = ""
+
+
+LOG_INDEXES = (
+    Index("message_ids", (("conversation", 1), ("messages.id", 1)), unique=True, present="messages.id"),
+    Index("source_ids", (("conversation", 1), ("sources.id", 1)), unique=True, present="sources.id"),
+    Index("ordinals", (("conversation", 1), ("first", 1)), present="first"),
+    Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
+)
+
+
+def head_indexes(scope_keys: Sequence[str]) -> list[Index]:
+    """What listing needs: newest first among all, and among those with one value of a scope key."""
+    by_key = [
+        Index(f"scope_{key}", ((f"scope.{key}", 1), ("updated_at", -1), ("_id", -1)), present=f"scope.{key}")
+        for key in scope_keys
+    ]
+    return [*by_key, Index("newest", (("updated_at", -1), ("_id", -1)), present="updated_at"), _DUE]
+
+
+_DUE = Index("due", (("sweep_at", 1),), present="sweep_at")
+
+
+def head_id(scope: Mapping[str, str]) -> str:
+    """The key of a scope's head: the same for the same keys and values in any order."""
+    canonical = json.dumps(sorted(scope.items()), ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def entry_id(conversation: str, number: int) -> str:
+    """The key of an entry; keys order as numbers do."""
+    return f"{conversation}:{number:012d}"
+
+
+def entry_range(conversation: str, *, start: int = 0, before: int | None = None) -> tuple[str, str]:
+    """Keys of a conversation's entries, from one number and before another."""
+    return entry_id(conversation, start), f"{conversation};" if before is None else entry_id(conversation, before)
+
+
+def chunk_id(conversation: str, token: str, chunk: int) -> str:
+    """The key of a payload chunk."""
+    return f"{conversation}#{token}#{chunk:06d}"
+
+
+def chunk_range(conversation: str, token: str, first: int, count: int) -> tuple[str, str]:
+    """Keys of `count` chunks of one append."""
+    return chunk_id(conversation, token, first), chunk_id(conversation, token, first + count)
+
+
+def conversation_range(conversation: str) -> tuple[str, str]:
+    """Keys of everything that a conversation has in the log."""
+    return f"{conversation}#", f"{conversation};"
+
+
+def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
+    """The document of an entry, its ``size`` and ``sources`` not yet in it."""
+    document: dict[str, Any] = {
+        "_id": entry_id(conversation, entry.number),
+        "conversation": conversation,
+        "first": entry.first,
+        "count": len(entry.messages),
+        "at": entry.at,
+        "messages": [_message_document(message) for message in entry.messages],
+        "totals": totals_document(entry.totals),
+    }
+    if not entry.messages:
+        del document["messages"]  # the unique index covers documents that have message ids
+    if any(message.type == "tool" for message in entry.messages):
+        document["results_at"] = entry.first
+    return document
+
+
+def source_documents(sources: Sequence[EntrySource]) -> list[dict[str, Any]]:
+    """What an entry keeps of its sources."""
+    return [
+        {
+            "id": source.id,
+            "message": source.message_id,
+            "title": to_stored(source.title),
+            "url": to_stored(source.url),
+            "place": [source.place.start, source.place.middle, source.place.end] if source.place else None,
+        }
+        for source in sources
+    ]
+
+
+def entry_from(document: Mapping[str, Any]) -> Entry:
+    """The entry that a document holds.
+
+    Raises:
+        CorruptDocumentError: It is not what `entry_document` writes.
+    """
+    try:
+        first = document["first"]
+        return Entry(
+            first=first,
+            at=utc(document["at"]),
+            messages=tuple(_message_from(one, first + place) for place, one in enumerate(document.get("messages", ()))),
+            totals=totals_from(document["totals"]),
+            sources=tuple(_source_from(one) for one in document.get("sources", ())),
+            size=document["size"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+
+
+def totals_document(totals: Totals) -> dict[str, Any]:
+    """The totals as a head and an entry hold them."""
+    return {
+        "entries": totals.entries,
+        "messages": totals.messages,
+        "turns": totals.turns,
+        "results": totals.results,
+        "tokens": totals.tokens,
+        "view_tokens": totals.view_tokens,
+        "sources_through": totals.sources_through,
+        "usage": dict(totals.usage),
+        "calls": [[to_stored(id_), to_stored(tool)] for id_, tool in totals.calls],
+        "updated_at": totals.updated_at,
+    }
+
+
+def totals_from(document: Mapping[str, Any]) -> Totals:
+    """The totals that `totals_document` wrote."""
+    return Totals(
+        entries=document["entries"],
+        messages=document["messages"],
+        turns=document["turns"],
+        results=document["results"],
+        tokens=document["tokens"],
+        view_tokens=document["view_tokens"],
+        sources_through=document["sources_through"],
+        usage=dict(document["usage"]),
+        calls=tuple((from_stored(id_), from_stored(tool)) for id_, tool in document["calls"]),
+        updated_at=utc(document["updated_at"]) if document["updated_at"] else None,
+    )
+
+
+def _message_document(message: EntryMessage) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": message.id,
+        "type": message.type,
+        "body": to_stored(message.body),
+        "digest": message.digest,
+        "tokens": message.tokens,
+        "view_tokens": message.view_tokens,
+    }
+    optional = {
+        "calls": message.calls,
+        "tool": to_stored(message.tool),
+        "sources": message.sources,
+        "stub": message.stub,
+        "payload": _payload_document(message.payload) if message.payload else None,
+    }
+    return document | {key: value for key, value in optional.items() if value}
+
+
+def _message_from(document: Mapping[str, Any], ordinal: int) -> EntryMessage:
+    payload = document.get("payload")
+    return EntryMessage(
+        ordinal,
+        document["id"],
+        document["type"],
+        from_stored(document["body"]),
+        document["digest"],
+        document["tokens"],
+        document["view_tokens"],
+        document.get("calls", 0),
+        from_stored(document.get("tool", "")),
+        document.get("sources", ""),
+        document.get("stub"),
+        _payload_from(payload) if payload else None,
+    )
+
+
+def _payload_document(ref: PayloadRef) -> dict[str, Any]:
+    return {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
+
+
+def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
+    ends = tuple(document["ends"])
+    return PayloadRef(document["token"], document["chunk"], ends, document["digest"], document["size"])
+
+
+def _source_from(document: Mapping[str, Any]) -> EntrySource:
+    place = document["place"]
+    return EntrySource(
+        document["id"],
+        document["message"],
+        from_stored(document["title"]),
+        from_stored(document["url"]),
+        SourcePlace(*place) if place else None,
+    )
+
+
+def to_stored(text: str) -> str | bytes:
+    """A text as BSON can hold it: bytes if it has lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def from_stored(stored: str | bytes) -> str:
+    return stored if isinstance(stored, str) else bytes(stored).decode("utf-8", "surrogatepass")
+
+
+def utc(moment: datetime) -> datetime:
+    """A moment as the driver gives it, which may have lost its zone."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

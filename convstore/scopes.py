@@ -1,0 +1,98 @@
+"""Checks scopes and ids before they come near a query.
+
+Layer 1. A scope value or a message id is a plain, non-empty str of at most 512 bytes, nothing else: a dict such as
+``{"$ne": ""}`` in its place would be an operator that matches what belongs to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
+
+__all__ = ["MAX_ID_BYTES", "MAX_IDS", "check_ids", "check_partial_scope", "check_scope", "check_scope_keys", "id_problem"]
+
+MAX_ID_BYTES = 512
+MAX_IDS = 200
+"""Most ids in one call."""
+
+_RESERVED = frozenset({"limit", "cursor", "tool_message_ids"})
+_MOST_KEYS = 8
+
+
+def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """The keys of a store's scopes.
+
+    >>> check_scope_keys(["user_id", "course_id"])
+    ('user_id', 'course_id')
+
+    Raises:
+        InvalidScopeError: No keys, too many, repeated, reserved, or not names.
+    """
+    found = tuple(keys) if not isinstance(keys, str) and isinstance(keys, Iterable) else ()
+    if not 1 <= len(found) <= _MOST_KEYS or len(set(found)) != len(found):
+        raise InvalidScopeError(f"scope_keys is 1 to {_MOST_KEYS} different names, not {keys!r}")
+    for key in found:
+        if type(key) is not str or not key.isidentifier() or key in _RESERVED:
+            raise InvalidScopeError(
+                f"a scope key is a Python name other than {', '.join(sorted(_RESERVED))}, not {key!r}"
+            )
+    return found
+
+
+def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a whole scope, in the order of the store's keys.
+
+    Raises:
+        InvalidScopeError: A key is missing or unknown, or a value can not be one.
+    """
+    if missing := [key for key in keys if key not in values]:
+        raise InvalidScopeError(f"the scope lacks {', '.join(missing)}; this store's scope is {', '.join(keys)}")
+    checked = dict(check_partial_scope(keys, values))
+    return tuple((key, checked[key]) for key in keys)
+
+
+def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a part of a scope.
+
+    Raises:
+        InvalidScopeError: A key is unknown, or a value can not be one.
+    """
+    if unknown := [key for key in values if key not in keys]:
+        raise InvalidScopeError(f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}")
+    for key, value in values.items():
+        if problem := id_problem(value):
+            raise InvalidScopeError(f"scope value {key} {problem}")
+    return tuple(values.items())
+
+
+def check_ids(ids: Any, *, name: str) -> list[str]:
+    """Message ids that a caller asks for.
+
+    Raises:
+        InvalidInputError: Not a list of ids.
+        TooManyIdsError: More than `MAX_IDS`.
+    """
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
+        raise InvalidInputError(f"{name} is a list of message ids, not {type(ids).__name__}")
+    found = list(ids)
+    if len(found) > MAX_IDS:
+        raise TooManyIdsError(f"{len(found)} ids in one call; ask for at most {MAX_IDS} at a time")
+    for place, value in enumerate(found):
+        if problem := id_problem(value):
+            raise InvalidInputError(f"{name}[{place}] {problem}")
+    return found
+
+
+def id_problem(value: Any) -> str:
+    """What is wrong with a value as an id or a scope value; "" if nothing is."""
+    if type(value) is not str:
+        return f"must be a plain str, not {type(value).__name__}"
+    if not value:
+        return "must not be empty"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return "must be text that UTF-8 can encode, without lone surrogates"
+    return f"must be at most {MAX_ID_BYTES} bytes in UTF-8, not {size:,}" if size > MAX_ID_BYTES else ""

@@ -1,0 +1,166 @@
+"""Finds the sources in a tool result and writes ranges of their numbers.
+
+Layer 1. A source is one retrieved item: a ``Document``, a ``(text, metadata)`` pair or a dict, in a list that is the
+artifact itself or stands under ``sources``, ``results`` or ``documents`` in it, or in the same places of JSON content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import ToolMessage
+
+from convstore.codec import DocumentFields
+from convstore.models import SourcePage
+
+__all__ = ["MAX_SOURCES", "FoundSource", "FoundSources", "find_sources", "parse_json", "source_in", "write_ids"]
+
+MAX_SOURCES = 1_000
+"""A list with more items is data, not sources: nobody cites row 40,000 of a table."""
+
+_LIST_KEYS = ("sources", "results", "documents")
+_TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
+_TITLE_KEYS = ("title", "name")
+_URL_KEYS = ("url", "link", "uri")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSource:
+    """One source as the tool gave it.
+
+    Attributes:
+        item: The value in the tool's list.
+        text: What is read and cited; "" if the item has no text of its own.
+        fields: What the tool says of it, its text apart.
+        text_key: Where the text stands in a dict item.
+    """
+
+    item: Any
+    text: str
+    fields: dict[str, Any]
+    text_key: str = ""
+
+    @property
+    def kept_id(self) -> int | None:
+        """The number that the tool gave it: a positive int under ``source_id``, nothing else."""
+        number = self.fields.get("source_id")
+        return number if type(number) is int and 0 < number < 2**53 else None
+
+    @property
+    def title(self) -> str:
+        """Its title, "" if there is none."""
+        return _first_text(self.fields, _TITLE_KEYS)[1]
+
+    @property
+    def url(self) -> str:
+        """Its address, "" if there is none."""
+        return _first_text(self.fields, _URL_KEYS)[1]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Everything that the tool said of it but number, title and address."""
+        shown = {"source_id", _first_text(self.fields, _TITLE_KEYS)[0], _first_text(self.fields, _URL_KEYS)[0]}
+        return {key: value for key, value in self.fields.items() if key not in shown}
+
+    def with_text(self, text: Any) -> Any:
+        """The item with something else in the place of its text."""
+        if isinstance(self.item, Document):
+            return DocumentFields({"id": self.item.id, "page_content": text, "metadata": self.item.metadata})
+        if isinstance(self.item, dict):
+            return {**self.item, self.text_key: text} if self.text_key else self.item
+        return type(self.item)([text, self.item[1]])
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSources:
+    """The sources of one tool result.
+
+    Attributes:
+        items: In the tool's order.
+        rebuild: The artifact with something else in the place of each item; None if they stand in the content.
+    """
+
+    items: tuple[FoundSource, ...] = ()
+    rebuild: Callable[[list[Any]], Any] | None = None
+
+
+def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
+    """The sources in a tool result, none if it has none; the artifact is looked at before the content.
+
+    >>> found = find_sources(ToolMessage("2 hits", tool_call_id="1", artifact=[("text", {"title": "T"})]), None)
+    >>> [(source.title, source.text) for source in found.items]
+    [('T', 'text')]
+    """
+    if isinstance(message.artifact, SourcePage):
+        return FoundSources()  # what was read back keeps its numbers
+    in_artifact = _in_value(message.artifact)
+    return in_artifact if in_artifact.items else FoundSources(_in_value(parsed_content).items)
+
+
+def source_in(item: Any) -> FoundSource | None:
+    """The source that an item of a list stands for; None if it is none."""
+    if type(item) is Document:
+        return FoundSource(item, item.page_content, dict(item.metadata))
+    if type(item) is dict:
+        key, text = _first_text(item, _TEXT_KEYS)
+        return FoundSource(item, text, _fields(item, key), key)
+    if type(item) in (tuple, list) and len(item) == 2 and type(item[0]) is str and type(item[1]) is dict:
+        return FoundSource(item, item[0], dict(item[1]))
+    return None
+
+
+def parse_json(text: str) -> Any:
+    """The dict or list that a text is in JSON; None if it is anything else."""
+    if not text.lstrip()[:1] in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def write_ids(ids: Iterable[int]) -> str:
+    """Source ids as stubs show them: sorted, runs joined.
+
+    >>> write_ids([12, 3, 11, 13])
+    '3, 11-13'
+    """
+    numbers = sorted(set(ids))
+    breaks = [place for place, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
+    runs = [numbers[a:b] for a, b in pairwise([0, *breaks, len(numbers)])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs if run)
+
+
+def _in_value(value: Any) -> FoundSources:
+    if type(value) in (list, tuple):
+        return FoundSources(_all(value), type(value))
+    if type(value) is dict:
+        for key in _LIST_KEYS:
+            if type(value.get(key)) is list and (items := _all(value[key])):
+                return FoundSources(items, lambda parts, key=key: {**value, key: parts})  # type: ignore[misc]
+    return FoundSources()
+
+
+def _all(values: Sequence[Any]) -> tuple[FoundSource, ...]:
+    """The sources that the items of a list are, if every one of them is one."""
+    if not 0 < len(values) <= MAX_SOURCES:
+        return ()
+    found = tuple(source_in(value) for value in values)
+    return () if None in found else found  # type: ignore[return-value]
+
+
+def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
+    """The first of some keys under which a text stands, and the text."""
+    return next(((key, fields[key]) for key in keys if type(fields.get(key)) is str), ("", ""))
+
+
+def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
+    """What a dict item says of its source; a ``metadata`` dict in it is taken apart."""
+    inner = item.get("metadata")
+    own = {str(key): value for key, value in item.items() if key != text_key}
+    return {**own, **{k: v for k, v in inner.items() if k not in own}} if type(inner) is dict else own

@@ -1,0 +1,272 @@
+"""The store: one database, all conversations in it.
+
+Layer 5. Makes the parts and hands out handles; what they promise is kept below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel
+
+from convstore.codec import Codec, Kind
+from convstore.conversation import Conversation
+from convstore.directory import Directory
+from convstore.driver import Driver, close_client, open_client
+from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
+from convstore.known import Clock, KnownConversations
+from convstore.migrate import Migrator
+from convstore.models import ConversationPage, ToolRecord
+from convstore.pager import Pager
+from convstore.policy import HistoryPolicy
+from convstore.reader import Reader
+from convstore.records import Records
+from convstore.repository import Heads, Log
+from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
+from convstore.sync import LoopThread
+from convstore.tokens import TokenCounter, approximate_tokens
+from convstore.writer import Writer
+
+__all__ = ["ConversationStore", "Parts"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What does the work of a store."""
+
+    writer: Writer
+    reader: Reader
+    records: Records
+    pager: Pager
+    directory: Directory
+
+
+class ConversationStore:
+    """Keeps conversations in a MongoDB database.
+
+    Every message is kept in full and never changed; `Conversation.load_history` gives the model what the next call
+    needs. Making a store does no I/O. One store serves any number of tasks of one event loop, and any number of
+    processes may have one on the same database.
+
+    Args:
+        database: Of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The client stays yours to close.
+        scope_keys: Names of the keys that say whose a conversation is.
+        policy: What `load_history` does when it is not told.
+        token_counter: Gives the tokens of a list of messages; counts are kept with the messages.
+        collection_prefix: Put before the names of the collections, for a database with a ``log`` of its own.
+        clock: Where time comes from; for tests.
+    """
+
+    def __init__(
+        self,
+        database: Any,
+        *,
+        scope_keys: Sequence[str] = ("user_id", "thread_id"),
+        policy: HistoryPolicy | None = None,
+        token_counter: TokenCounter = approximate_tokens,
+        collection_prefix: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        driver = Driver(database)
+        if not callable(token_counter):
+            raise InvalidInputError("token_counter is a function from a list of messages to a number")
+        self.scope_keys = check_scope_keys(scope_keys)
+        self.policy = policy or HistoryPolicy()
+        self._codec = Codec()
+        self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
+        self._known = KnownConversations(clock or Clock())
+        self._parts = self._make_parts(driver, collection_prefix, token_counter, clock or Clock())
+        self._is_ready = self._is_closed = False
+        self._client: Any = None
+        self._make_twin: Callable[[], ConversationStore] | None = None
+        self._twin: tuple[LoopThread, ConversationStore] | None = None
+        self._twin_lock = threading.Lock()
+
+    def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter, clock: Clock) -> Parts:
+        heads, log = Heads(driver, prefix=prefix), Log(driver, prefix=prefix)
+        known, codec = self._known, self._codec
+        reader = Reader(heads, log, known, codec=codec, counter=counter)
+        return Parts(
+            writer=Writer(heads, log, known, codec=codec, counter=counter, clock=clock),
+            reader=reader,
+            records=Records(reader),
+            pager=Pager(reader, codec=codec),
+            directory=Directory(heads, log, known, codec=codec, clock=clock),
+        )
+
+    @classmethod
+    async def connect(cls, uri: str, **options: Any) -> Self:
+        """A store with a client of its own, which `close` closes: ``mongodb://…/database`` or ``memory://``.
+
+        Such a store also serves sync callers of its tools. The server is first spoken to by the next call.
+
+        Args:
+            uri: The database is named in it; else it is "convstore".
+            options: As of the class.
+
+        Raises:
+            InvalidInputError: Not an address.
+            MissingExtraError: ``memory://`` without the extra.
+        """
+        client, database = open_client(uri)
+        store = cls(database, **options)
+        store._client = client
+
+        def twin() -> ConversationStore:
+            # A client belongs to the event loop that it was first used on; the in-memory one holds the data itself.
+            if store._migrator.driver_name == "memory":
+                other = cls(database, **options)
+            else:
+                other_client, other_database = open_client(uri)
+                other = cls(other_database, **options)
+                other._client = other_client
+            other._codec.copy_from(store._codec)
+            return other
+
+        store._make_twin = twin
+        return store
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def setup(self) -> None:
+        """Make collections and indexes by running the migrations that are pending; safe to repeat and to race.
+
+        Raises:
+            SchemaVersionError: The database was set up by a newer convstore.
+        """
+        self._check_open()
+        await self._migrator.run()
+        self._is_ready = True
+        await self._parts.directory.sweep()
+
+    async def close(self) -> None:
+        """Bring listings up to date and close the client if it is the store's own; the store is then of no use."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._is_ready:
+                await self._parts.writer.flush()
+        finally:
+            await asyncio.to_thread(self._stop_twin)
+            if self._client is not None:
+                await close_client(self._client)
+
+    def conversation(self, **scope: str) -> Conversation:
+        """The handle of one conversation; no I/O.
+
+        Raises:
+            InvalidScopeError: A key is missing or unknown, or a value is not a plain non-empty str.
+        """
+        return Conversation(self, check_scope(self.scope_keys, scope))
+
+    async def get_tool_messages(self, *, tool_message_ids: Sequence[str], **scope: str) -> list[ToolRecord]:
+        """Messages of one conversation in full; see `Conversation.get_tool_messages`."""
+        return await self.conversation(**scope).get_tool_messages(tool_message_ids)
+
+    async def list_conversations(
+        self, *, limit: int = 50, cursor: str | None = None, **partial_scope: str
+    ) -> ConversationPage:
+        """Conversations with these scope values, newest first; order and counts are exact to 10 s.
+
+        Args:
+            limit: Most conversations on a page, at most 1,000.
+            cursor: ``next_cursor`` of the page before.
+            partial_scope: Values of some scope keys, or of none for all conversations.
+
+        Raises:
+            InvalidScopeError: An unknown key, or a value that can not be one.
+            InvalidCursorError: A cursor that this call did not give.
+        """
+        scope = check_partial_scope(self.scope_keys, partial_scope)
+        parts = await self.parts()
+        return await parts.directory.page(scope, limit=limit, cursor=cursor)
+
+    def register_artifact_type(
+        self,
+        type_: type,
+        *,
+        name: str | None = None,
+        dump: Callable[[Any], Any] | None = None,
+        load: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Teach the store a type, so that values of it come back equal wherever they stand in a message.
+
+        Call it whenever a store is made, with the same name: what is stored names the type by it. pydantic models and
+        dataclasses need no functions.
+
+        Args:
+            type_: The class; values of subclasses are not meant.
+            name: What stored documents call it; None takes module and class name.
+            dump: Gives a value of known types for one of `type_`.
+            load: Gives it back.
+
+        Raises:
+            InvalidInputError: The type or the name is known already, or functions are missing.
+        """
+        dump, load = _functions(type_, dump, load)
+        self._codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
+
+    async def parts(self) -> Parts:
+        """The working parts, once it is sure that the database is set up; one command the first time."""
+        self._check_open()
+        if not self._is_ready:
+            await self._migrator.check()
+            self._is_ready = True
+        return self._parts
+
+    def run_sync(self, work: Callable[[ConversationStore], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Do some work on a twin of this store that lives on a loop and a client of its own, and wait for it.
+
+        Raises:
+            SyncUnsupportedError: The client is the caller's; it belongs to the caller's loop.
+        """
+        self._check_open()
+        if self._make_twin is None:
+            raise SyncUnsupportedError(
+                "this store works on your async client, which belongs to your event loop, so it can not serve a sync "
+                "call: use `await tool.ainvoke(...)`, or make the store with `ConversationStore.connect(uri)`"
+            )
+        with self._twin_lock:
+            if self._twin is None:
+                self._twin = LoopThread(), self._make_twin()
+        thread, twin = self._twin
+        return thread.run(work(twin))
+
+    def _stop_twin(self) -> None:
+        if self._twin is not None:
+            thread, twin = self._twin
+            thread.run(twin.close())
+            thread.stop()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError("this store was closed; make a new one with ConversationStore.connect")
+
+
+def _functions(
+    type_: type, dump: Callable[[Any], Any] | None, load: Callable[[Any], Any] | None
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    if dump and load:
+        return dump, load
+    if dump or load:
+        raise InvalidInputError("pass both dump= and load=, or neither")
+    if isinstance(type_, type) and issubclass(type_, BaseModel):
+        return dict, lambda plain: type_(**plain)
+    if isinstance(type_, type) and is_dataclass(type_):
+        names = [field.name for field in fields(type_)]
+        return lambda value: {name: getattr(value, name) for name in names}, lambda plain: type_(**plain)
+    raise InvalidInputError(f"pass dump= and load= for {type_!r}: it is neither a pydantic model nor a dataclass")

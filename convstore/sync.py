@@ -1,0 +1,40 @@
+"""An event loop in a thread of its own, for sync callers of an async store.
+
+Layer 4. The caller waits for the answer; the loop never runs in the caller's thread, so a sync call inside a running
+loop blocks that loop for the time of the call, but can not deadlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["LoopThread"]
+
+_Result = TypeVar("_Result")
+
+
+class LoopThread:
+    """Runs coroutines for callers in other threads; starts at once, ends with `stop` or with the process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="convstore-sync", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """The result of a coroutine, or its error; an interrupted caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

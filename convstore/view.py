@@ -1,0 +1,205 @@
+"""Makes the view: the list of messages that a model gets.
+
+Layer 1. Rows of the log are decoded as stubs, with placeholders or in full, a note stands for what is left out, and
+`pairing` makes the list one that any provider accepts. Nothing here reads the log; what it needs of payloads is asked
+for first (`payloads_needed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.codec import Codec, decode_message, leave_out, with_stub
+from convstore.entries import EntryMessage, PayloadRef
+from convstore.pairing import has_calls, pair
+from convstore.policy import HistoryPolicy
+from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
+from convstore.tokens import TokenCounter, count
+from convstore.window import Row, shown_whole
+
+__all__ = [
+    "NOTE_RESULTS",
+    "NamedResult",
+    "View",
+    "build_view",
+    "get_conversational_history",
+    "make_note",
+    "payloads_needed",
+]
+
+NOTE_RESULTS = 20
+"""How many tool message ids a note names."""
+
+NamedResult = tuple[str, str]
+"""A tool message id and the ids of its sources as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view with what was done to make it; ids in the order of the view."""
+
+    messages: list[BaseMessage]
+    tokens: int
+    stubbed: tuple[str, ...]
+    placeholders: tuple[str, ...]
+    missing_results: tuple[str, ...]
+    orphans: tuple[str, ...]
+    moved: tuple[str, ...]
+
+
+def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The talk without the tools: system, human and AI messages without tool calls, in order, the same objects.
+
+    >>> from langchain_core.messages import HumanMessage, ToolMessage
+    >>> [message.text for message in get_conversational_history([HumanMessage("hi"), ToolMessage("x", tool_call_id="1")])]
+    ['hi']
+    """
+    return [
+        message
+        for message in messages
+        if isinstance(message, SystemMessage | HumanMessage) or (isinstance(message, AIMessage) and not has_calls(message))
+    ]
+
+
+def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int) -> HumanMessage:
+    """The note that stands for turns left out before the ordinal `first`; the same for the same values."""
+    turns = f"{left_out_turns} earlier turn{'' if left_out_turns == 1 else 's'}"
+    text = f"[Note: {turns} of this conversation are left out here to save context."
+    if results:
+        named = ", ".join(f"{id_} (source ids {sources})" if sources else id_ for id_, sources in results)
+        text += f" Use {RETRIEVAL_TOOL} to access their tool results; newest tool message ids: {named}."
+    return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs={"convstore": {"kind": "note"}})
+
+
+def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
+    """Message id and place of each payload that the view of these rows shows in full."""
+    return [
+        (row.message.id, row.message.payload)
+        for row, whole in zip(rows, shown_whole(rows, policy), strict=True)
+        if whole and row.message.payload and not _is_hidden(row.message, policy)
+    ]
+
+
+def build_view(
+    rows: Sequence[Row],
+    policy: HistoryPolicy,
+    *,
+    codec: Codec,
+    counter: TokenCounter,
+    system: Sequence[EntryMessage] = (),
+    note: HumanMessage | None = None,
+    payloads: Mapping[str, str],
+) -> View:
+    """Decode and pair the rows of a view.
+
+    Args:
+        rows: From the start of the view to the end of the log.
+        policy: What is shown in full.
+        codec: Decodes bodies.
+        counter: Counts what is not in the log.
+        system: Leading system messages.
+        note: Stands for what is left out.
+        payloads: By message id the texts that `payloads_needed` named.
+
+    Raises:
+        ValueError: A stored message is damaged; the text names it.
+    """
+    forms = [_Form(message, whole=True, stub=None) for message in system]
+    notes: list[BaseMessage] = [note] if note else []
+    shown = zip(rows, shown_whole(rows, policy), strict=True)
+    later = [_form(row.message, whole, policy, codec) for row, whole in shown if not _is_hidden(row.message, policy)]
+    decoded: list[BaseMessage] = [
+        *(form.decode(codec, payloads) for form in forms),
+        *notes,
+        *(form.decode(codec, payloads) for form in later),
+    ]
+    sizes = [
+        *(form.tokens(counter) for form in forms),
+        *(count(counter, message) for message in notes),
+        *(form.tokens(counter) for form in later),
+    ]
+    pairing = pair(decoded)
+    tokens = sum(
+        count(counter, message) if place is None else sizes[place]
+        for message, place in zip(pairing.messages, pairing.indexes, strict=True)
+    )
+    gone = set(pairing.orphans)
+    return View(
+        messages=list(pairing.messages),
+        tokens=tokens,
+        stubbed=tuple(form.message.id for form in later if form.stub is not None and form.message.id not in gone),
+        placeholders=tuple(form.message.id for form in later if form.has_placeholder),
+        missing_results=tuple(pairing.missing),
+        orphans=tuple(pairing.orphans),
+        moved=tuple(pairing.moved),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How one message is shown: in full, as a stub, or as its body with placeholders."""
+
+    message: EntryMessage
+    whole: bool
+    stub: str | None
+    made_now: bool = False
+
+    @property
+    def has_placeholder(self) -> bool:
+        return not self.whole and self.stub is None and self.message.payload is not None
+
+    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> BaseMessage:
+        try:
+            return self._decode(codec, payloads)
+        except ValueError as error:
+            raise ValueError(f"message {self.message.id!r}: {error}") from error
+
+    def _decode(self, codec: Codec, payloads: Mapping[str, str]) -> BaseMessage:
+        message, ref = self.message, self.message.payload
+        if self.whole and ref is not None:
+            payload = payloads[message.id]
+            return decode_message(codec, message.body, fetch=lambda start, end: payload[start:end])
+        decoded = decode_message(codec, message.body)
+        if self.stub is not None:
+            return with_stub(decoded, self.stub)
+        return leave_out(decoded) if ref is not None else decoded
+
+    def tokens(self, counter: TokenCounter) -> int:
+        if self.made_now and self.stub is not None:
+            return count(counter, ToolMessage(self.stub, tool_call_id=self.message.id, name=self.message.tool or None))
+        return self.message.tokens if self.whole else self.message.view_tokens
+
+
+def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> _Form:
+    if whole or message.type != "tool" or message.stub is not None:
+        return _Form(message, whole, None if whole else message.stub)
+    stub = _stub_below_default(message, policy, codec)
+    return _Form(message, False, stub, made_now=stub is not None)
+
+
+def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
+    """The stub of a result that only a policy with a lower `stub_min_tokens` wants as one."""
+    if message.payload or message.sources or not policy.stub_min_tokens < message.tokens:
+        return None
+    if message.tokens > HistoryPolicy().stub_min_tokens:
+        return None  # was longer than its stub would be, or would have one
+    result = decode_message(codec, message.body)
+    text = text_of(result.content)
+    error = failure_in(getattr(result, "status", "success"), text, None)
+    stub = make_stub(tool=message.tool, tool_message_id=message.id, content=text, error=error)
+    return stub if len(stub) < len(text) else None
+
+
+def _is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
+    """Whether a view of the talk alone leaves a message out."""
+    return policy.view == "conversation" and (
+        message.type not in ("human", "ai", "system") or bool(message.calls)
+    )
+
+
+def is_tool_result(message: BaseMessage) -> bool:
+    """Whether a message is the result of a tool, of either kind."""
+    return isinstance(message, ToolMessage | FunctionMessage)

@@ -1,0 +1,11 @@
+"""Create the collections log and heads with their indexes."""
+
+from __future__ import annotations
+
+from convstore.migrate import Target
+
+
+async def up(database: Target) -> None:
+    """Make sure of both collections; may be repeated."""
+    await database.ensure_log()
+    await database.ensure_heads()
