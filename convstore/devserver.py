@@ -22,7 +22,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -52,7 +51,10 @@ _OPTIONS = (
     # A fresh node allots 300 MB for its journal otherwise; so it is 17 MB, and writes are as fast.
     *("--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=16MB)"),
     *("--setParameter", "diagnosticDataCollectionEnabled=false"),
-    *("--setParameter", "enableTestCommands=1"),  # fail points, for tests of errors
+    # Fail points, for tests of errors; by these two a node looks for a source to copy from 5 times a second, not once.
+    *("--setParameter", "enableTestCommands=1"),
+    *("--setParameter", 'failpoint.forceSyncSourceRetryWaitForInitialSync={mode:"alwaysOn",data:{retryMS:200}}'),
+    *("--setParameter", 'failpoint.forceBgSyncSyncSourceRetryWaitMS={mode:"alwaysOn",data:{sleepMS:200}}'),
 )
 
 
@@ -157,7 +159,7 @@ class DevNode:
         self.wait(self.serves)
 
     def command(self, name: str, value: Any = 1, **options: Any) -> dict[str, Any]:
-        """Run an admin command on this very node, and return the answer; ``PyMongoError`` if it fails, or after 10 s."""
+        """Run an admin command on this very node, and return the answer; ``PyMongoError`` if it fails or after 10 s."""
         _ = self.pid  # fails at once where the client would try for long
         with MongoClient[dict[str, Any]](_HOST, self.port, directConnection=True, timeoutMS=10_000) as client:
             return dict(client.admin.command(name, value, **options))
@@ -214,15 +216,12 @@ class DevServer:
 
     Its folder is temporary and goes with it. A ``directory`` of the caller is kept, with every write that a majority
     acknowledged, and can be started again where it lies, by one server at a time. The constructor does no I/O. Any
-    thread may start and stop it; in a forked child ``stop`` does nothing to it.
+    thread may start and stop it; in a forked child ``stop`` does nothing to it. ``nodes`` is empty while it is stopped.
 
     Args:
-        nodes: 1, or 3 for failover, where a new primary takes over in about 2 s; else ``InvalidInputError``.
+        nodes: 1, or 3 for failover, where a new primary takes over in 1 to 2 s; else ``InvalidInputError``.
         mongod: The program; by default what ``find_mongod`` finds.
         directory: Where to keep data and logs; made if missing.
-
-    Attributes:
-        nodes: The nodes, in a fixed order; none while the server is stopped.
     """
 
     def __init__(self, *, nodes: int = 1, mongod: str | Path | None = None, directory: Path | None = None) -> None:
@@ -317,7 +316,8 @@ def _make_replica_set(name: str, nodes: Sequence[DevNode]) -> None:
     for node in nodes:
         node.wait_listening(moves=5)
     members = [{"_id": number, "host": f"{_HOST}:{node.port}"} for number, node in enumerate(nodes)]
-    config = {"_id": name, "version": 1, "members": members, "settings": {"electionTimeoutMillis": 1000}}
+    settings = {"electionTimeoutMillis": 1000, "heartbeatIntervalMillis": 500}
+    config = {"_id": name, "version": 1, "members": members, "settings": settings}
 
     def made() -> bool:
         try:
@@ -340,8 +340,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m convstore.devserver", description=main.__doc__)
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="how many nodes, 1 by default")
     with contextlib.suppress(KeyboardInterrupt), DevServer(nodes=parser.parse_args(argv).nodes) as server:
-        sys.stdout.write(f"{server.uri}\n")
-        sys.stdout.flush()
+        print(server.uri, flush=True)  # noqa: T201  the command is for this
         threading.Event().wait()
 
 

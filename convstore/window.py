@@ -131,6 +131,8 @@ def _turns(rows: Sequence[Row], first: int, *, complete: bool) -> list[_Turn]:
     begins = [place for place in range(first, len(rows)) if rows[place].message.type == "human"]
     if complete and first < len(rows) and begins[:1] != [first]:
         begins.insert(0, first)
+    if not begins:
+        return []
     return [
         _Turn(rows[begin].turn, begin, end, rows[begin].before)
         for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)

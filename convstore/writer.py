@@ -96,6 +96,7 @@ class Writer:
         """Find the scope's conversation or begin one, whose head tells of this batch already."""
         now = self._clock.now()
         first = compose(batch, Totals(), at=now, token="")
+        self._log.check_size(first.entry)
         head, is_new = await self._heads.claim(dict(scope), at=now, totals=first.entry.totals)
         known = self._known.add(scope, head.conversation)
         if is_new:

@@ -734,6 +734,7 @@ FUNCTION = {"name": "f", "arguments": "{}"}
         ([{"function": {"name": ""}}], "tool_calls[0].function.name"),
         ([{"function": {"name": None}}], "tool_calls[0].function.name"),
         ([{"function": FUNCTION, "id": 7}], "tool_calls[0].id"),
+        ([{"function": FUNCTION, "id": b"c1"}], "tool_calls[0].id"),
         ([{"function": {"name": "f", "arguments": [1]}}], "tool_calls[0].function.arguments"),
         ([{"function": {"name": "f", "arguments": 7}}], "tool_calls[0].function.arguments"),
         ([{"type": "custom", "function": FUNCTION}], "tool_calls[0].custom"),

@@ -74,6 +74,14 @@ class Log:
             )
         return entry_from(found[0]).totals if found else Totals()
 
+    def check_size(self, entry: Entry) -> None:
+        """Refuse an entry that `insert` would refuse, before its conversation is begun. No command.
+
+        Raises:
+            BatchTooLargeError: The entry is above 1 MB.
+        """
+        _sized("0" * 24, entry)
+
     async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> int:
         """Write chunks and then the entry, which makes them visible; gives the entry's size in bytes.
 

@@ -1,0 +1,32 @@
+"""The contract suite: what every backend of the store must keep, as tests that a backend's author runs.
+
+Layer 6, needs pytest, pytest-asyncio and hypothesis. Subclass `StoreContract` and give it a database::
+
+    class TestMyDriver(StoreContract):
+        @pytest.fixture
+        async def database(self):
+            client = MyClient()
+            yield client["contract"]
+            await client.close()
+
+Every test makes scopes of its own, so that all of them can share one database.
+"""
+
+from __future__ import annotations
+
+from convstore.testing.appending import AppendContract
+from convstore.testing.ending import EndContract
+from convstore.testing.fixtures import ContractFixtures
+from convstore.testing.isolation import IsolationContract
+from convstore.testing.loading import LoadContract
+from convstore.testing.lossless import LosslessContract
+from convstore.testing.reading import ReadBackContract
+from convstore.testing.samples import rag_turn, same_messages
+
+__all__ = ["StoreContract", "rag_turn", "same_messages"]
+
+
+class StoreContract(
+    LosslessContract, AppendContract, LoadContract, ReadBackContract, IsolationContract, EndContract, ContractFixtures
+):
+    """All promises of the architecture that a store keeps by itself, one test each."""

@@ -1,0 +1,196 @@
+"""Promises 2, 3 and 4: a batch is whole, in order, and written once.
+
+Layer 6, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import (
+    BatchTooLargeError,
+    ContentConflictError,
+    InvalidMessageError,
+    NotSetUpError,
+    SourceIdClashError,
+    StoreClosedError,
+)
+from convstore.store import ConversationStore
+from convstore.testing.samples import new_id, passages, rag_turn, same_messages
+
+__all__ = ["AppendContract"]
+
+
+async def _ids(chat: Conversation) -> list[str]:
+    return [str(message.id) async for message in chat.messages()]
+
+
+class AppendContract:
+    """Promises 2, 3 and 4."""
+
+    async def test_the_receipt_tells_ids_and_places(self, chat: Conversation) -> None:
+        """Ordinals are dense from 1, across batches."""
+        first = await chat.append([HumanMessage("a", id="a"), AIMessage("b", id="b")])
+        second = await chat.append(HumanMessage("c", id="c"))
+        assert (first.message_ids, first.first, first.last, first.written) == (("a", "b"), 1, 2, 2)
+        assert (second.first, second.last, second.ordinals) == (3, 3, (3,))
+
+    async def test_a_repeated_batch_writes_nothing(self, chat: Conversation) -> None:
+        """The same ids again give the old ordinals."""
+        turn = rag_turn("What do whales eat?")
+        await chat.append(turn)
+        again = await chat.append(turn)
+        assert (again.written, again.first, again.last) == (0, 1, 4)
+        assert len(await _ids(chat)) == 4
+
+    async def test_a_partly_repeated_batch_writes_the_rest(self, chat: Conversation) -> None:
+        """Only what is new is added, behind the log."""
+        turn = rag_turn("What do whales eat?")
+        await chat.append(turn[:2])
+        receipt = await chat.append(turn)
+        assert (receipt.written, receipt.ordinals) == (2, (1, 2, 3, 4))
+        assert same_messages([message async for message in chat.messages()], turn)
+
+    async def test_other_content_under_an_id_is_a_conflict(self, chat: Conversation) -> None:
+        """Nothing of the batch is written, and the log keeps the first content."""
+        await chat.append(HumanMessage("first", id="m"))
+        with pytest.raises(ContentConflictError, match="'m'"):
+            await chat.append([AIMessage("new", id="n"), HumanMessage("second", id="m")])
+        assert await _ids(chat) == ["m"]
+
+    async def test_messages_without_ids_get_them_on_the_callers_objects(self, chat: Conversation) -> None:
+        """So that a retry with the same objects writes nothing."""
+        batch = [HumanMessage("hi"), AIMessage("ho")]
+        receipt = await chat.append(batch)
+        again = await chat.append(batch)
+        assert [message.id for message in batch] == list(receipt.message_ids)
+        assert again.written == 0
+
+    async def test_a_key_makes_the_ids_of_dicts(self, chat: Conversation) -> None:
+        """A repeated request with the same key writes nothing; another key is another request."""
+        request = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+        first = await chat.append(request, key="request-1")
+        again = await chat.append(request, key="request-1")
+        other = await chat.append(request, key="request-2")
+        assert (first.written, again.written, other.written) == (2, 0, 2)
+        assert again.message_ids == first.message_ids
+
+    async def test_two_stores_append_to_one_conversation_without_holes(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Every batch stands together, nothing is lost or doubled, whoever writes."""
+        other = new_store().conversation(**chat.scope)
+
+        async def write(handle: Conversation, name: str) -> None:
+            for number in range(5):
+                batch = [HumanMessage(f"{name}{number}.{part}", id=f"{name}-{number}-{part}") for part in range(3)]
+                await handle.append(batch)
+
+        await asyncio.gather(*(write(handle, f"{name}{handle is other}") for handle in (chat, other) for name in "abc"))
+        ids = await _ids(chat)
+        batches = [ids[place : place + 3] for place in range(0, len(ids), 3)]
+        assert len(ids) == len(set(ids)) == 90
+        assert all(len({id_.rpartition("-")[0] for id_ in batch}) == 1 for batch in batches)
+
+    async def test_readers_see_a_prefix_while_writers_write(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A log read earlier is the beginning of one read later."""
+        other = new_store().conversation(**chat.scope)
+        logs: list[list[str]] = []
+
+        async def read() -> None:
+            for _ in range(6):
+                logs.append(await _ids(other))
+
+        async def write(name: str) -> None:
+            for number in range(6):
+                await chat.append([HumanMessage("x", id=f"{name}{number}a"), AIMessage("y", id=f"{name}{number}b")])
+
+        await asyncio.gather(read(), *(write(name) for name in "abcd"))
+        final = await _ids(chat)
+        assert all(log == final[: len(log)] for log in logs)
+        assert all(len(log) % 2 == 0 for log in logs)
+
+    async def test_a_cancelled_append_can_be_repeated(self, chat: Conversation) -> None:
+        """Whatever became of it, after the repetition the batch is there once."""
+        for number in range(8):
+            batch = [HumanMessage(f"{number}", id=new_id()), AIMessage("ok", id=new_id())]
+            task = asyncio.create_task(chat.append(batch))
+            for _ in range(number * 3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await chat.append(batch)
+        ids = await _ids(chat)
+        assert len(ids) == len(set(ids)) == 16
+
+    async def test_a_batch_above_one_megabyte_is_refused(self, chat: Conversation) -> None:
+        """Many small messages do not make an entry that the server may refuse."""
+        batch = [HumanMessage("x" * 10_000) for _ in range(120)]
+        with pytest.raises(BatchTooLargeError, match="smaller batches"):
+            await chat.append(batch)
+        assert (await chat.info()).created_at is None
+
+    @pytest.mark.parametrize(
+        ("batch", "field"),
+        [
+            ([], ""),
+            ("hello", ""),
+            (None, ""),
+            ([HumanMessage("a", id="x"), AIMessage("b", id="x")], "id"),
+            ([RemoveMessage(id="x")], ""),
+            ([{"role": "user"}], "content"),
+            ([{"role": "tool", "content": "r"}], "tool_call_id"),
+            ([{"role": "prophet", "content": "r"}], "role"),
+            ([HumanMessage("a", id="\ud800")], "id"),
+            ([HumanMessage("a", id="x" * 513)], "id"),
+        ],
+    )
+    async def test_bad_batches_are_refused_before_anything_is_written(
+        self, chat: Conversation, batch: Any, field: str
+    ) -> None:
+        """The error is typed, names the field, and leaves no trace."""
+        with pytest.raises(InvalidMessageError) as caught:
+            await chat.append(batch)
+        assert caught.value.field == field
+        assert (await chat.info()).created_at is None
+
+    async def test_source_ids_go_on_across_results(self, chat: Conversation) -> None:
+        """Sources are numbered once, in order, unique in the conversation."""
+        receipts = [await chat.append(rag_turn(f"What about {name}?", sources=4)) for name in ("seals", "orcas")]
+        assert [receipt.source_ids for receipt in receipts] == [(1, 4), (5, 8)]
+
+    async def test_a_taken_source_id_is_refused(self, chat: Conversation) -> None:
+        """A tool that numbers its sources itself can not take a number twice."""
+
+        def result() -> ToolMessage:
+            items = [{**metadata, "text": text, "source_id": 7} for text, metadata in passages(1)]
+            return ToolMessage("one", id=new_id(), tool_call_id="c", artifact=items)
+
+        await chat.append([result()])
+        with pytest.raises(SourceIdClashError, match="7"):
+            await chat.append([HumanMessage("again"), result()])
+        assert (await chat.info()).message_count == 1
+
+    async def test_a_database_without_setup_says_so(
+        self, database: Any, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Nothing works without its indexes by accident."""
+        store = new_store(collection_prefix=f"fresh_{new_id()}_")
+        with pytest.raises(NotSetUpError, match="setup"):
+            await store.conversation(user_id="a", thread_id="b").append(HumanMessage("hi"))
+
+    async def test_a_closed_store_says_so(self, new_store: Callable[..., ConversationStore]) -> None:
+        """Every call after `close` is refused."""
+        store = new_store()
+        await store.setup()
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await store.conversation(user_id="a", thread_id="b").load_history()

@@ -1,0 +1,147 @@
+"""Promise 12, and what a chat page needs: listing, describing and ending conversations.
+
+Layer 6, part of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidCursorError, InvalidInputError, InvalidScopeError
+from convstore.known import Clock
+from convstore.store import ConversationStore
+from convstore.testing.samples import new_id, rag_turn
+
+__all__ = ["EndContract"]
+
+
+class EndContract:
+    """Promise 12, `info`, `update`, `list_conversations`."""
+
+    async def test_a_deleted_conversation_is_gone_and_the_scope_begins_anew(
+        self, chat: Conversation, database: Any
+    ) -> None:
+        """No document of it is left, and new messages count from 1."""
+        turn = rag_turn("What about seals?")
+        await chat.append(turn)
+        before = await database["log"].find_one({"messages.id": turn[2].id})
+        await chat.delete()
+        left = await database["log"].find({"conversation": before["conversation"]}).to_list(None)
+        assert left == []
+        assert (await chat.load_history()).messages == []
+        assert (await chat.append(turn)).first == 1
+
+    async def test_deleting_nothing_is_fine(self, chat: Conversation) -> None:
+        """Nothing happens, twice."""
+        await chat.delete()
+        await chat.delete()
+
+    async def test_other_stores_learn_of_a_deletion(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A store that knew the conversation loads the new, empty one."""
+        other = new_store().conversation(**chat.scope)
+        await other.append(HumanMessage("old"))
+        await chat.delete()
+        assert (await other.load_history()).messages == []
+        await other.append(HumanMessage("new"))
+        assert [message.content async for message in chat.messages()] == ["new"]
+
+    async def test_a_remembered_id_is_checked_after_ten_seconds(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A process that slept through a deletion writes to the new conversation."""
+        seconds = [0.0]
+        sleeper = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**chat.scope)
+        await sleeper.append(HumanMessage("old"))
+        await chat.delete()
+        seconds[0] = 11.0
+        await sleeper.append(HumanMessage("new"))
+        assert [message.content async for message in chat.messages()] == ["new"]
+
+    async def test_what_a_writer_in_flight_added_is_swept(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """Messages of an append that did not know of the deletion go with it."""
+        late = new_store().conversation(**chat.scope)
+        await late.append(HumanMessage("old"))
+        await chat.delete()
+        lost = HumanMessage("too late", id=new_id())
+        await late.append(lost)
+        later = datetime.now(UTC) + timedelta(seconds=90)
+        await new_store(clock=Clock(now=lambda: later)).setup()
+        assert [message async for message in chat.messages()] == []
+        assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
+
+    async def test_info_tells_what_is_there(self, chat: Conversation) -> None:
+        """Counts are exact, usage is summed."""
+        usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+        for _ in range(2):
+            await chat.append([HumanMessage("q"), AIMessage("a", usage_metadata=usage)])
+        info = await chat.info()
+        assert (info.scope, info.message_count, info.usage) == (
+            chat.scope,
+            4,
+            {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30},
+        )
+        assert info.created_at is not None
+        assert info.updated_at is not None
+        assert info.created_at <= info.updated_at
+
+    async def test_title_and_metadata_are_kept_apart(self, chat: Conversation) -> None:
+        """What is not given stays; any JSON-like metadata comes back equal."""
+        metadata = {"a.b": {"$set": 1}, "tags": ["x"], "\x00": None}
+        await chat.update(title="Whales")
+        await chat.update(metadata=metadata)
+        info = await chat.info()
+        assert (info.title, info.metadata) == ("Whales", metadata)
+        await chat.update(title=None)
+        assert ((await chat.info()).title, (await chat.info()).metadata) == (None, metadata)
+
+    @pytest.mark.parametrize("change", [{"title": 7}, {"metadata": "x"}, {"metadata": {"x": "y" * 200_000}}])
+    async def test_a_bad_description_is_refused(self, chat: Conversation, change: dict[str, Any]) -> None:
+        """Nothing is written."""
+        with pytest.raises(InvalidInputError):
+            await chat.update(**change)
+        assert (await chat.info()).created_at is None
+
+    async def test_conversations_are_listed_newest_first_by_pages(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Every conversation of a user once, none of another, in the order of their last messages."""
+        start = datetime.now(UTC).replace(microsecond=0)
+        ticks = iter(range(1_000))
+        store = new_store(clock=Clock(now=lambda: start + timedelta(seconds=next(ticks))))
+        await store.setup()
+        user = new_id()
+        for number in range(7):
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("hi"))
+        await store.conversation(user_id=new_id(), thread_id="t").append(HumanMessage("other"))
+        seen: list[str] = []
+        cursor = None
+        while True:
+            page = await store.list_conversations(user_id=user, limit=3, cursor=cursor)
+            seen += [info.scope["thread_id"] for info in page.conversations]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert seen == [f"t{number}" for number in reversed(range(7))]
+
+    @pytest.mark.parametrize("cursor", ["x", "", "AAAA", "💥", 7])
+    async def test_a_bad_cursor_is_refused(self, store: ConversationStore, cursor: Any) -> None:
+        """Typed, and says what to do."""
+        with pytest.raises(InvalidCursorError, match="without one"):
+            await store.list_conversations(cursor=cursor)
+
+    async def test_a_listing_takes_only_scope_keys(self, store: ConversationStore) -> None:
+        """An unknown key or an operator is refused."""
+        with pytest.raises(InvalidScopeError):
+            await store.list_conversations(tenant="x")
+        with pytest.raises(InvalidScopeError):
+            await store.list_conversations(user_id={"$ne": ""})  # type: ignore[arg-type]

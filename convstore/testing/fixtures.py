@@ -1,0 +1,49 @@
+"""What the contract's tests are given: a store on the backend's database, and scopes that nobody else uses.
+
+Layer 6.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from convstore.conversation import Conversation
+from convstore.store import ConversationStore
+
+__all__ = ["ContractFixtures"]
+
+
+class ContractFixtures:
+    """Fixtures of the contract; a backend overrides `database`."""
+
+    @pytest.fixture
+    async def database(self) -> AsyncIterator[Any]:
+        """A database of the backend, empty or not; overridden by the backend's test class."""
+        raise NotImplementedError("override the fixture `database`")
+        yield
+
+    @pytest.fixture
+    async def new_store(self, database: Any) -> Callable[..., ConversationStore]:
+        """Makes another store on the same database, as another process would have it."""
+
+        def make(**options: Any) -> ConversationStore:
+            return ConversationStore(database, **options)
+
+        return make
+
+    @pytest.fixture
+    async def store(self, new_store: Callable[..., ConversationStore]) -> AsyncIterator[ConversationStore]:
+        """A store that is set up."""
+        store = new_store()
+        await store.setup()
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    def chat(self, store: ConversationStore) -> Conversation:
+        """An empty conversation."""
+        return store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)

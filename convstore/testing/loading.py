@@ -1,0 +1,230 @@
+"""Promises 5, 6 and 7 as far as a driver can break them: the view is valid, stable and small.
+
+Layer 6, part of the contract. The rules themselves are tested without a database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.conversation import Conversation
+from convstore.models import History
+from convstore.pairing import check_pairing
+from convstore.policy import HistoryPolicy
+from convstore.store import ConversationStore
+from convstore.testing.samples import SHARED_FIXTURES, new_id, rag_turn, same_messages
+from convstore.tokens import approximate_tokens
+
+__all__ = ["LoadContract"]
+
+_SMALL = HistoryPolicy(max_tokens=1_500)
+
+
+def _written(messages: list[BaseMessage]) -> list[str]:
+    return [message.model_dump_json() for message in messages]
+
+
+class LoadContract:
+    """Promises 5, 6 and 7."""
+
+    async def test_an_empty_conversation_has_an_empty_view(self, chat: Conversation) -> None:
+        """Nothing has to be created first."""
+        history = await chat.load_history()
+        assert (history.messages, history.tokens, history.summary) == ([], 0, None)
+
+    async def test_old_results_are_stubs_and_the_turn_in_progress_is_whole(self, chat: Conversation) -> None:
+        """The stub names tool, count and how to get the rest; the model's own turn is not cut."""
+        old, current = rag_turn("What do seals eat?"), rag_turn("And orcas?")
+        await chat.append(old)
+        await chat.append(current[:3])
+        history = await chat.load_history()
+        stub = json.loads(str(history.messages[2].content))
+        assert stub == {
+            "success": True,
+            "tool": "search",
+            "result_count": 3,
+            "message": "Retrieved 3 sources. Use retrieve_previous_sources to access full content.",
+            "tool_message_id": old[2].id,
+            "source_ids": "1-3",
+        }
+        assert same_messages(history.messages[4:], current[:3])
+        assert history.report.stubbed == (old[2].id,)
+
+    async def test_stubs_keep_the_message(self, chat: Conversation) -> None:
+        """Id, call, name and status stay; the artifact is not part of a view."""
+        turn = rag_turn("What do seals eat?")
+        await chat.append(turn)
+        stubbed = (await chat.load_history()).messages[2]
+        assert isinstance(stubbed, ToolMessage)
+        assert isinstance(turn[2], ToolMessage)
+        assert (stubbed.id, stubbed.tool_call_id, stubbed.name) == (turn[2].id, turn[2].tool_call_id, "search")
+        assert (stubbed.status, stubbed.artifact) == ("success", None)
+
+    async def test_large_parts_of_finished_turns_are_placeholders(self, chat: Conversation) -> None:
+        """An image costs the model nothing once its turn is over; the placeholder names the message."""
+        image = {"type": "image", "base64": "QUJD" * 20_000, "mime_type": "image/png"}
+        question = HumanMessage([{"type": "text", "text": "What is this?"}, image], id=new_id())
+        await chat.append([question])
+        whole = (await chat.load_history()).messages
+        await chat.append([AIMessage("A cat.")])
+        history = await chat.load_history()
+        assert same_messages(whole, [question])
+        assert history.messages[0].content[0] == {"type": "text", "text": "What is this?"}
+        assert str(question.id) in str(history.messages[0].content[1])
+        assert len(str(history.messages[0].content)) < 300
+        assert history.report.placeholders == (question.id,)
+
+    async def test_missing_and_stray_results_are_mended_in_the_view_only(self, chat: Conversation) -> None:
+        """The view is valid; the report names what was done; the log is as it was appended."""
+        messages: list[BaseMessage] = [
+            HumanMessage("go", id=new_id()),
+            AIMessage("", id=new_id(), tool_calls=[{"name": "f", "args": {}, "id": id_} for id_ in ("c1", "c2")]),
+            ToolMessage("two", id="late", tool_call_id="c2"),
+            ToolMessage("stray", id="stray", tool_call_id="c9"),
+            HumanMessage("well?", id=new_id()),
+        ]
+        await chat.append(messages)
+        history = await chat.load_history()
+        assert check_pairing(history.messages) == []
+        assert history.report.missing_results == ("c1",)
+        assert history.report.orphans == ("stray",)
+        assert history.messages[2].additional_kwargs["convstore"] == {"kind": "missing_result"}
+        assert same_messages([message async for message in chat.messages()], messages)
+
+    async def test_each_view_begins_with_the_view_before(self, chat: Conversation) -> None:
+        """Provider prompt caches live on it; read after every turn, warm and cold alike."""
+        earlier: list[str] = []
+        for number in range(6):
+            turn = rag_turn(f"What about fish {number}?")
+            await chat.append(turn[0])
+            view = _written((await chat.load_history()).messages)
+            assert view[: len(earlier)] == earlier
+            earlier = view
+            await chat.append(turn[1:])
+
+    async def test_every_store_comes_to_the_same_view(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """What a process remembers does not change what it shows."""
+        for number in range(30):
+            await chat.append(rag_turn(f"What about fish {number}?"))
+            if number % 7 == 0:
+                warm = await chat.load_history(_SMALL)
+                cold = await new_store().conversation(**chat.scope).load_history(_SMALL)
+                assert _written(warm.messages) == _written(cold.messages)
+                assert warm.tokens == cold.tokens
+
+    async def test_a_view_keeps_to_its_budget(self, chat: Conversation) -> None:
+        """Whole turns leave at the old end; system messages stay; a note says so and names the newest results."""
+        await chat.append(SystemMessage("Answer in one line.", id="system"))
+        results = []
+        for number in range(40):
+            turn = rag_turn(f"What about fish {number}?")
+            results.append(str(turn[2].id))
+            await chat.append(turn)
+            history = await chat.load_history(_SMALL)
+            assert history.tokens <= 1_500
+            assert history.tokens == approximate_tokens(history.messages)
+        system, note, *rest = history.messages
+        assert system.id == "system"
+        assert note.additional_kwargs["convstore"] == {"kind": "note"}
+        assert f"{history.report.left_out_turns} earlier turns" in str(note.content)
+        shown = {message.id for message in rest}
+        left_out = [id_ for id_ in results if id_ not in shown]
+        assert all(id_ in str(note.content) for id_ in left_out[-20:])
+        assert not any(id_ in str(note.content) for id_ in left_out[:-20])
+        assert isinstance(rest[0], HumanMessage)
+
+    async def test_the_turn_in_progress_is_never_cut(self, chat: Conversation) -> None:
+        """Larger than the budget it is shown whole, and the report says so."""
+        await chat.append(rag_turn("What about seals?"))
+        turn = rag_turn("What about whales?", sources=20)
+        await chat.append(turn[:3])
+        history = await chat.load_history(_SMALL)
+        assert same_messages(history.messages[-3:], turn[:3])
+        assert history.report.over_budget
+
+    async def test_a_view_can_be_limited_in_turns(self, chat: Conversation) -> None:
+        """Whole turns, the one in progress counted."""
+        for number in range(5):
+            await chat.append(rag_turn(f"What about fish {number}?"))
+        await chat.append(HumanMessage("and now?"))
+        history = await chat.load_history(HistoryPolicy(max_turns=2))
+        assert [str(message.content) for message in history.messages if message.type == "human"][1:] == [
+            "What about fish 4?",
+            "and now?",
+        ]
+        assert history.report.left_out_turns == 4
+
+    @pytest.mark.parametrize(
+        ("policy", "whole"),
+        [
+            (HistoryPolicy(), 0),
+            (HistoryPolicy(stub_tools="never"), 6),
+            (HistoryPolicy(never_stub=frozenset({"book"})), 3),
+            (HistoryPolicy(keep_last_results=2), 2),
+        ],
+    )
+    async def test_a_policy_keeps_results_whole(self, chat: Conversation, policy: HistoryPolicy, whole: int) -> None:
+        """All, those of some tools, or the newest."""
+        turns = [rag_turn(f"Fish {number}?", tool="book" if number % 2 else "search") for number in range(6)]
+        for turn in turns:
+            await chat.append(turn)
+        appended = {message.id: message for turn in turns for message in turn}
+        results = [m for m in (await chat.load_history(policy)).messages if m.type == "tool"]
+        assert sum(same_messages([result], [appended[result.id]]) for result in results) == whole
+
+    async def test_the_conversation_view_is_the_talk_alone(self, chat: Conversation) -> None:
+        """No tool messages, no AI messages with calls."""
+        await chat.append([SystemMessage("Be kind."), *rag_turn("What about seals?"), *rag_turn("And orcas?")])
+        history = await chat.load_history(HistoryPolicy(view="conversation"))
+        assert [message.type for message in history.messages] == ["system", "human", "ai", "human", "ai"]
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=SHARED_FIXTURES)
+    @given(data=st.data())
+    async def test_any_log_gives_a_valid_view(self, store: ConversationStore, data: st.DataObject) -> None:
+        """Calls and results in any disorder, appended in any batches, loaded in between."""
+        chat = store.conversation(user_id="any", thread_id=new_id())
+        kinds = st.sampled_from(["human", "ai", "call", "calls", "result", "result"])
+        log: list[BaseMessage] = []
+        for kind in data.draw(st.lists(kinds, min_size=1, max_size=14)):
+            message = _message(kind, data.draw(st.sampled_from(["c1", "c2", "c3"])))
+            await chat.append(message)
+            log.append(message)
+            history = await chat.load_history()
+            assert check_pairing(history.messages) == []
+        assert same_messages([message async for message in chat.messages()], log)
+
+    async def test_loads_beside_appends_are_views_of_a_prefix(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A load never sees half a batch."""
+        reader = new_store().conversation(**chat.scope)
+        histories: list[History] = []
+
+        async def read() -> None:
+            for _ in range(10):
+                histories.append(await reader.load_history())
+
+        async def write() -> None:
+            for number in range(10):
+                await chat.append(rag_turn(f"Fish {number}?"))
+
+        await asyncio.gather(read(), write())
+        assert all(len(history.messages) % 4 == 0 for history in histories)
+
+
+def _message(kind: str, call: str) -> BaseMessage:
+    if kind == "human":
+        return HumanMessage("q", id=new_id())
+    if kind == "result":
+        return ToolMessage("r" * 1_500, id=new_id(), tool_call_id=call)
+    ids = {"ai": [], "call": [call], "calls": ["c1", "c2"]}[kind]
+    return AIMessage("a", id=new_id(), tool_calls=[{"name": "f", "args": {}, "id": id_} for id_ in ids])

@@ -1,0 +1,167 @@
+"""Promise 1: what is appended comes back equal.
+
+Layer 6, part of the contract.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from convstore.conversation import Conversation
+from convstore.exceptions import UnencodableError
+from convstore.store import ConversationStore
+from convstore.testing.samples import SHARED_FIXTURES, new_id, same_messages
+
+__all__ = ["LosslessContract"]
+
+
+def _deep(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+_ARTIFACTS: dict[str, Any] = {
+    "pairs": [("text", {"title": "T", "score": math.nan}), ("more", {})],
+    "documents": [Document(page_content="page", metadata={"at": datetime(2026, 1, 2, tzinfo=UTC)}, id="d1")],
+    "python values": {"bytes": b"\x00\xff", "set": {1, 2}, "tuple": (1, (2,)), 3: "int key", None: "no key"},
+    "hard keys": {"a.b": 1, "$where": 2, "$": {"$": ["bytes", "x"]}, "": 3, "\x00": 4},
+    "numbers": [2**64, -(2**100), 10**5000, math.inf, -0.0, 1e300],
+    "texts": ["\x00", "\ud83d\ude00", "\udc00", "😀", "line\u2028end"],
+    "nesting": _deep(10_000),
+}
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)) | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=12,
+)
+
+
+class _Unknown:
+    """A value of a type that nobody taught the store."""
+
+
+class LosslessContract:
+    """Promise 1."""
+
+    async def test_every_class_of_message_comes_back_equal(self, chat: Conversation) -> None:
+        """Messages of each class with all their fields are what `messages` gives."""
+        thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+        messages: list[BaseMessage] = [
+            SystemMessage("Be brief."),
+            HumanMessage(
+                [{"type": "text", "text": "look"}, {"type": "image", "base64": "aGk=", "mime_type": "image/png"}],
+                name="ada",
+            ),
+            AIMessage(
+                [thinking, {"type": "text", "text": "so"}],
+                tool_calls=[{"name": "f", "args": {"deep": _deep(300)}, "id": "c1"}],
+                invalid_tool_calls=[{"name": "g", "args": "{bad", "id": "c2", "error": "no JSON"}],
+                usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+                response_metadata={"model_name": "m", "logprobs": None},
+                additional_kwargs={"reasoning_content": "because"},
+            ),
+            ToolMessage("r", tool_call_id="c1", artifact={"a": (1, b"2")}, name="f"),
+            ToolMessage([{"type": "text", "text": "x"}, "y"], tool_call_id="c2", status="error"),
+            FunctionMessage("legacy", name="old"),
+            ChatMessage("said", role="moderator"),
+        ]
+        await chat.append(messages)
+        assert same_messages([message async for message in chat.messages()], messages)
+
+    @pytest.mark.parametrize("name", sorted(_ARTIFACTS))
+    @pytest.mark.parametrize("padding", [0, 5_000])
+    async def test_artifacts_come_back_equal(self, chat: Conversation, name: str, padding: int) -> None:
+        """An artifact of Python values is equal in the log and in the record, whether the result has a stub or not."""
+        result = ToolMessage("x" * padding, id=new_id(), tool_call_id="c", artifact=_ARTIFACTS[name])
+        await chat.append([result])
+        [record] = await chat.get_tool_messages([str(result.id)])
+        given_back = ToolMessage(record.content, id=result.id, tool_call_id="c", artifact=record.artifact)
+        assert same_messages([message async for message in chat.messages()], [result])
+        assert same_messages([given_back], [result])
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=SHARED_FIXTURES)
+    @given(artifact=_VALUES, text=st.text(st.characters(codec=None)))
+    async def test_any_value_comes_back_equal(self, store: ConversationStore, artifact: Any, text: str) -> None:
+        """Whatever is in content, artifact and metadata is equal afterwards."""
+        chat = store.conversation(user_id="any", thread_id=new_id())
+        messages = [
+            HumanMessage(text, additional_kwargs={"any": artifact}),
+            ToolMessage(text, tool_call_id="c", artifact=artifact),
+        ]
+        await chat.append(messages)
+        assert same_messages([message async for message in chat.messages()], messages)
+
+    async def test_a_40_mb_result_comes_back_equal(self, chat: Conversation) -> None:
+        """Size is no limit for a tool result."""
+        result = ToolMessage("é" + "0123456789abcde\n" * 2_500_000, id=new_id(), tool_call_id="c")
+        await chat.append([result])
+        [record] = await chat.get_tool_messages([str(result.id)])
+        assert record.content == result.content
+
+    async def test_large_parts_of_any_message_come_back_equal(self, chat: Conversation) -> None:
+        """Images, pastes and arguments of several megabytes are stored outside the entry and come back."""
+        image = {"type": "image", "base64": "QUJD" * 600_000, "mime_type": "image/png"}
+        messages: list[BaseMessage] = [
+            HumanMessage([{"type": "text", "text": "see"}, image]),
+            AIMessage("", tool_calls=[{"name": "write", "args": {"file": "x" * 3_000_000}, "id": "c"}]),
+            HumanMessage("paste " * 400_000, additional_kwargs={"raw": "y" * 50_000}),
+        ]
+        await chat.append(messages)
+        assert same_messages([message async for message in chat.messages()], messages)
+
+    async def test_chunks_are_made_whole(self, chat: Conversation) -> None:
+        """A streamed message is stored as the message that it became."""
+        chunk = AIMessageChunk("Hel") + AIMessageChunk("lo")
+        await chat.append([chunk])
+        [message] = [message async for message in chat.messages()]
+        assert type(message) is AIMessage
+        assert message.content == "Hello"
+
+    async def test_an_unknown_type_is_refused_before_anything_is_written(self, chat: Conversation) -> None:
+        """The error says where the value is, and the batch leaves no trace."""
+        batch = [HumanMessage("hi"), ToolMessage("r", tool_call_id="c", artifact={"rows": [1, _Unknown()]})]
+        with pytest.raises(UnencodableError, match=r"message 1\.artifact\.rows\[1\].*register_artifact_type"):
+            await chat.append(batch)
+        assert (await chat.info()).created_at is None
+
+    async def test_an_unknown_type_is_left_out_on_demand(self, chat: Conversation) -> None:
+        """With ``unencodable="omit"`` a marker stands for it, and the receipt names it."""
+        batch = [ToolMessage("r", tool_call_id="c", artifact={"row": _Unknown(), "kept": 1})]
+        receipt = await chat.append(batch, unencodable="omit")
+        [message] = [message async for message in chat.messages()]
+        assert receipt.omitted == ("message 0.artifact.row",)
+        assert isinstance(message, ToolMessage)
+        assert message.artifact["kept"] == 1
+        assert "_Unknown" in message.artifact["row"].type_name
+
+    async def test_a_registered_type_comes_back_equal(self, store: ConversationStore, chat: Conversation) -> None:
+        """`register_artifact_type` teaches the store a type."""
+        store.register_artifact_type(range, name="range", dump=lambda r: [r.start, r.stop, r.step], load=_load_range)
+        await chat.append([ToolMessage("r", tool_call_id="c", artifact=[range(1, 9, 2)])])
+        [message] = [message async for message in chat.messages()]
+        assert isinstance(message, ToolMessage)
+        assert message.artifact == [range(1, 9, 2)]
+
+
+def _load_range(plain: list[int]) -> range:
+    return range(*plain)

@@ -1,0 +1,59 @@
+"""Messages for tests: turns as agents make them, and a comparison that NaN and deep nesting do not disturb.
+
+Layer 6.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import HealthCheck
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from convstore.codec import Codec, fields_of
+
+__all__ = ["SHARED_FIXTURES", "new_id", "passages", "rag_turn", "same_messages"]
+
+SHARED_FIXTURES = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors)
+"""Health checks that do not apply: every example makes a conversation of its own, on each backend's store."""
+
+
+def new_id() -> str:
+    """An id that no other test uses."""
+    return uuid.uuid4().hex
+
+
+def passages(count: int, *, words: int = 60, topic: str = "whales") -> list[tuple[str, dict[str, Any]]]:
+    """Retrieved passages as tools give them: pairs of text and metadata."""
+    return [
+        (
+            f"Passage {number} on {topic}. " + " ".join(f"{topic}{number}w{word}" for word in range(words)),
+            {"title": f"{topic.title()} {number}", "url": f"https://example.org/{topic}/{number}", "score": 1 / number},
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+def rag_turn(question: str, *, sources: int = 3, words: int = 60, tool: str = "search") -> list[BaseMessage]:
+    """A finished turn with one retrieval: question, call, result with sources, answer; all with ids."""
+    found = passages(sources, words=words, topic=question.rsplit(maxsplit=1)[-1].strip("?"))
+    call = f"call_{new_id()[:12]}"
+    content = "\n\n".join(f"[{place}] {text}" for place, (text, _) in enumerate(found, 1))
+    return [
+        HumanMessage(question, id=new_id()),
+        AIMessage("", id=new_id(), tool_calls=[{"name": tool, "args": {"query": question}, "id": call}]),
+        ToolMessage(content, id=new_id(), name=tool, tool_call_id=call, artifact=found),
+        AIMessage(f"This is what I found on: {question}", id=new_id()),
+    ]
+
+
+def same_messages(left: Sequence[BaseMessage], right: Sequence[BaseMessage]) -> bool:
+    """Whether two lists hold messages of the same classes with equal fields; NaN is equal to NaN."""
+    codec = Codec()
+
+    def written(messages: Sequence[BaseMessage]) -> list[tuple[type, str]]:
+        return [(type(message), codec.encode(fields_of(message))) for message in messages]
+
+    return written(left) == written(right)

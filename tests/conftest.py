@@ -1,0 +1,39 @@
+"""One real MongoDB for all tests, and a database of each driver on it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient
+
+from convstore.devserver import DevServer
+
+
+@pytest.fixture(scope="session")
+def server_uri() -> Iterator[str]:
+    """The address of a real server: CONVSTORE_TEST_URI, or a private one that is started here."""
+    if given := os.environ.get("CONVSTORE_TEST_URI"):
+        yield given
+        return
+    with DevServer() as server:
+        yield server.uri
+
+
+@pytest.fixture(scope="session")
+def database_name(server_uri: str) -> Iterator[str]:
+    """A database of this run, dropped at its end."""
+    name = f"convstore_test_{uuid.uuid4().hex[:8]}"
+    yield name
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+async def pymongo_client(server_uri: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+    """A client that all tests share."""
+    async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
+        yield client
