@@ -76,8 +76,8 @@ __all__ = [
     "StoreUnavailableError",
     "SyncUnsupportedError",
     "TokenCounter",
-    "ToolRecord",
     "TooManyIdsError",
+    "ToolRecord",
     "UnencodableError",
     "get_conversational_history",
 ]

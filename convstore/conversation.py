@@ -150,6 +150,6 @@ class Conversation:
 
     def _read_back_sync(self, ids: Sequence[str], cursor: str, page_tokens: int) -> tuple[str, SourcePage]:
         def work(store: ConversationStore) -> Coroutine[Any, Any, tuple[str, SourcePage]]:
-            return Conversation(store, self._scope)._read_back(ids, cursor, page_tokens)
+            return Conversation(store, self._scope)._read_back(ids, cursor, page_tokens)  # noqa: SLF001 - a twin of this handle
 
         return self._store.run_sync(work)

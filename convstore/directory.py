@@ -65,7 +65,7 @@ class Directory:
         given = {name: value for name, value in (("title", title), ("metadata", metadata)) if value is not ...}
         details = {name: self._codec.encode(value, path=name) for name, value in given.items()}
         if too_long := [name for name, text in details.items() if len(text) > _DETAIL_CHARACTERS]:
-            raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters of JSON; shorten it")
+            raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
         head, _ = await self._heads.claim(dict(scope), at=self._clock.now(), totals=Totals())
         self._known.add(scope, head.conversation)
         await self._heads.describe(dict(scope), details)

@@ -141,7 +141,7 @@ class Migrator:
         """Wait until no other runner is at work; a lease that its owner did not give back ends by itself."""
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
-                while not await self._try_lease(owner):
+                while not await self._try_lease(owner):  # noqa: ASYNC110 - the other runner is another process
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError as error:
             raise StoreUnavailableError(

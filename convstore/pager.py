@@ -50,9 +50,7 @@ class Pager:
     def __init__(self, reader: Reader, *, codec: Codec) -> None:
         self._reader, self._codec = reader, codec
 
-    async def read(
-        self, scope: Scope, ids: Sequence[str], *, cursor: str, page_tokens: int
-    ) -> tuple[str, SourcePage]:
+    async def read(self, scope: Scope, ids: Sequence[str], *, cursor: str, page_tokens: int) -> tuple[str, SourcePage]:
         """One page of some messages, as text for the model and as values for the program.
 
         Ids that can not be found are named in both; nothing that a model sends raises.
@@ -62,7 +60,9 @@ class Pager:
         not_found = [id_ for id_ in wanted if id_ not in rows]
         passages = [passage for id_ in wanted if id_ in rows for passage in self._passages(rows[id_])]
         place, offset = _find(passages, cursor)
-        lines, sources, following = [], [], None
+        lines: list[str] = []
+        sources: list[Source] = []
+        following: str | None = None
         if place is None:
             lines.append(f"Unknown cursor {cursor[:50]!r}. Ask again without a cursor.")
         else:

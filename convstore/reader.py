@@ -226,9 +226,7 @@ class Reader:
                 return window
             load.round_trips += 1
             limit *= 2
-            load.take(
-                await self._log.newest_entries(known.conversation, before=load.entries[0].number, limit=limit)
-            )
+            load.take(await self._log.newest_entries(known.conversation, before=load.entries[0].number, limit=limit))
             load.start = None
             if load.is_complete:
                 known.system = load.system = tuple(row.message for row in leading_system(load.rows))

@@ -35,17 +35,22 @@ class Records:
 
 
 def _record(row: StoredMessageRow, message: BaseMessage) -> ToolRecord:
-    is_result = isinstance(message, ToolMessage)
-    return ToolRecord(
+    record = ToolRecord(
         tool_message_id=row.message.id,
-        tool_call_id=message.tool_call_id if is_result else "",
-        tool=row.message.tool,
-        status=message.status if is_result else "success",
         content=message.content,
-        artifact=message.artifact if is_result else None,
-        sources=_sources(message, row.sources) if is_result else [],
         ordinal=row.message.ordinal,
         created_at=row.at,
+    )
+    if not isinstance(message, ToolMessage):
+        return record
+    return record.model_copy(
+        update={
+            "tool_call_id": message.tool_call_id,
+            "tool": row.message.tool,
+            "status": message.status,
+            "artifact": message.artifact,
+            "sources": _sources(message, row.sources),
+        }
     )
 
 
@@ -61,8 +66,7 @@ def _sources(message: ToolMessage, numbered: Sequence[EntrySource]) -> list[Sour
             url=source.url,
             content=source.text,
             metadata=source.metadata,
-            tool_message_id=row_id,
+            tool_message_id=number.message_id,
         )
         for number, source in zip(numbered, found.items, strict=True)
-        for row_id in [number.message_id]
     ]

@@ -11,7 +11,15 @@ from typing import Any
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 
-__all__ = ["MAX_ID_BYTES", "MAX_IDS", "check_ids", "check_partial_scope", "check_scope", "check_scope_keys", "id_problem"]
+__all__ = [
+    "MAX_IDS",
+    "MAX_ID_BYTES",
+    "check_ids",
+    "check_partial_scope",
+    "check_scope",
+    "check_scope_keys",
+    "id_problem",
+]
 
 MAX_ID_BYTES = 512
 MAX_IDS = 200

@@ -161,9 +161,12 @@ class Writer:
         return is_there
 
     async def _after_collision(self, known: Known, attempt: _Attempt, tail: Totals, tries: int) -> None:
+        known.tail = None
         await self._look_up(known, attempt)
+        if not attempt.pending.prepared:
+            return
         known.tail = await self._log.last_totals(known.conversation)
-        if known.tail.entries == tail.entries and attempt.pending.prepared:
+        if known.tail.entries == tail.entries:
             await self._explain(known, attempt)
         if tries:
             most = min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))

@@ -106,8 +106,7 @@ class AppendContract:
         logs: list[list[str]] = []
 
         async def read() -> None:
-            for _ in range(6):
-                logs.append(await _ids(other))
+            logs.extend([await _ids(other) for _ in range(6)])
 
         async def write(name: str) -> None:
             for number in range(6):
@@ -179,9 +178,7 @@ class AppendContract:
             await chat.append([HumanMessage("again"), result()])
         assert (await chat.info()).message_count == 1
 
-    async def test_a_database_without_setup_says_so(
-        self, database: Any, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_a_database_without_setup_says_so(self, new_store: Callable[..., ConversationStore]) -> None:
         """Nothing works without its indexes by accident."""
         store = new_store(collection_prefix=f"fresh_{new_id()}_")
         with pytest.raises(NotSetUpError, match="setup"):

@@ -21,10 +21,9 @@ class ContractFixtures:
     """Fixtures of the contract; a backend overrides `database`."""
 
     @pytest.fixture
-    async def database(self) -> AsyncIterator[Any]:
+    async def database(self) -> Any:
         """A database of the backend, empty or not; overridden by the backend's test class."""
         raise NotImplementedError("override the fixture `database`")
-        yield
 
     @pytest.fixture
     async def new_store(self, database: Any) -> Callable[..., ConversationStore]:

@@ -210,8 +210,7 @@ class LoadContract:
         histories: list[History] = []
 
         async def read() -> None:
-            for _ in range(10):
-                histories.append(await reader.load_history())
+            histories.extend([await reader.load_history() for _ in range(10)])
 
         async def write() -> None:
             for number in range(10):

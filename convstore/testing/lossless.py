@@ -82,8 +82,8 @@ class LosslessContract:
             ),
             ToolMessage("r", tool_call_id="c1", artifact={"a": (1, b"2")}, name="f"),
             ToolMessage([{"type": "text", "text": "x"}, "y"], tool_call_id="c2", status="error"),
-            FunctionMessage("legacy", name="old"),
-            ChatMessage("said", role="moderator"),
+            FunctionMessage(content="legacy", name="old"),
+            ChatMessage(content="said", role="moderator"),
         ]
         await chat.append(messages)
         assert same_messages([message async for message in chat.messages()], messages)
@@ -131,7 +131,7 @@ class LosslessContract:
 
     async def test_chunks_are_made_whole(self, chat: Conversation) -> None:
         """A streamed message is stored as the message that it became."""
-        chunk = AIMessageChunk("Hel") + AIMessageChunk("lo")
+        chunk = AIMessageChunk(content="Hel") + AIMessageChunk(content="lo")
         await chat.append([chunk])
         [message] = [message async for message in chat.messages()]
         assert type(message) is AIMessage

@@ -108,7 +108,7 @@ class ReadBackContract:
         assert str(turn[2].id) in str(result.content)
         assert result.status == "success"
 
-    @pytest.mark.parametrize("cursor", ["99@", "@", "x@-1", "1@99999999999999999999", "\x00", "𝟙@𝟙", "1@1e3"])
+    @pytest.mark.parametrize("cursor", ["99@", "@", "x@-1", "1@99999999999999999999", "\x00", "\u0661@\u0661", "1@1e3"])
     async def test_a_bad_cursor_is_told_to_the_model(self, chat: Conversation, cursor: str) -> None:
         """A cursor that was never given out does not raise."""
         turn = rag_turn("What about seals?")
@@ -134,7 +134,8 @@ class ReadBackContract:
         history = await chat.load_history()
         assert receipt.source_ids is None
         assert receipt.message_ids[2] in history.report.stubbed
-        assert [m async for m in chat.messages()][6].artifact == again.artifact
+        [record] = await chat.get_tool_messages([receipt.message_ids[2]])
+        assert record.artifact == again.artifact
 
     async def test_other_messages_are_read_back_too(self, chat: Conversation) -> None:
         """A paste that a placeholder stands for is reachable by its message id."""

@@ -1,0 +1,104 @@
+"""Everything that the command line says: to people on a terminal, to programs as JSON, and errors in one line.
+
+Talks to all commands. Text of others (ids, contents, errors of the server) is made harmless before it is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from convstore.exceptions import ConvstoreError, StoreUnavailableError
+
+__all__ = ["compact", "percent", "plain", "run", "safe_address", "screen", "short", "write_json"]
+
+_Result = TypeVar("_Result")
+
+_UNAVAILABLE = (
+    "Check that the server runs and that the address is right; "
+    "with ?serverSelectionTimeoutMS=2000 in the address this answer comes after 2 seconds"
+)
+# What PyMongo adds to an error for its developers: timeouts and a description of every server it knows.
+_DRIVER_DETAILS = re.compile(r"( \(configured timeouts:|, Timeout: \d|, Topology Description:).*", re.DOTALL)
+_LONGEST_ERROR = 600
+
+
+def screen(*, stderr: bool = False) -> Console:
+    """A console that takes text as it is; without colours and 80 columns wide when it is not a terminal."""
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Do the work of a command; an error of ours becomes one line on stderr and exit code 1."""
+    try:
+        return asyncio.run(work)
+    except ConvstoreError as error:
+        typer.echo(f"convstore: {_line(error)}", err=True)
+        raise typer.Exit(1) from error
+
+
+def write_json(document: Mapping[str, Any]) -> None:
+    """One JSON document on stdout, in ASCII, so that any terminal and any program can read it."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def plain(text: str) -> str:
+    """A text on one line, without what could steer a terminal or what it can not show.
+
+    >>> plain("a\\x1b[31m\\nb")
+    'a [31m b'
+    """
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def short(text: str, *, most: int) -> str:
+    """The beginning of a text, on one line.
+
+    >>> short("one two three", most=8)
+    'one two…'
+    """
+    line = " ".join(plain(text[: most * 2]).split())
+    return line if len(line) <= most and len(text) <= most * 2 else f"{line[: most - 1].rstrip()}…"
+
+
+def compact(number: float) -> str:
+    """A count in at most five characters.
+
+    >>> compact(950), compact(13_071), compact(2_500_000)
+    ('950', '13.1k', '2.50M')
+    """
+    for limit, unit in ((1_000, ""), (999_950, "k"), (999_950_000, "M")):
+        if number < limit:
+            size = number / (limit / 1_000 if unit else 1)
+            return f"{size:.{0 if not unit else max(0, 3 - len(str(int(size))))}f}{unit}"
+    return f"{number / 1e9:.1f}G"
+
+
+def percent(part: float | None) -> str:
+    """A part of one as percent, rounded down, so that only the whole is 100.0; a dash for none.
+
+    >>> percent(0.97777), percent(0.99999), percent(None)
+    ('97.7%', '99.9%', '-')
+    """
+    return "-" if part is None else f"{int(part * 1_000) / 10:.1f}%"
+
+
+def safe_address(uri: str) -> str:
+    """An address without user and password.
+
+    >>> safe_address("mongodb://ada:secret@db.example.org/app")
+    'mongodb://…@db.example.org/app'
+    """
+    return plain(re.sub(r"//.*@", "//…@", uri))
+
+
+def _line(error: ConvstoreError) -> str:
+    text = short(_DRIVER_DETAILS.sub("", str(error)), most=_LONGEST_ERROR)
+    return f"{text}. {_UNAVAILABLE}" if isinstance(error, StoreUnavailableError) else text

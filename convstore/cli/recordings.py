@@ -1,0 +1,111 @@
+"""Reads recorded conversations: OpenAI-format JSON lines, plain or gzip, one conversation a line.
+
+Talks to ``replay``. Reads as it goes, whatever the size of the file; a line that is not a conversation is told, not
+raised.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from convstore.exceptions import InvalidInputError
+
+__all__ = ["BadLine", "Recording", "Turn", "check_readable", "count_lines", "read_recordings"]
+
+Turn: TypeAlias = list[Any]
+"""Messages as the file has them; the first is the human message, unless the turn is what precedes them all."""
+
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One conversation of a file, cut into turns."""
+
+    id: str
+    line: int
+    turns: list[Turn]
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that holds no conversation, and why."""
+
+    line: int
+    problem: str
+
+
+def check_readable(path: Path) -> None:
+    """Make sure that a file can be read.
+
+    Raises:
+        InvalidInputError: It can not; says why.
+    """
+    try:
+        _open(path).close()
+    except OSError as error:
+        raise InvalidInputError(f"{path} can not be read: {error.strerror or error}") from error
+
+
+def count_lines(path: Path) -> int:
+    """How many lines that are not empty a file has, as far as it can be read."""
+    with _open(path) as file:
+        return sum(bool(line) for _, line in _lines(file))
+
+
+def read_recordings(path: Path) -> Iterator[Recording | BadLine]:
+    """The conversations of a file in order, and what stands in place of one."""
+    with _open(path) as file:
+        for number, line in _lines(file):
+            yield line if isinstance(line, BadLine) else _recording(number, line)
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        is_gzip = file.read(len(_GZIP)) == _GZIP
+    return gzip.open(path, "rb") if is_gzip else path.open("rb")
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | BadLine]]:
+    """Lines with their numbers from 1, empty ones apart; where reading fails, that is the last one."""
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line
+    except (OSError, EOFError, zlib.error) as error:
+        yield number + 1, BadLine(number + 1, f"the file can not be read from here on: {error}")
+
+
+def _recording(number: int, line: bytes) -> Recording | BadLine:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return BadLine(number, f"not JSON: {error}")
+    messages = record.get("messages") if isinstance(record, dict) else None
+    if not isinstance(messages, list) or not messages:
+        return BadLine(number, 'no conversation: an object with a list "messages" is needed')
+    return Recording(str(record.get("id", f"line {number}")), number, _turns(messages))
+
+
+def _turns(messages: Sequence[Any]) -> list[Turn]:
+    """Cut before each human message; what precedes the first is a turn of its own."""
+    turns: list[Turn] = []
+    for raw in messages:
+        if not turns or (isinstance(raw, dict) and raw.get("role") == "user"):
+            turns.append([])
+        turns[-1].append(_with_artifact(raw))
+    return turns
+
+
+def _with_artifact(raw: Any) -> Any:
+    """What a tool message retrieved, under the key that `append` takes it from."""
+    if not isinstance(raw, dict) or raw.get("role") != "tool" or "sources" not in raw or "artifact" in raw:
+        return raw
+    return {("artifact" if key == "sources" else key): value for key, value in raw.items()}

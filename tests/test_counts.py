@@ -1,0 +1,246 @@
+"""Round trips, documents and bytes, counted by command monitoring: what makes the store fast by design."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import bson
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from pymongo import AsyncMongoClient, monitoring
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.known import Clock
+from convstore.testing import rag_turn
+
+DATA = ("find", "getMore", "insert", "update", "delete", "findAndModify", "aggregate")
+
+
+class Commands(monitoring.CommandListener):
+    """Keeps the data commands of a client, with the size of their replies."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.bytes = 0
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        if event.command_name in DATA:
+            self.sent.append((event.command_name, dict(event.command)))
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        if event.command_name in DATA:
+            reply = {key: value for key, value in event.reply.items() if not key.startswith("$")}
+            self.bytes += len(bson.encode(reply))
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        """A refused insert is counted when it starts."""
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(name for name, _ in self.sent)
+
+    @contextmanager
+    def counted(self) -> Iterator[Commands]:
+        self.sent, self.bytes = [], 0
+        yield self
+
+
+@pytest.fixture
+def commands() -> Commands:
+    """A listener that nobody else uses."""
+    return Commands()
+
+
+@pytest.fixture
+async def client(server_uri: str, commands: Commands) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+    """A client whose commands are counted."""
+    async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[commands]) as client:
+        yield client
+
+
+@pytest.fixture
+async def seconds() -> list[float]:
+    """The store's clock, which a test moves."""
+    return [100.0]
+
+
+@pytest.fixture
+async def store(
+    client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]
+) -> AsyncIterator[ConversationStore]:
+    """A store that is set up, on the counted client."""
+    store = ConversationStore(client[database_name], clock=Clock(monotonic=lambda: seconds[0]))
+    await store.setup()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def chat(store: ConversationStore) -> Conversation:
+    """A conversation of three turns, warm."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(3):
+        await chat.append(rag_turn(f"What about fish {number}?"))
+    await chat.load_history()
+    return chat
+
+
+def cold(client: AsyncMongoClient[dict[str, Any]], name: str, chat: Conversation) -> Conversation:
+    """The conversation as another process has it, whose store is set up."""
+    store = ConversationStore(client[name])
+    store._is_ready = True
+    return store.conversation(**chat.scope)
+
+
+async def test_a_warm_append_is_one_command(chat: Conversation, commands: Commands) -> None:
+    """A whole turn with its payloads and sources goes in one insert."""
+    with commands.counted():
+        await chat.append(rag_turn("And orcas?"))
+    assert commands.names == ["insert"]
+
+
+async def test_a_warm_append_refreshes_the_head_beside_itself(
+    chat: Conversation, commands: Commands, seconds: list[float]
+) -> None:
+    """Two commands when the head is due, one again right after."""
+    seconds[0] += 11
+    await chat.load_history()
+    with commands.counted():
+        await chat.append(rag_turn("And orcas?"))
+    assert commands.names == ["insert", "update"]
+    with commands.counted():
+        await chat.append(rag_turn("And sharks?"))
+    assert commands.names == ["insert"]
+
+
+async def test_a_repeated_append_is_two_commands(chat: Conversation, commands: Commands) -> None:
+    """The refused insert, and the look-up of its ids."""
+    turn = [HumanMessage("hi"), AIMessage("ho")]
+    await chat.append(turn)
+    with commands.counted():
+        await chat.append(turn)
+    assert commands.names == ["find", "insert"]
+
+
+async def test_a_warm_load_is_two_commands_in_one_round_trip(chat: Conversation, commands: Commands) -> None:
+    """Head and range go together."""
+    with commands.counted():
+        history = await chat.load_history()
+    assert commands.names == ["find", "find"]
+    assert history.report.round_trips == 1
+    assert history.report.documents == 1 + 3
+
+
+async def test_a_cold_load_is_two_round_trips(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """The head, then the range."""
+    other = cold(client, database_name, chat)
+    with commands.counted():
+        history = await other.load_history()
+    assert commands.names == ["find", "find"]
+    assert history.report.round_trips == 2
+
+
+async def test_a_cold_load_of_a_long_log_is_two_round_trips(
+    store: ConversationStore,
+    commands: Commands,
+    client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    seconds: list[float],
+) -> None:
+    """The head tells where the view begins; system messages and the note cost no further round trip."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    await chat.append(SystemMessage("Be brief."))
+    for number in range(30):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+        await chat.load_history()
+    seconds[0] += 11
+    await chat.append(HumanMessage("and now?"))
+    warm = await chat.load_history()
+    other = cold(client, database_name, chat)
+    with commands.counted():
+        history = await other.load_history()
+    assert history.messages == warm.messages
+    assert history.report.left_out_turns > 0
+    assert history.report.round_trips == 2
+    assert len(commands.sent) <= 4
+
+
+async def test_a_message_by_id_is_at_most_two_commands(chat: Conversation, commands: Commands) -> None:
+    """The entry, and the chunks of the payload."""
+    turn = rag_turn("And orcas?")
+    await chat.append(turn)
+    with commands.counted():
+        await chat.get_tool_messages([str(turn[2].id)])
+    assert commands.names == ["find", "find"]
+
+
+async def test_no_command_of_a_load_reads_a_payload(chat: Conversation, commands: Commands) -> None:
+    """Finished turns are loaded from their entries alone."""
+    with commands.counted():
+        await chat.load_history()
+    assert not [command for _, command in commands.sent if "#" in str(command.get("filter"))]
+
+
+async def test_payloads_of_the_turn_in_progress_cost_nothing_where_they_were_appended(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """The store that appended them has them; another reads them in one round trip more."""
+    await chat.append(rag_turn("And orcas?")[:3])
+    with commands.counted():
+        own = await chat.load_history()
+    assert len(commands.sent) == 2
+    other = cold(client, database_name, chat)
+    with commands.counted():
+        history = await other.load_history()
+    assert history.messages == own.messages
+    assert history.report.round_trips == 3
+    assert len(commands.sent) == 3
+
+
+async def test_bytes_of_a_load_do_not_grow_with_tool_results(store: ConversationStore, commands: Commands) -> None:
+    """Results ten times as large change what a load receives by less than 1 %."""
+    received = []
+    for words in (300, 3_000):
+        chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+        for number in range(10):
+            await chat.append(rag_turn(f"What about fish {number}?", words=words))
+        await chat.load_history()
+        with commands.counted():
+            await chat.load_history()
+        received.append(commands.bytes)
+    assert abs(received[1] - received[0]) < received[0] / 100
+
+
+async def test_bytes_of_a_load_do_not_grow_with_the_conversation(
+    store: ConversationStore, commands: Commands
+) -> None:
+    """What a warm load receives stays bounded by the budget."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    policy = HistoryPolicy(max_tokens=2_000)
+    received = []
+    for number in range(120):
+        await chat.append(rag_turn(f"What about fish {number}?"))
+        with commands.counted():
+            await chat.load_history(policy)
+        received.append(commands.bytes)
+    assert max(received[60:]) <= max(received[:60]) * 1.05
+
+
+async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(
+    chat: Conversation, commands: Commands
+) -> None:
+    """A page of a 20 MB result costs one chunk."""
+    turn = rag_turn("And orcas?")
+    turn[2] = turn[2].model_copy(update={"content": uuid.uuid4().hex * 600_000, "artifact": None})
+    await chat.append(turn)
+    tool = chat.retrieve_previous_sources_tool()
+    with commands.counted():
+        text = await tool.ainvoke({"tool_message_ids": [turn[2].id]})
+    assert len(text) < 16_100
+    assert commands.bytes < 1_100_000
+    assert len(commands.sent) == 2
