@@ -8,8 +8,8 @@ their errors, which become ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 from bson.errors import BSONError
@@ -19,7 +19,10 @@ from pymongo.read_concern import ReadConcern
 
 from convstore.exceptions import InvalidInputError, MissingExtraError, StoreError, StoreUnavailableError
 
-__all__ = ["Driver", "DriverName", "close_client", "driver_errors", "open_client"]
+__all__ = ["COMMAND_SECONDS", "Driver", "DriverName", "close_client", "driver_errors", "open_client"]
+
+COMMAND_SECONDS = 40.0
+"""Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
 
 DriverName = Literal["pymongo", "motor", "memory"]
 
@@ -68,7 +71,7 @@ class Driver:
 
     async def create_collection(self, name: str, *, clustered: bool = False) -> None:
         """Make sure that a collection exists, with the options that this server has."""
-        with driver_errors():
+        async with driver_errors():
             if name in await self.database.list_collection_names():
                 return
             options = await self._options(clustered)
@@ -86,7 +89,7 @@ class Driver:
                 return  # it would drop the filter and refuse every second payload
         elif present:
             options["partialFilterExpression"] = {present: {"$exists": True}}
-        with driver_errors():
+        async with driver_errors():
             await self.collection(collection).create_index(keys, **options)
 
     async def _options(self, clustered: bool) -> dict[str, Any]:
@@ -127,13 +130,18 @@ async def close_client(client: Any) -> None:
         await closing
 
 
-@contextmanager
-def driver_errors() -> Iterator[None]:
-    """Turn the driver's errors into ours, with the driver's as ``__cause__``."""
+@asynccontextmanager
+async def driver_errors() -> AsyncIterator[None]:
+    """Turn the driver's errors into ours, with the driver's as ``__cause__``, and bound the wait for an answer.
+
+    A server that is stopped but not gone answers nothing and closes nothing; without a bound its callers would hang.
+    """
     try:
-        yield
-    except (ConnectionFailure, ExecutionTimeout, WTimeoutError) as error:
-        raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {error}") from error
+        async with asyncio.timeout(COMMAND_SECONDS):
+            yield
+    except (ConnectionFailure, ExecutionTimeout, WTimeoutError, TimeoutError) as error:
+        reason = str(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
+        raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {reason}") from error
     except (PyMongoError, BSONError, OverflowError) as error:
         raise StoreError(f"MongoDB refused a command of the store: {error}") from error
 

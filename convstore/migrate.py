@@ -76,7 +76,7 @@ class Migrator:
 
     async def applied(self) -> list[str]:
         """Names of the migrations that ran, in order. One command."""
-        with driver_errors():
+        async with driver_errors():
             documents = await self._applied.find({}).sort("_id", 1).to_list(None)
         return [document["_id"] for document in documents if document["_id"] != _LEASE]
 
@@ -123,14 +123,14 @@ class Migrator:
         try:
             return await self._run_pending()
         finally:
-            with driver_errors():
+            async with driver_errors():
                 await self._applied.delete_one({"_id": _LEASE, "owner": owner})
 
     async def _run_pending(self) -> list[str]:
         pending = await self.pending()
         for migration in pending:
             await migration.up(self._target)
-            with driver_errors():
+            async with driver_errors():
                 await self._applied.update_one(
                     {"_id": migration.name}, {"$setOnInsert": {"applied_at": datetime.now(UTC)}}, upsert=True
                 )
@@ -150,7 +150,7 @@ class Migrator:
 
     async def _try_lease(self, owner: str) -> bool:
         now = datetime.now(UTC)
-        with driver_errors():
+        async with driver_errors():
             try:
                 await self._applied.update_one(
                     {"_id": _LEASE, "until": {"$lt": now}},

@@ -30,6 +30,7 @@ __all__ = ["Reader"]
 _DEFAULT = HistoryPolicy()
 _FIRST_ENTRIES = 4
 _NEWEST_ENTRIES = 64
+_ENTRIES_AT_ONCE = 100
 
 
 @dataclass(slots=True)
@@ -117,17 +118,19 @@ class Reader:
         return await self._log.payload_range(known.conversation, ref, start, end)
 
     async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, BaseMessage]]:
-        """Every message of the log in order, with its entry."""
+        """Every message of the log in order, with its entry; reads some entries at a time."""
         known = await self.find(scope)
-        if known is None:
-            return
-        number = 0
-        async for entry in self._log.iterate(known.conversation):
-            number += 1
-            if entry.number != number:
-                raise CorruptDocumentError(f"{known.conversation}:{number:012d}", "the entry is missing")
-            for message in await self.decode_whole(scope, entry.messages):
-                yield entry, message
+        start = 1
+        while known is not None:
+            entries = await self._log.entries(known.conversation, start=start, before=start + _ENTRIES_AT_ONCE)
+            if [entry.number for entry in entries] != list(range(start, start + len(entries))):
+                raise CorruptDocumentError(f"{known.conversation}:{start:012d}", "entries are missing from here on")
+            for entry in entries:
+                for message in await self.decode_whole(scope, entry.messages):
+                    yield entry, message
+            if len(entries) < _ENTRIES_AT_ONCE:
+                return
+            start += _ENTRIES_AT_ONCE
 
     async def newest_results(self, scope: Scope, *, limit: int) -> list[EntryMessage]:
         """The last tool results of a conversation, newest first."""
@@ -164,7 +167,7 @@ class Reader:
         else:
             entries, _ = await asyncio.gather(self._range(known, load.start), self._read_before(load, known, first))
         if not _is_dense(entries, load.start):
-            raise CorruptDocumentError(f"{known.conversation}:{number:012d}", "entries are missing here or behind it")
+            raise CorruptDocumentError(f"{known.conversation}:{number:012d}", "entries are missing from here on")
         self._take(load, known, entries)
         return True
 

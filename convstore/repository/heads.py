@@ -55,7 +55,7 @@ class Heads:
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """The head of a scope; None if it has no conversation. One command."""
-        with driver_errors():
+        async with driver_errors():
             document = await self._heads.find_one({"_id": head_id(scope)})
         return _head_from(document) if document else None
 
@@ -75,7 +75,7 @@ class Heads:
                 "start": [0, 0],
             },
         }
-        with driver_errors():
+        async with driver_errors():
             for last_try in (False, True):
                 try:
                     document = await self._heads.find_one_and_update(
@@ -98,7 +98,7 @@ class Heads:
             "$max": {"updated_at": totals.updated_at, "start": list(start), **newest},
             "$set": {"totals.usage": document["usage"]},
         }
-        with driver_errors():
+        async with driver_errors():
             result = await self._heads.update_one({"_id": head_id(scope), "conversation": conversation}, update)
         return bool(result.matched_count)
 
@@ -106,12 +106,12 @@ class Heads:
         """Set what the application says of a conversation that has a head; what is not named stays."""
         changes = {f"details.{name}": to_stored(text) for name, text in details.items()}
         if changes:
-            with driver_errors():
+            async with driver_errors():
                 await self._heads.update_one({"_id": head_id(scope)}, {"$set": changes})
 
     async def bury(self, scope: Mapping[str, str], conversation: str, *, sweep_at: datetime) -> None:
         """Replace the head by a tombstone; from now on the scope has no conversation."""
-        with driver_errors():
+        async with driver_errors():
             # The tombstone comes first: a crash in between leaves a conversation that can be deleted again.
             await self._heads.update_one(
                 {"_id": f"deleted:{conversation}"},
@@ -122,13 +122,13 @@ class Heads:
 
     async def due_tombstones(self, *, at: datetime, limit: int = 100) -> list[str]:
         """Deleted conversations whose second sweep is due."""
-        with driver_errors():
+        async with driver_errors():
             found = await self._heads.find({"sweep_at": {"$lte": at}}).limit(limit).to_list(None)
         return [document["conversation"] for document in found]
 
     async def forget_tombstone(self, conversation: str) -> None:
         """Drop the tombstone of a conversation that is swept."""
-        with driver_errors():
+        async with driver_errors():
             await self._heads.delete_one({"_id": f"deleted:{conversation}"})
 
     async def page(self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None) -> list[tuple[Head, str]]:
@@ -138,7 +138,7 @@ class Heads:
         if cursor is not None:
             moment, key = _read_cursor(cursor)
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
-        with driver_errors():
+        async with driver_errors():
             found = self._heads.find(query).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
             documents = await found.to_list(None)
         return [(_head_from(document), _write_cursor(document)) for document in documents]

@@ -8,7 +8,7 @@ any other filter on ``_id`` would read all of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -65,7 +65,7 @@ class Log:
     async def last_totals(self, conversation: str) -> Totals:
         """What the last entry says of the whole log; zeros for an empty one. One command."""
         low, high = entry_range(conversation)
-        with driver_errors():
+        async with driver_errors():
             found = (
                 await self._log.find(_between(low, high), {"messages": 0, "sources": 0})
                 .sort("_id", -1)
@@ -96,7 +96,7 @@ class Log:
             {"_id": chunk_id(conversation, token, chunk.number), "conversation": conversation, "data": chunk.data}
             for chunk in chunks
         ]
-        with driver_errors():
+        async with driver_errors():
             *ahead, last = _commands(payloads)
             for command in ahead:
                 await self._log.insert_many(command, ordered=True)
@@ -119,7 +119,7 @@ class Log:
 
     async def drop_chunk(self, conversation: str, token: str, number: int) -> None:
         """Remove a chunk that no entry refers to."""
-        with driver_errors():
+        async with driver_errors():
             await self._log.delete_one({"_id": chunk_id(conversation, token, number)})
 
     async def find_ids(self, conversation: str, ids: Iterable[str]) -> dict[str, tuple[int, bytes]]:
@@ -130,7 +130,7 @@ class Log:
     async def messages_by_id(self, conversation: str, ids: Iterable[str]) -> dict[str, StoredMessageRow]:
         """Those of some messages that are in the log, by id. One command."""
         wanted = set(ids)
-        with driver_errors():
+        async with driver_errors():
             query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
             documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
         entries = [entry_from(document) for document in documents]
@@ -146,21 +146,22 @@ class Log:
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
         """Which of some source ids are in use. One command."""
         wanted = set(numbers)
-        with driver_errors():
+        async with driver_errors():
             query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
             documents = await self._log.find(query, {"sources.id": 1}).to_list(None)
         return sorted({source["id"] for document in documents for source in document["sources"]} & wanted)
 
-    async def entries(self, conversation: str, *, start: int) -> list[Entry]:
-        """All entries from a number on, in order. One command up to a thousand entries."""
-        with driver_errors():
-            found = self._log.find(_between(*entry_range(conversation, start=start)), _NO_SOURCES).sort("_id", 1)
+    async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
+        """All entries from a number on, or up to another, in order. One command up to a thousand entries."""
+        span = entry_range(conversation, start=start, before=before)
+        async with driver_errors():
+            found = self._log.find(_between(*span), _NO_SOURCES).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in documents]
 
     async def newest_entries(self, conversation: str, *, before: int | None, limit: int) -> list[Entry]:
         """The last entries, or the last before a number, in order. One command."""
-        with driver_errors():
+        async with driver_errors():
             found = self._log.find(_between(*entry_range(conversation, before=before)), _NO_SOURCES).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
@@ -168,7 +169,7 @@ class Log:
     async def newest_results(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """The last entries with tool results that begin before an ordinal, newest first. One command."""
         query = {"conversation": conversation, "results_at": {"$lt": before}}
-        with driver_errors():
+        async with driver_errors():
             found = self._log.find(query, _NO_SOURCES).sort("results_at", -1).limit(limit)
             documents = await found.to_list(None)
         return [entry_from(document) for document in documents]
@@ -196,7 +197,7 @@ class Log:
         first = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
         last = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
         low, high = chunk_range(conversation, ref.token, ref.chunk + first, last - first + 1)
-        with driver_errors():
+        async with driver_errors():
             found = self._log.find(_between(low, high), {"data": 1}).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
         if len(documents) != last - first + 1:
@@ -207,16 +208,9 @@ class Log:
         before = ref.ends[first - 1] if first else 0
         return text[start - before : end - before]
 
-    async def iterate(self, conversation: str) -> AsyncIterator[Entry]:
-        """Every entry in order, a few hundred at a time."""
-        with driver_errors():
-            found = self._log.find(_between(*entry_range(conversation)), _NO_SOURCES).sort("_id", 1).batch_size(200)
-            async for document in found:
-                yield entry_from(document)
-
     async def delete(self, conversation: str) -> int:
         """Remove everything that a conversation has in the log; gives the number of documents."""
-        with driver_errors():
+        async with driver_errors():
             result = await self._log.delete_many(_between(*conversation_range(conversation)))
         return int(result.deleted_count)
 

@@ -1,0 +1,166 @@
+"""The figures of a replay: gathered conversation by conversation, told as a table or as JSON.
+
+Talks to ``replay``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from convstore.cli.output import compact, percent, plain
+
+__all__ = ["FileReport", "Problem", "as_json", "print_report"]
+
+_SHOWN_PROBLEMS = 20
+_ENDINGS = (".gz", ".jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as promised: where, and what."""
+
+    file: str
+    conversation: str
+    what: str
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What was measured over the conversations of one file.
+
+    Attributes:
+        conversations: Conversations replayed.
+        messages: Their messages.
+        loads: Views made.
+        tokens_full: Over all loads, the log with every result in full.
+        tokens_loaded: Over all loads, the view.
+        context_full: Over all loads, characters of the results of earlier turns in the view, in full.
+        context_shown: The same as the view shows them.
+        prefixes: Views that another one followed in the same conversation.
+        stable: Those that the next one began with.
+        pages: Pages read back.
+        unreachable: Characters that no page held.
+        append_ms: Time of each append.
+        load_ms: Time of each load.
+        problems: What is not as promised.
+    """
+
+    file: str
+    conversations: int = 0
+    messages: int = 0
+    loads: int = 0
+    tokens_full: int = 0
+    tokens_loaded: int = 0
+    context_full: int = 0
+    context_shown: int = 0
+    prefixes: int = 0
+    stable: int = 0
+    pages: int = 0
+    unreachable: int = 0
+    append_ms: list[float] = field(default_factory=list)
+    load_ms: list[float] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def note(self, conversation: str, what: str) -> None:
+        """Keep a problem."""
+        self.problems.append(Problem(self.file, conversation, what))
+
+    @property
+    def reduction(self) -> float | None:
+        """Part of the tool context that the views save; None if no view had any."""
+        return 1 - self.context_shown / self.context_full if self.context_full else None
+
+    @property
+    def stability(self) -> float | None:
+        """Part of the views that the next one begins with; None if there was no next one."""
+        return self.stable / self.prefixes if self.prefixes else None
+
+
+def as_json(report: FileReport) -> dict[str, Any]:
+    """The figures of one file for a program."""
+    same = ("file", "conversations", "messages", "loads", "tokens_full", "tokens_loaded")
+    return {name: getattr(report, name) for name in same} | {
+        "tool_context": {
+            "characters_full": report.context_full,
+            "characters_shown": report.context_shown,
+            "reduction": report.reduction,
+        },
+        "prefix": {"stable": report.stable, "total": report.prefixes, "stability": report.stability},
+        "read_back": {"pages": report.pages, "unreachable_characters": report.unreachable},
+        "append_ms": _times(report.append_ms),
+        "load_ms": _times(report.load_ms),
+        "errors": len(report.problems),
+    }
+
+
+def print_report(console: Console, reports: Sequence[FileReport]) -> None:
+    """The table of all files and the first problems, readable at 80 columns."""
+    console.print(_table(reports))
+    console.print(
+        "tokens: over all loads, the whole log and the view; tool context: what views save of earlier results;\n"
+        "stable: views that the next one begins with; ms: median/95th percentile.",
+        style="dim",
+    )
+    problems = [problem for report in reports for problem in report.problems]
+    if not problems:
+        console.print("Nothing lost, changed or unreachable; every view is valid.", style="green")
+    for problem in problems[:_SHOWN_PROBLEMS]:
+        console.print(Text(plain(f"{problem.file}, {problem.conversation}: {problem.what}"), style="red"))
+    if len(problems) > _SHOWN_PROBLEMS:
+        console.print(f"… and {len(problems) - _SHOWN_PROBLEMS} more; --json names them all.", style="red")
+
+
+def _table(reports: Sequence[FileReport]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("file\n", overflow="fold", min_width=14)
+    for heading in (
+        "convs\n", "msgs\n", "tokens\nfull", "\nview", "tool\ncontext", "stable\n", "append\nms", "load\nms", "errors\n"
+    ):  # fmt: skip
+        table.add_column(heading, justify="right", no_wrap=True)
+    for report in reports:
+        table.add_row(*_row(report))
+    return table
+
+
+def _row(report: FileReport) -> list[str | Text]:
+    errors = len(report.problems)
+    return [
+        plain(_without_endings(report.file)),
+        str(report.conversations),
+        str(report.messages),
+        compact(report.tokens_full),
+        compact(report.tokens_loaded),
+        "-" if report.reduction is None else f"-{percent(report.reduction)}",
+        percent(report.stability),
+        _median_and_p95(report.append_ms),
+        _median_and_p95(report.load_ms),
+        Text(str(errors), style="red" if errors else "green"),
+    ]
+
+
+def _without_endings(name: str) -> str:
+    for ending in _ENDINGS:
+        name = name.removesuffix(ending)
+    return name
+
+
+def _times(times: Sequence[float]) -> dict[str, float | None]:
+    return {"median": _quantile(times, 0.5), "p95": _quantile(times, 0.95)}
+
+
+def _median_and_p95(times: Sequence[float]) -> str:
+    both = [_quantile(times, part) for part in (0.5, 0.95)]
+    return "/".join("-" if one is None else f"{one:.1f}" if one < 100 else f"{one:.0f}" for one in both)
+
+
+def _quantile(times: Sequence[float], part: float) -> float | None:
+    """The least of the times that this part of them does not exceed."""
+    ordered = sorted(times)
+    return round(ordered[math.ceil(part * len(ordered)) - 1], 3) if ordered else None
