@@ -22,7 +22,7 @@ class HistoryPolicy:
 
     Attributes:
         max_tokens: Budget of the view, by the store's counter; None for no limit. What does not fit leaves at the
-            old end, whole turns and a quarter of the budget at a time, so that prompt caches live long. The turn in
+            old end, whole turns and up to half the budget at a time, so that prompt caches live long. The turn in
             progress is never cut.
         max_turns: Most turns in a view, the one in progress counted; None for no limit. From 8 on, turns leave a
             quarter of `max_turns` at a time.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -65,8 +67,9 @@ class _Load:
 
     def results_before(self, place: int) -> tuple[NamedResult, ...]:
         """The newest results before a row, newest first."""
-        own = [_named(row.message) for row in reversed(self.rows[:place]) if row.message.type == "tool"]
-        return (*own[:NOTE_RESULTS], *self.earlier_results)[:NOTE_RESULTS]
+        earlier = (self.rows[at].message for at in range(place - 1, -1, -1))
+        own = islice((_named(message) for message in earlier if message.type == "tool"), NOTE_RESULTS)
+        return (*own, *self.earlier_results)[:NOTE_RESULTS]
 
 
 class Reader:
@@ -222,7 +225,7 @@ class Reader:
                 load.rows,
                 load.policy,
                 fixed_tokens=sum(message.tokens for message in load.system),
-                note_tokens=lambda place: count(self._counter, self._note(load, place)),
+                note_tokens=cache(lambda place: count(self._counter, self._note(load, place))),
                 anchored=load.start is not None,
             )
             if window is not None:

@@ -1,15 +1,15 @@
 """Where a view begins: whole turns, chosen by the budget in large steps.
 
-Layer 1. Positions are counted in tokens of the default view from the beginning of the log, which entries hold as running
-totals. A view may begin only at the first turn behind a multiple of half the budget, and it never moves back, so every
-process comes to the same start and a provider's prompt cache outlives many turns. A turn counts with all its results in
-full while it is in progress, with stubs afterwards; a turn that is larger than the whole budget moves the start only
-while it is in progress.
+Layer 1. Positions are counted in tokens of the default view from the beginning of the log, which entries hold as
+running totals. What the budget asks for is rounded up to a large step and never taken back, so every process comes to the same
+start, and a provider's prompt cache outlives many turns. A turn counts with all its results in full while it is in
+progress, with stubs afterwards; a turn that is larger than the whole budget moves the start only while it is in
+progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -17,6 +17,9 @@ from convstore.entries import Entry, EntryMessage
 from convstore.policy import HistoryPolicy
 
 __all__ = ["Row", "Window", "choose_window", "is_finished", "leading_system", "rows_of", "shown_whole"]
+
+_NOTE_TOKENS = 600
+"""More than a note that names the newest results by uuids takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +115,42 @@ def choose_window(
         anchored: The rows hold an earlier lasting start under this policy.
     """
     complete = bool(rows) and rows[0].message.ordinal == 1
-    first = len(leading_system(rows)) if complete else 0
-    turns = _turns(rows, first, complete=complete)
+    first = len(leading_system(rows)) if complete else -1
+    turns = _turns(rows, first)
     if not turns:
         return Window(len(rows), 0, lasting=False) if complete or not rows else None
-    sizes = _Sizes(rows, turns, policy, first if complete else -1, fixed_tokens, note_tokens)
-    place, lasting = sizes.first_that_fits()
-    certain = complete or anchored or place > 0 or _is_enough(turns, policy)
-    if not certain:
-        return None
-    place = max(place, _by_turns(turns, policy))
+    place, lasting, certain = 0, True, complete or anchored
+    if policy.max_tokens is not None:
+        budget = _Budget(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens)
+        if budget.alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
+            place, lasting, certain = len(turns) - 1, False, True
+        else:
+            position = budget.position()
+            place, certain = _first_that_fits(budget, position), certain or position > rows[0].before
+    if policy.max_turns is not None:
+        least = _first_turn(turns, policy.max_turns)
+        place, certain = max(place, _numbered(turns, least)), certain or least >= turns[0].number
     begin = turns[place].begin
-    return Window(begin, _left_out(turns[place], begin, first if complete else -1), lasting)
+    return Window(begin, _left_out(turns[place], begin, first), lasting) if certain else None
 
 
-def _turns(rows: Sequence[Row], first: int, *, complete: bool) -> list[_Turn]:
-    """The whole turns among rows; what precedes the first human message counts if the rows begin the log."""
-    begins = [place for place in range(first, len(rows)) if rows[place].message.type == "human"]
-    if complete and first < len(rows) and begins[:1] != [first]:
+def _first_that_fits(budget: _Budget, position: int) -> int:
+    """The first turn behind a position with which every view up to now is within the budget."""
+    last = len(budget.turns) - 1
+    place = next((place for place, turn in enumerate(budget.turns) if turn.before >= position), last)
+    turn = last
+    while turn > place:
+        if budget.fits(place, turn) or (turn < last and budget.alone(budget.turns[turn]) > budget.budget):
+            turn -= 1
+        else:
+            place += 1
+    return place
+
+
+def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
+    """The whole turns among rows; what precedes the first human message counts if the log's `first` row is there."""
+    begins = [place for place, row in enumerate(rows) if row.message.type == "human" and place >= first]
+    if 0 <= first < len(rows) and begins[:1] != [first]:
         begins.insert(0, first)
     if not begins:
         return []
@@ -139,105 +160,112 @@ def _turns(rows: Sequence[Row], first: int, *, complete: bool) -> list[_Turn]:
     ]
 
 
-def _is_enough(turns: Sequence[_Turn], policy: HistoryPolicy) -> bool:
-    """Whether `max_turns` alone says that no earlier turn is in the view."""
-    return policy.max_turns is not None and _first_turn(turns, policy) >= turns[0].number
-
-
-def _by_turns(turns: Sequence[_Turn], policy: HistoryPolicy) -> int:
-    if policy.max_turns is None:
-        return 0
-    first = _first_turn(turns, policy)
-    return next((place for place, turn in enumerate(turns) if turn.number >= first), len(turns) - 1)
-
-
-def _first_turn(turns: Sequence[_Turn], policy: HistoryPolicy) -> int:
+def _first_turn(turns: Sequence[_Turn], most: int) -> int:
     """Number of the first turn that `max_turns` allows, rounded up to a quarter of it."""
-    most = policy.max_turns or 1
-    step = max(1, most // 4)
-    first = turns[-1].number - most + 1
-    return -(-first // step) * step if first > 0 else 0
+    return _round_up(max(0, turns[-1].number - most + 1), max(1, most // 4))
+
+
+def _numbered(turns: Sequence[_Turn], least: int) -> int:
+    return next((place for place, turn in enumerate(turns) if turn.number >= least), len(turns) - 1)
 
 
 def _left_out(turn: _Turn, begin: int, first: int) -> int:
     return 0 if begin == first else max(1, turn.number - 1)
 
 
-class _Sizes:
-    """Sizes of views that begin at one turn and end with another, each in constant time."""
+class _Budget:
+    """Finds the start of a view under a token budget, and tells sizes of views in constant time."""
 
     def __init__(
         self,
         rows: Sequence[Row],
         turns: Sequence[_Turn],
         policy: HistoryPolicy,
+        *,
         first: int,
         fixed: int,
         note: Callable[[int], int],
     ) -> None:
-        self.turns, self.policy, self.first, self.fixed, self.note = turns, policy, first, fixed, note
-        self.budget = policy.max_tokens
-        self.step = max(1, (self.budget or 1) // 2)
-        self.finished = is_finished(rows)
-        self.results = [row.result for row in rows]
-        full = [_weight(row, policy, whole=True) for row in rows]
-        final = [_weight(row, policy, whole=_is_exempt(row, policy, None)) for row in rows]
-        kept = [_weight(row, policy, whole=row.message.type == "tool") for row in rows]
-        self.full = [0, *accumulate(full)]
-        self.final = [0, *accumulate(final)]
-        self.kept = [0, *accumulate(kept)]
+        self.rows, self.turns, self.policy, self.first, self.fixed, self.note = rows, turns, policy, first, fixed, note
+        self.budget = policy.max_tokens or 0
+        self.roomy = max(self.budget // 8, min(_NOTE_TOKENS, self.budget // 2))
+        self.full = _sums(_weight(row, policy, whole=True) for row in rows)
+        self.final = _sums(_weight(row, policy, whole=_is_exempt(row, policy, None)) for row in rows)
+        self.kept = _sums(_weight(row, policy, whole=row.message.type == "tool") for row in rows)
 
-    def first_that_fits(self) -> tuple[int, bool]:
-        """The turn that the view begins with, and whether later views will not begin before it."""
-        last = len(self.turns) - 1
-        if self.budget is None:
-            return 0, True
-        if self._alone(last) > self.budget and not self.finished:
-            return last, False
-        place = self._advance(0, last, ends_whole=self._alone(last) <= self.budget)
-        for turn in range(last - 1, -1, -1):
-            if turn < place:
+    def position(self) -> int:
+        """Tokens of the default view behind which the view begins: the most that any moment so far asked for.
+
+        A moment is a row: the turns before its turn as stubs and its turn in full up to it have to fit. What is asked
+        for is rounded up to a step, the larger the more room there is beside the turn, so that it seldom changes.
+        """
+        position = 0
+        for turn in reversed(self.turns):
+            if turn.before <= position:
                 break
-            if self._alone(turn) <= self.budget:
-                place = self._advance(place, turn, ends_whole=True)
-        return place, True
+            if self.alone(turn) <= self.budget:
+                position = max(position, self._asked_for(turn))
+        return position
 
-    def _advance(self, place: int, last: int, *, ends_whole: bool) -> int:
-        """From one allowed start to the next until the view up to the turn `last` fits."""
-        place = self._allowed(place)
-        while place < last and self._size(place, last, ends_whole=ends_whole) > (self.budget or 0):
-            place = self._allowed(place + 1)
-        return place
+    def fits(self, place: int, last: int) -> bool:
+        """Whether a view from one turn to another is within the budget while the other is in progress."""
+        turn = self.turns[last]
+        whole = self.alone(turn) <= self.budget
+        return self._before(place, last) + self._ending(turn, whole=whole) <= self.budget
 
-    def _allowed(self, place: int) -> int:
-        """The first turn from `place` on that a view may begin with: the first behind a multiple of the step."""
-        while 0 < place < len(self.turns) - 1:
-            if self.turns[place].before // self.step != self.turns[place - 1].before // self.step:
-                break
-            if self.turns[place].before % self.step == 0:
-                break
-            place += 1
-        return place
+    def alone(self, turn: _Turn) -> int:
+        """A turn in full with the system messages before it."""
+        return self.fixed + self._ending(turn, whole=True)
 
-    def _alone(self, turn: int) -> int:
-        """A turn in full with nothing but system messages and the note before it."""
-        return self._size(turn, turn, ends_whole=True)
+    def _asked_for(self, turn: _Turn) -> int:
+        if turn.before + self.alone(turn) + self.roomy <= self.budget:
+            return 0  # there is room for any note; making one for every turn would cost more than the rest of a load
+        # Notes that name other results differ a little in size.
+        base = self.fixed + self._note(turn.begin) * 5 // 4
+        most = 0
+        for end in range(turn.begin + 1, turn.end + 1):
+            room = self.budget - base - (self.full[end] - self.full[turn.begin])
+            if turn.before > room:
+                most = max(most, min(turn.before, _round_up(turn.before - room, self._step(room))))
+        return most
 
-    def _size(self, place: int, last: int, *, ends_whole: bool) -> int:
-        begin, middle, end = self.turns[place].begin, self.turns[last].begin, self.turns[last].end
-        kept_from = max(begin, min(middle, self._kept_row(last)))
-        before = self.final[kept_from] - self.final[begin] + self.kept[middle] - self.kept[kept_from]
-        sums = self.full if ends_whole else self.final
-        note = 0 if begin == self.first else self.note(begin)
-        return self.fixed + note + before + sums[end] - sums[middle]
+    def _step(self, room: int) -> int:
+        """The largest of a half, a quarter, an eighth … of the budget that leaves half the room filled."""
+        step = self.budget // 2
+        while step > max(1, room // 2):
+            step //= 2
+        return max(1, step)
+
+    def _before(self, place: int, last: int) -> int:
+        """What stands before the turn `last` in a view that begins with the turn `place`."""
+        begin, end = self.turns[place].begin, self.turns[last].begin
+        kept_from = max(begin, min(end, self._kept_row(last)))
+        stubs = self.final[kept_from] - self.final[begin]
+        return self.fixed + self._note(begin) + stubs + self.kept[end] - self.kept[kept_from]
+
+    def _ending(self, turn: _Turn, *, whole: bool) -> int:
+        sums = self.full if whole else self.final
+        return sums[turn.end] - sums[turn.begin]
+
+    def _note(self, begin: int) -> int:
+        return 0 if begin == self.first else self.note(begin)
 
     def _kept_row(self, last: int) -> int:
         """The row from which results are kept whole while a turn is in progress."""
         begin = self.turns[last].begin
         if not self.policy.keep_last_results:
             return begin
-        least = _kept_result(self.results[begin], self.policy)
-        return next((row for row in range(begin) if self.results[row] >= least), begin)
+        least = _kept_result(self.rows[begin].result, self.policy)
+        return next((row for row in range(begin) if self.rows[row].result >= least), begin)
+
+
+def _sums(weights: Iterable[int]) -> list[int]:
+    """Sums up to each place, from 0."""
+    return [0, *accumulate(weights)]
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
 
 
 def _weight(row: Row, policy: HistoryPolicy, *, whole: bool) -> int:

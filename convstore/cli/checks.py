@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from os.path import commonprefix
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -22,12 +21,13 @@ from convstore.stubs import text_of
 
 __all__ = [
     "check_dict",
+    "check_left_out",
     "check_log",
     "check_read_back",
     "check_records",
     "fingerprint",
-    "first_difference",
-    "is_explained",
+    "is_beginning",
+    "unexplained_change",
     "unreachable",
 ]
 
@@ -61,10 +61,13 @@ def check_log(appended: Sequence[BaseMessage], read: Sequence[BaseMessage]) -> l
 
 def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]) -> list[str]:
     """Whether tool messages asked for by id come whole, in the order asked for."""
-    problems = []
+    problems: list[str] = []
     for message, record in zip_longest(appended, records):
         if message is None or record is None or message.id != record.tool_message_id:
-            return [*problems, f"{len(appended)} tool messages were asked for by id, {len(records)} came, or in disorder"]
+            return [
+                *problems,
+                f"{len(appended)} tool messages were asked for by id, {len(records)} came, or in disorder",
+            ]
         kept = {"content": record.content, "artifact": record.artifact, "status": record.status}
         wrong = [name for name, value in kept.items() if not _same(value, getattr(message, name))]
         problems.extend(f"message {message.id}, asked for by id: {name} changed" for name in wrong)
@@ -91,28 +94,55 @@ def check_read_back(message: BaseMessage, found: ReadBack, *, most: int) -> tupl
 
 
 def unreachable(message: BaseMessage, found: ReadBack) -> int:
-    """Characters of content, sources, artifact and large arguments that are on no page."""
+    """Characters of content, sources, artifact and other large parts that are on no page."""
     texts = list(found.passages.values())
     lost = _lost_of_content(message.content, texts)
     if isinstance(message, ToolMessage) and message.artifact is not None:
         sources = [source.text for source in find_sources(message, None).items]
         lost += min(_lost_of_sources(sources, list(found.sources.values())), _lost_of_value(message.artifact, texts))
-    if isinstance(message, AIMessage):
-        large = [args for args in map(_arguments, message.tool_calls) if len(text_of(args)) > PART_MINIMUM]
-        lost += sum(_lost_of_value(args, texts) for args in large)
-    return lost
+    return lost + sum(_lost_of_value(part, texts) for part in _large_parts(message))
 
 
-def first_difference(before: Sequence[str], now: Sequence[str]) -> int | None:
-    """Where a view stops being the beginning of the next one; None if it is it to its end."""
-    pairs = zip_longest(before, now[: len(before)])
-    return next((place for place, (old, new) in enumerate(pairs) if old != new), None)
+def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, budget: int) -> list[str]:
+    """Whether as many turns are missing from a view as it says, and none that the budget has room for.
+
+    Args:
+        appended: The log by message id.
+        history: The view.
+        budget: Tokens that a view may have.
+    """
+    shown = {message.id for message in history.messages}
+    # Tool messages apart: one that answers no call is left out of a view that has its turn.
+    missing = [one.type for id_, one in appended.items() if id_ not in shown and not isinstance(one, ToolMessage)]
+    turns = max(missing.count("human"), 1) if missing else 0
+    told = history.report.left_out_turns
+    problems = [] if turns == told else [f"it says that {told} turns are left out, but {turns} are"]
+    if turns and history.report.tokens_before <= budget:
+        problems.append(f"{turns} turns are left out, though the whole log fits in the budget")
+    return problems
 
 
-def is_explained(before: History, now: History) -> bool:
-    """Whether a view may begin otherwise than the one before: budget, late result, or a new placeholder."""
-    kinds = ("left_out_turns", "placeholders", "moved", "missing_results")
-    return any(getattr(before.report, kind) != getattr(now.report, kind) for kind in kinds)
+def is_beginning(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether one list begins with another."""
+    return list(now[: len(before)]) == list(before)
+
+
+def unexplained_change(before: History, now: History) -> int | None:
+    """Where a view stops being the beginning of the next one for no reason that is allowed; None if nowhere.
+
+    Allowed are a cut by the budget, a result that came late, and for each message once the placeholder that replaces
+    a large part of it when its turn is finished.
+    """
+    old, new = before.report, now.report
+    if new.left_out_turns > old.left_out_turns or new.moved != old.moved:
+        return None
+    if set(old.missing_results) - set(new.missing_results):
+        return None
+    fresh = set(new.placeholders) - set(old.placeholders)
+    for place, (one, other) in enumerate(zip_longest(before.messages, now.messages[: len(before.messages)])):
+        if other is None or (fingerprint(one) != fingerprint(other) and other.id not in fresh):
+            return place
+    return None
 
 
 def _is_kept(key: str, value: Any, message: BaseMessage) -> bool:
@@ -142,6 +172,13 @@ def _changes(wanted: BaseMessage, found: BaseMessage) -> list[str]:
     return [f"message {wanted.id} ({wanted.type}) changed: {', '.join(fields) or 'its class or the type of a value'}"]
 
 
+def _large_parts(message: BaseMessage) -> list[Any]:
+    """Parts besides content and artifact that are too large for the view of a finished turn."""
+    calls = [call["args"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    parts = [*calls, *message.additional_kwargs.values(), *message.response_metadata.values()]
+    return [part for part in parts if len(part if isinstance(part, str) else Codec().encode(part)) >= PART_MINIMUM]
+
+
 def _lost_of_content(content: Any, texts: list[str]) -> int:
     """A list may come whole, or block by block where a block is large."""
     lost = _lost_of_value(content, texts)
@@ -165,7 +202,10 @@ def _lost_of_value(value: Any, texts: list[str]) -> int:
 
 
 def _lost(wanted: str, found: str) -> int:
-    return 0 if wanted == found else max(1, len(wanted) - len(commonprefix([wanted, found])))
+    if wanted == found:
+        return 0
+    differs = next((place for place, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), len(found))
+    return max(1, len(wanted) - differs)
 
 
 def _stands_for(text: str, value: Any) -> bool:
@@ -175,7 +215,3 @@ def _stands_for(text: str, value: Any) -> bool:
         return _same(Codec().decode(text), value)
     except ValueError:
         return False  # some other passage of the message
-
-
-def _arguments(call: Mapping[str, Any]) -> Any:
-    return call["args"]

@@ -50,9 +50,9 @@ def write_json(document: Mapping[str, Any]) -> None:
 
 
 def plain(text: str) -> str:
-    """A text on one line, without what could steer a terminal or what it can not show.
+    r"""A text on one line, without what could steer a terminal or what it can not show.
 
-    >>> plain("a\\x1b[31m\\nb")
+    >>> plain("a\x1b[31m\nb")
     'a [31m b'
     """
     return "".join(character if character.isprintable() else " " for character in text)

@@ -80,7 +80,9 @@ async def read_back(tool: BaseTool, message_id: str) -> ReadBack:
         found.characters = max(found.characters, len(page.text))
         passages, cursor = cut_page(page.text)
         if cursor != page.artifact.next_cursor:
-            found.problems.append(f"page {found.pages} ends with the cursor {cursor!r}, not {page.artifact.next_cursor!r}")
+            found.problems.append(
+                f"page {found.pages} ends with the cursor {cursor!r}, not {page.artifact.next_cursor!r}"
+            )
         _take_sources(found, passages[: len(page.artifact.sources)], page.artifact)
         for passage in passages[len(page.artifact.sources) :]:
             _take(found, passage)
@@ -91,9 +93,9 @@ async def read_back(tool: BaseTool, message_id: str) -> ReadBack:
 
 
 def cut_page(text: str) -> tuple[list[CutPassage], str | None]:
-    """The passages of a page, and the cursor that it ends with.
+    r"""The passages of a page, and the cursor that it ends with.
 
-    >>> cut_page('search, characters 0-3 of 9\\nabc\\nMore: cursor="m3@3"')
+    >>> cut_page('search, characters 0-3 of 9\nabc\nMore: cursor="m3@3"')
     ([CutPassage(label='search', start=0, length=9, text='abc')], 'm3@3')
 
     Raises:

@@ -11,8 +11,9 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from convstore.exceptions import InvalidInputError
 
@@ -20,6 +21,8 @@ __all__ = ["BadLine", "Recording", "Turn", "check_readable", "count_lines", "rea
 
 Turn: TypeAlias = list[Any]
 """Messages as the file has them; the first is the human message, unless the turn is what precedes them all."""
+
+_File: TypeAlias = gzip.GzipFile | BufferedReader
 
 _GZIP = b"\x1f\x8b"
 
@@ -66,13 +69,13 @@ def read_recordings(path: Path) -> Iterator[Recording | BadLine]:
             yield line if isinstance(line, BadLine) else _recording(number, line)
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> _File:
     with path.open("rb") as file:
         is_gzip = file.read(len(_GZIP)) == _GZIP
     return gzip.open(path, "rb") if is_gzip else path.open("rb")
 
 
-def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | BadLine]]:
+def _lines(file: _File) -> Iterator[tuple[int, bytes | BadLine]]:
     """Lines with their numbers from 1, empty ones apart; where reading fails, that is the last one."""
     number = 0
     try:

@@ -19,6 +19,12 @@ from convstore.cli.output import compact, percent, plain
 __all__ = ["FileReport", "Problem", "as_json", "print_report"]
 
 _SHOWN_PROBLEMS = 20
+_LEGEND = """
+tokens: over all loads, the whole log and what the view has of it
+tool context: what views save of the results of earlier turns
+stable: views that the view of the next turn begins with
+ms: median and 95th percentile
+"""
 _ENDINGS = (".gz", ".jsonl")
 
 
@@ -103,11 +109,7 @@ def as_json(report: FileReport) -> dict[str, Any]:
 def print_report(console: Console, reports: Sequence[FileReport]) -> None:
     """The table of all files and the first problems, readable at 80 columns."""
     console.print(_table(reports))
-    console.print(
-        "tokens: over all loads, the whole log and the view; tool context: what views save of earlier results;\n"
-        "stable: views that the next one begins with; ms: median/95th percentile.",
-        style="dim",
-    )
+    console.print(_LEGEND, style="dim")
     problems = [problem for report in reports for problem in report.problems]
     if not problems:
         console.print("Nothing lost, changed or unreachable; every view is valid.", style="green")

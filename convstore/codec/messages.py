@@ -220,10 +220,14 @@ def _is_default(value: Any, is_container: bool, default: Any) -> bool:
 
 def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
     class_ = _CLASSES[name]
-    values = {**_DEFAULTS[name], **{key: make() for key, make in _EMPTY[name].items() if key not in fields}}
-    extra = {}
-    for key, value in fields.items():
-        (values if key in values else extra)[key] = value
+    defaults = _DEFAULTS[name]
+    values = {**defaults, **fields}
+    for key, make in _EMPTY[name].items():
+        if key not in fields:
+            values[key] = make()
+    extra: dict[str, Any] = {}
+    if len(values) > len(defaults):
+        extra = {key: values.pop(key) for key in fields if key not in defaults}
     message = class_.__new__(class_)
     # pydantic's own way to restore a model without validation, as its pickling does.
     message.__setstate__(

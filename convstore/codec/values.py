@@ -78,6 +78,8 @@ class Codec:
     def __init__(self) -> None:
         self._by_type: dict[type, Kind] = dict(_STANDARD)
         self._by_name: dict[str, Kind] = {kind.name: kind for kind in _STANDARD.values()}
+        # By far the most texts are one line without a payload; making a decoder costs as much as using it.
+        self._one_line = json.JSONDecoder(object_hook=lambda node: self._untag(node, {}, None))
 
     def register(self, type_: type, kind: Kind) -> None:
         """Teach the codec a type; afterwards values of exactly this type come back equal.
@@ -121,21 +123,22 @@ class Codec:
         Raises:
             ValueError: The text is not what `encode` writes.
         """
-        lines: dict[int, Any] = {}
-
-        def tagged(node: dict[str, Any]) -> Any:
-            return self._load(node, lines, fetch) if "$" in node else node
-
         try:
-            texts = text.split("\n") if "\n" in text else [text]
+            if "\n" not in text and fetch is None:
+                return self._one_line.decode(text)
+            lines: dict[int, Any] = {}
+            reader = json.JSONDecoder(object_hook=lambda node: self._untag(node, lines, fetch))
             # A line refers only to later ones, so they are read from the last to the first.
-            for number in range(len(texts) - 1, -1, -1):
-                lines[number] = json.loads(texts[number], object_hook=tagged)
+            for number, line in reversed(list(enumerate(text.split("\n")))):
+                lines[number] = reader.decode(line)
             return lines[0]
         except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"not a value written by this codec: {error!r}") from error
 
-    def _load(self, node: dict[str, Any], lines: dict[int, Any], fetch: Callable[[int, int], str] | None) -> Any:
+    def _untag(self, node: dict[str, Any], lines: dict[int, Any], fetch: Callable[[int, int], str] | None) -> Any:
+        """The value that a dict of the text stands for; called for the innermost dicts first."""
+        if "$" not in node:
+            return node
         name, plain = node["$"]
         if name == "line":
             return lines[plain]

@@ -1,0 +1,201 @@
+"""The commands: what can be asked of ``convstore`` on a command line, with its options and help.
+
+Talks to people; each command hands its work to a module of its own, and errors to ``output``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from convstore.cli.demo import demo_as_json, print_demo, run_demo
+from convstore.cli.migrations import migrate, outcome_as_json, print_outcome
+from convstore.cli.output import run, safe_address, screen, write_json
+from convstore.cli.recordings import check_readable, count_lines
+from convstore.cli.replay import Replay
+from convstore.cli.report import FileReport, as_json, print_report
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="convstore",
+    help="The conversation store for agent backends on MongoDB, from the command line.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+_DEMO = """Show what convstore does with a conversation about two questions.
+
+\b
+A small retrieval agent is asked two questions and finds ten passages for each.
+You see what is stored, what the model gets at the third question, how it reads
+an old result back, and what that saves. Works in memory, without a server;
+what it writes to a server it removes again.
+
+\b
+Examples:
+  convstore demo
+  convstore demo --uri mongodb://localhost:27017/app
+  convstore demo --json | jq .tokens
+"""
+
+_REPLAY = """Replay recorded conversations and check that nothing is lost.
+
+\b
+FILE holds one conversation a line: {"id": …, "messages": [OpenAI messages]},
+as plain JSON lines or gzip. A tool message may carry "sources", a list of what
+was retrieved. Each conversation is appended turn by turn, and loaded before
+each turn as an agent would; a closing question is asked at its end. Then:
+
+\b
+  - the log must equal the file, message by message;
+  - every view must be one that any provider accepts (calls and results);
+  - every tool result must come back through the retrieval tool, to its end;
+  - each view must begin with the view of the turn before (prompt caches),
+    unless the token budget cut it.
+
+\b
+Exit code 1 if anything is lost, changed or unreachable, or a view is invalid.
+Conversations get a user_id of their own and are deleted at the end. Times are
+those of a caller among --jobs others; for those of a single one use --jobs 1.
+
+\b
+Examples:
+  convstore replay chats.jsonl
+  convstore replay --uri mongodb://localhost:27017/app data/*.jsonl.gz
+  convstore replay --limit 20 --json chats.jsonl.gz > figures.json
+"""
+
+_MIGRATE = """Bring a database to the shape that this convstore expects.
+
+\b
+Shows which migrations were applied and runs those that are pending, one
+process at a time. Safe to run twice: the second run changes nothing. The same
+as `await store.setup()`, for a deployment that does it ahead.
+
+\b
+Examples:
+  convstore migrate --uri mongodb://localhost:27017/app --dry-run
+  convstore migrate --uri mongodb://localhost:27017/app
+  convstore migrate --uri mongodb://… --scope-key user_id --scope-key course_id
+"""
+
+_Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database, or memory:// for none.", show_default=True)]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"convstore {_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _convstore(
+    *,
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+@app.command("demo", help=_DEMO)
+def _demo(*, uri: _Uri = "memory://", as_document: _Json = False) -> None:
+    demo = run(run_demo(uri))
+    if as_document:
+        write_json(demo_as_json(demo))
+    else:
+        print_demo(screen(), demo)
+
+
+@app.command("replay", help=_REPLAY)
+def _replay(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON lines, plain or gzip.")],
+    *,
+    uri: _Uri = "memory://",
+    jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
+    limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each file; all if not given.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the conversations in the database.")] = False,
+    as_document: _Json = False,
+) -> None:
+    user_id = Replay.new_user_id()
+    reports = run(_replayed(files, limit, quiet=as_document, uri=uri, jobs=jobs, keep=keep, user_id=user_id))
+    problems = [problem for report in reports for problem in report.problems]
+    if as_document:
+        write_json(_document(uri, user_id, reports))
+    else:
+        print_report(screen(), reports)
+        if keep:
+            typer.echo(f"The conversations stay in the database, with user_id {user_id!r}.")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("migrate", help=_MIGRATE)
+def _migrate(
+    *,
+    uri: Annotated[str, typer.Option("--uri", help="mongodb://host/database.", envvar="CONVSTORE_URI")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
+    scope_key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="A scope key of your store; once for each, in order.")
+    ] = None,
+    collection_prefix: Annotated[str, typer.Option(help="The collection_prefix of your store.")] = "",
+    as_document: _Json = False,
+) -> None:
+    keys = scope_key or ["user_id", "thread_id"]
+    outcome = run(migrate(uri, scope_keys=keys, prefix=collection_prefix, dry_run=dry_run))
+    if as_document:
+        write_json({"database": safe_address(uri), "dry_run": dry_run, **outcome_as_json(outcome)})
+    else:
+        print_outcome(screen(), outcome)
+
+
+async def _replayed(files: list[Path], limit: int | None, *, quiet: bool, **options: Any) -> list[FileReport]:
+    for path in files:
+        check_readable(path)
+    with _progress(files, limit, quiet=quiet) as advance:
+        return await Replay(limit=limit, on_conversation=advance, **options).files(files)
+
+
+@contextmanager
+def _progress(files: list[Path], limit: int | None, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, if a person looks at it."""
+    console = screen(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        total = sum(min(count_lines(path), limit or sys.maxsize) for path in files)
+        task = progress.add_task("conversations", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, Any]:
+    problems = [asdict(problem) for report in reports for problem in report.problems]
+    return {
+        "version": _version(),
+        "database": safe_address(uri),
+        "user_id": user_id,
+        "ok": not problems,
+        "files": [as_json(report) for report in reports],
+        "errors": problems,
+    }
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("convstore")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,25 @@
+"""Opens the stores that commands work on.
+
+Talks to ``demo`` and ``replay``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from convstore.store import ConversationStore
+
+__all__ = ["opened"]
+
+
+@asynccontextmanager
+async def opened(uri: str) -> AsyncIterator[ConversationStore]:
+    """A store that is set up, closed at the end.
+
+    Raises:
+        ConvstoreError: The address can not be used, or the server does not answer.
+    """
+    async with await ConversationStore.connect(uri) as store:
+        await store.setup()
+        yield store

@@ -1,0 +1,81 @@
+"""The examples run as they are, in memory and on a real server, and show what they are said to show."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pymongo import MongoClient
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def server_address(server_uri: str, database_name: str) -> Iterator[str]:
+    """The address of an empty database on a real server, which must hold no message at the end."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    yield urlsplit(server_uri)._replace(path=f"/{name}").geturl()
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        assert client[name].list_collection_names()
+        assert client[name]["log"].count_documents({}) == 0
+        client.drop_database(name)
+
+
+@pytest.fixture(params=["memory", "server"])
+def address(request) -> str:
+    """Where an example runs."""
+    return "memory://" if request.param == "memory" else request.getfixturevalue("server_address")
+
+
+def run_example(name: str, *arguments: str, **variables: str) -> str:
+    """What an example prints; it must end well and have nothing to complain about."""
+    # The path makes a checkout that is not installed work too.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables}
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False)  # noqa: S603 - our own code
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def test_every_example_is_run_here():
+    """A new example gets a test."""
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"agent_loop.py", "quickstart.py"}
+
+
+def test_the_quickstart_shows_stub_and_read_back(address):
+    """The next turn's view has the stub, a smaller size, and the tool gives the passages back with their numbers."""
+    shown = run_example("quickstart.py", address)
+    assert "Stored messages 1-4, sources (1, 3)." in shown
+    assert '"tool_message_id": "result-1", "source_ids": "1-3"}' in shown
+    sizes = re.search(r"(\d+) tokens instead of (\d+)\.", shown)
+    assert sizes
+    assert int(sizes[1]) < int(sizes[2])
+    assert "[2] Who leads (https://example.org/orcas/families), characters 0-160 of 160\nA family is led" in shown
+    assert shown.endswith("Equal to what was appended: True\n")
+
+
+def test_the_agent_reads_an_old_source_back_and_cites_it(address):
+    """In the third turn the model asks for the result of the first by the id in its stub, and cites its source."""
+    shown = run_example("agent_loop.py", address)
+    first, second, third = shown.split("\nHuman: ")[1:]
+    assert "Model calls search" in first
+    assert "new source ids: (1, 3)" in first
+    assert "old results as stubs: 1]" in second
+    assert "new source ids: (4, 6)" in second
+    assert "Model calls retrieve_previous_sources" in third
+    assert "new source ids: None" in third
+    assert "Model: The time that the bee shakes: about one second stands for one kilometre [1]." in third
+    assert "The log keeps 13 messages" in third
+
+
+def test_the_address_may_come_from_the_environment(server_address):
+    """MONGODB_URI does what the argument does."""
+    assert "Equal to what was appended: True" in run_example("quickstart.py", MONGODB_URI=server_address)

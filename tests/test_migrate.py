@@ -1,0 +1,304 @@
+"""Migrations: what they leave behind, however often and by however many they are run."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from mongomock_motor import AsyncMongoMockClient
+from pymongo import AsyncMongoClient, MongoClient
+
+from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError, migrate
+from convstore.migrate import Migration, Migrator, Target, discover
+from convstore.schema import HEADS, LOG, LOG_INDEXES, MIGRATIONS, Index, head_indexes
+
+ROOT = Path(__file__).parent.parent
+KEYS = ("user_id", "course_id")
+SET_UP_ON_COMMAND = """
+import asyncio, sys
+from pymongo import AsyncMongoClient
+from convstore import ConversationStore
+
+async def main(uri, name):
+    async with AsyncMongoClient(uri) as client:
+        store = ConversationStore(client[name], scope_keys=("user_id", "course_id"))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        await store.setup()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+NewStore = Callable[..., ConversationStore]
+
+
+@pytest.fixture
+async def server_database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+    """An empty database on a real server."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    yield pymongo_client[name]
+    await pymongo_client.drop_database(name)
+
+
+@pytest.fixture(params=["server", "memory"])
+async def database(request, server_database: Any) -> Any:
+    """An empty database, on a real server and in memory."""
+    return server_database if request.param == "server" else AsyncMongoMockClient()["app"]
+
+
+@pytest.fixture
+def new_store(database: Any) -> NewStore:
+    """Makes stores on the empty database."""
+    return lambda **options: ConversationStore(database, **{"scope_keys": KEYS, **options})
+
+
+async def applied(database: Any) -> list[str]:
+    """Ids of everything that the runner keeps: applied migrations, and a lease if there is one."""
+    return [document["_id"] for document in await database[MIGRATIONS].find({}).sort("_id", 1).to_list(None)]
+
+
+async def indexes_of(database: Any, collection: str) -> dict[str, tuple[Any, ...]]:
+    """Keys, uniqueness and filter of each index, that of ``_id`` apart."""
+    found = await database[collection].index_information()
+    return {
+        name: (tuple(tuple(key) for key in index["key"]), index.get("unique", False), filter_of(index))
+        for name, index in found.items()
+        if name != "_id_"
+    }
+
+
+def filter_of(index: dict[str, Any]) -> dict[str, Any] | None:
+    """The partial filter of an index as a plain dict."""
+    found = index.get("partialFilterExpression")
+    return {key: dict(value) for key, value in found.items()} if found else None
+
+
+def expected(index: Index) -> tuple[Any, ...]:
+    """What a server says of an index of the schema."""
+    return index.keys, index.unique, {index.present: {"$exists": True}} if index.present else None
+
+
+async def snapshot(database: Any) -> dict[str, Any]:
+    """Collections, their indexes and their documents."""
+    names = await database.list_collection_names()
+    return {
+        name: (await indexes_of(database, name), await database[name].find({}).sort("_id", 1).to_list(None))
+        for name in sorted(names)
+    }
+
+
+def test_files_are_numbered_without_gaps():
+    """Every migration has a number of its own and one sentence that says what it does."""
+    found = discover()
+    assert [migration.name[:4] for migration in found] == [f"{number:04d}" for number in range(1, len(found) + 1)]
+    assert [migration.name for migration in found if not migration.summary.endswith(".")] == []
+
+
+async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_database):
+    """Names, keys, uniqueness and filters; nothing more."""
+    await ConversationStore(server_database, scope_keys=KEYS).setup()
+    assert sorted(await server_database.list_collection_names()) == sorted([HEADS, LOG, MIGRATIONS])
+    assert await indexes_of(server_database, LOG) == {index.name: expected(index) for index in LOG_INDEXES}
+    assert await indexes_of(server_database, HEADS) == {index.name: expected(index) for index in head_indexes(KEYS)}
+
+
+async def test_a_fresh_server_compresses_with_zstd(server_database):
+    """Both collections are made with the better compressor, whatever the server's default is."""
+    await ConversationStore(server_database, scope_keys=KEYS).setup()
+    for name in (LOG, HEADS):
+        stats = await server_database.command("collStats", name)
+        assert "block_compressor=zstd" in stats["wiredTiger"]["creationString"]
+
+
+async def test_a_fresh_log_is_clustered(server_database):
+    """The log lies in the order of its ids where the server can do that."""
+    await ConversationStore(server_database, scope_keys=KEYS).setup()
+    options = {name: await server_database[name].options() for name in (LOG, HEADS)}
+    version = (await server_database.command("buildInfo"))["versionArray"]
+    assert ("clusteredIndex" in options[LOG]) == (tuple(version[:2]) >= (5, 3))
+    assert "clusteredIndex" not in options[HEADS]
+
+
+async def test_in_memory_only_plain_indexes_are_made(new_store):
+    """The in-memory driver would take a unique partial index for a unique one, so it gets none."""
+    database = AsyncMongoMockClient()["app"]
+    await ConversationStore(database, scope_keys=KEYS).setup()
+    plain = {index.name for index in LOG_INDEXES if not index.unique}
+    assert set(await indexes_of(database, LOG)) == plain
+    assert set(await indexes_of(database, HEADS)) == {index.name for index in head_indexes(KEYS)}
+
+
+async def test_a_prefix_stands_before_every_name(new_store, database):
+    """Nothing is made beside the collections that carry it, and stores with other prefixes are not set up by it."""
+    await new_store(collection_prefix="chat_").setup()
+    assert {name[:5] for name in await database.list_collection_names()} == {"chat_"}
+    with pytest.raises(NotSetUpError):
+        await new_store().list_conversations()
+
+
+async def test_running_twice_changes_nothing(new_store, database):
+    """The second run finds all done, by the same store and by a new one."""
+    store = new_store()
+    await store.setup()
+    before = await snapshot(database)
+    await store.setup()
+    await new_store().setup()
+    assert await snapshot(database) == before
+    assert await applied(database) == [migration.name for migration in discover()]
+
+
+async def test_data_outlives_a_second_run(new_store):
+    """Setting up a database that is in use loses nothing."""
+    store = new_store()
+    await store.setup()
+    await store.conversation(user_id="ada", course_id="ml").append(HumanMessage("hi", id="m1"))
+    again = new_store()
+    await again.setup()
+    assert [m.id async for m in again.conversation(user_id="ada", course_id="ml").messages()] == ["m1"]
+
+
+async def test_other_scope_keys_get_their_indexes(new_store, database):
+    """A store with keys of its own adds what listing by them needs; nothing has to be migrated for that."""
+    await new_store().setup()
+    await new_store(scope_keys=("team",)).setup()
+    names = {index.name for keys in (KEYS, ("team",)) for index in head_indexes(keys)}
+    assert set(await indexes_of(database, HEADS)) == names
+
+
+async def test_two_stores_at_once_leave_one_record(new_store, database):
+    """One of them works, the other waits; both are set up afterwards and no lease stays."""
+    stores = [new_store() for _ in range(2)]
+    await asyncio.gather(*(store.setup() for store in stores))
+    assert await applied(database) == [migration.name for migration in discover()]
+    for store in stores:
+        assert (await store.list_conversations()).conversations == []
+
+
+def test_two_processes_at_once_leave_one_record(server_uri, database_name):
+    """Two deployments that start together do what one would do."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    command = [sys.executable, "-c", SET_UP_ON_COMMAND, server_uri, name]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    runners = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(2)]  # noqa: S603 - our own code
+    assert [runner.stdout.readline() for runner in runners if runner.stdout] == ["ready\n"] * 2
+    for runner in runners:
+        assert runner.stdin
+        runner.stdin.write("go\n")
+        runner.stdin.flush()
+    told = [runner.communicate(timeout=60)[0] for runner in runners]
+    assert ([runner.returncode for runner in runners], told) == ([0, 0], ["", ""])
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        names = [document["_id"] for document in client[name][MIGRATIONS].find({})]
+        client.drop_database(name)
+    assert names == [migration.name for migration in discover()]
+
+
+@pytest.mark.parametrize("run", ["setup", "list_conversations"])
+async def test_a_newer_database_is_refused(new_store, database, run):
+    """A migration that this version does not know is an error that names it, and nothing is changed."""
+    await new_store().setup()
+    await database[MIGRATIONS].insert_one({"_id": "9999_later"})
+    before = await snapshot(database)
+    with pytest.raises(SchemaVersionError, match=r"9999_later.*upgrade"):
+        await getattr(new_store(scope_keys=("team",)), run)()
+    assert await snapshot(database) == before
+
+
+async def test_the_lease_of_a_dead_runner_ends(new_store, database):
+    """A lease that ran out is taken over at once and given back."""
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "dead", "until": past})
+    await new_store().setup()
+    assert await applied(database) == [migration.name for migration in discover()]
+
+
+async def test_a_live_lease_is_respected(new_store, database, monkeypatch):
+    """While another runner works nothing is made; who has waited long enough is told so, and its lease stays."""
+    monkeypatch.setattr(migrate, "_WAIT_SECONDS", 0.01)
+    until = datetime.now(UTC) + timedelta(seconds=60)
+    await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "alive", "until": until})
+    with pytest.raises(StoreUnavailableError, match="another process"):
+        await new_store().setup()
+    assert await database.list_collection_names() == [MIGRATIONS]
+    assert await applied(database) == ["lease"]
+
+
+async def test_waiting_ends_with_the_other_runner(new_store, database, monkeypatch):
+    """The one that waits goes on as soon as the lease is given back."""
+    until = datetime.now(UTC) + timedelta(seconds=60)
+    await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "alive", "until": until})
+    take, answers = Migrator._try_lease, []
+
+    async def the_other_ends(self: Migrator, owner: str) -> bool:
+        answers.append(await take(self, owner))
+        await database[MIGRATIONS].delete_one({"_id": "lease", "owner": "alive"})
+        return answers[-1]
+
+    monkeypatch.setattr(Migrator, "_try_lease", the_other_ends)
+    await new_store().setup()
+    assert answers == [False, True]
+    assert await applied(database) == [migration.name for migration in discover()]
+
+
+async def test_a_step_that_failed_is_run_again(new_store, database, monkeypatch):
+    """What it had done stays and is made sure of; it counts as applied only when it went through."""
+    [first, *_] = discover()
+
+    async def half(target: Target) -> None:
+        await target.ensure_log()
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(migrate, "discover", lambda: (Migration(first.name, first.summary, half),))
+    with pytest.raises(RuntimeError, match="killed"):
+        await new_store().setup()
+    assert await applied(database) == []
+    monkeypatch.undo()
+    await new_store().setup()
+    assert await applied(database) == [migration.name for migration in discover()]
+    assert set(await database.list_collection_names()) == {HEADS, LOG, MIGRATIONS}
+
+
+async def test_only_what_is_pending_is_run(new_store, database, monkeypatch):
+    """A later version runs its new steps on a database of an earlier one, in order, and keeps the records."""
+    await new_store().setup()
+    ran: list[str] = []
+
+    def step(name: str) -> Migration:
+        async def up(_target: Target) -> None:
+            ran.append(name)
+
+        return Migration(name, "A later step.", up)
+
+    later = [step("9001_next"), step("9002_last")]
+    known = (*discover(), *later)
+    monkeypatch.setattr(migrate, "discover", lambda: known)
+    await new_store().setup()
+    assert ran == ["9001_next", "9002_last"]
+    assert await applied(database) == [migration.name for migration in known]
+
+
+USES = {
+    "append": lambda store: store.conversation(user_id="a", course_id="b").append(HumanMessage("hi")),
+    "load_history": lambda store: store.conversation(user_id="a", course_id="b").load_history(),
+    "get_tool_messages": lambda store: store.conversation(user_id="a", course_id="b").get_tool_messages(["m"]),
+    "info": lambda store: store.conversation(user_id="a", course_id="b").info(),
+    "update": lambda store: store.conversation(user_id="a", course_id="b").update(title="t"),
+    "delete": lambda store: store.conversation(user_id="a", course_id="b").delete(),
+    "list_conversations": lambda store: store.list_conversations(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_nothing_works_before_setup(new_store, database, use):
+    """Each call says what to do, and makes no collection by accident."""
+    with pytest.raises(NotSetUpError, match=r"setup\(\)"):
+        await USES[use](new_store())
+    assert await database.list_collection_names() == []

@@ -1,0 +1,122 @@
+"""Names that users see: ``__all__`` tells them all and no more, and each of them is explained."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import importlib
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import convstore
+from convstore import exceptions
+
+PACKAGE = Path(__file__).parent.parent / "convstore"
+RUNS_WHEN_IMPORTED = {"convstore.__main__"}
+
+
+@cache
+def modules() -> dict[str, ModuleType]:
+    """All modules of the package that can be imported without running something."""
+    parts = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))]
+    names = [".".join(part for part in found if part != "__init__") for found in parts]
+    return {name: importlib.import_module(name) for name in names if name not in RUNS_WHEN_IMPORTED}
+
+
+def order(name: str) -> tuple[int, str]:
+    """The order that ruff keeps: constants, classes, then the rest, each by name."""
+    return 0 if name.isupper() else 1 if name[0].isupper() else 2, name
+
+
+def names_in(statement: ast.stmt) -> set[str]:
+    """Names that a statement defines."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Assign(targets=targets):
+            return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+    return set()
+
+
+def defined_in(module: ModuleType) -> set[str]:
+    """Public names that a module defines."""
+    body = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body
+    return {name for statement in body for name in names_in(statement) if not name.startswith("_")}
+
+
+def parts_of(thing: object) -> dict[str, object]:
+    """What of a public object is to be explained: itself, and the public methods and properties of a class."""
+    kinds = (property, classmethod, staticmethod)
+    own = vars(thing) if inspect.isclass(thing) else {}
+    public = {name: value for name, value in own.items() if not name.startswith("_")}
+    return {"": thing} | {name: v for name, v in public.items() if inspect.isfunction(v) or isinstance(v, kinds)}
+
+
+def drawn_tree(text: str) -> dict[str, str | None]:
+    """Each error of the drawing with the one that it hangs on."""
+    parents: dict[str, str | None] = {}
+    branch: list[str] = []
+    for line in text.splitlines():
+        if found := re.match(r"    ((?:│   |    |├── |└── )*)(\w+Error)\b", line):
+            depth = len(found[1]) // 4
+            branch[depth:] = [found[2]]
+            parents[found[2]] = branch[depth - 1] if depth else None
+    return parents
+
+
+def test_all_is_sorted():
+    """``__all__`` of every module is in order."""
+    assert {name: m.__all__ for name, m in modules().items() if m.__all__ != sorted(m.__all__, key=order)} == {}
+
+
+def test_all_is_complete():
+    """``__all__`` has every public name that a module defines; only a package may name what it takes from its parts."""
+    defined = {name: defined_in(module) for name, module in modules().items()}
+    named = {name: set(module.__all__) for name, module in modules().items()}
+    assert {name: missing for name in defined if (missing := defined[name] - named[name])} == {}
+    taken = {name: named[name] - defined[name] for name, module in modules().items() if not hasattr(module, "__path__")}
+    assert {name: others for name, others in taken.items() if others} == {}
+
+
+def test_the_package_shows_what_it_names():
+    """``dir(convstore)`` has what ``__all__`` has, its modules apart."""
+    shown = {name: value for name, value in vars(convstore).items() if not name.startswith("_")}
+    features = (ModuleType, __future__._Feature)
+    assert {name for name, value in shown.items() if not isinstance(value, features)} == set(convstore.__all__)
+
+
+def test_every_public_object_is_explained():
+    """Functions and classes have a docstring, and so have the public methods and properties of classes."""
+    public = [(module, name, getattr(module, name)) for module in modules().values() for name in module.__all__]
+    missing = [
+        f"{module.__name__}.{name}.{part}".rstrip(".")
+        for module, name, thing in public
+        if inspect.isclass(thing) or inspect.isfunction(thing)
+        for part, member in parts_of(thing).items()
+        if not (getattr(member, "__doc__", None) or "").strip()
+    ]
+    assert missing == []
+
+
+def test_every_module_says_what_it_is_for():
+    """Its docstring opens with a sentence."""
+    assert [name for name, module in modules().items() if not re.match(r"[^.]{10,}[.:]", module.__doc__ or "")] == []
+
+
+def test_every_error_is_drawn_and_exported():
+    """The tree in the docstring of `convstore.exceptions` is the tree of its classes, and users can import each."""
+    bases = {name: getattr(exceptions, name).__bases__[0].__name__ for name in exceptions.__all__}
+    assert drawn_tree(str(exceptions.__doc__)) == {**bases, "ConvstoreError": None}
+    assert set(exceptions.__all__) <= set(convstore.__all__)
+
+
+def test_builtin_bases_are_drawn():
+    """Where an error is also a built-in one, the tree says so."""
+    drawn = dict(re.findall(r"(\w+Error) \((\w+)\)", str(exceptions.__doc__)))
+    bases = {name: getattr(exceptions, name).__bases__[1:] for name in exceptions.__all__}
+    assert drawn == {name: others[0].__name__ for name, others in bases.items() if others}
