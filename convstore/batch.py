@@ -6,6 +6,7 @@ Layer 1. `prepare` encodes, counts and compresses once; `compose` adds what depe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,10 +26,11 @@ from convstore.codec import (
     encode_message,
     fields_of,
     leave_out,
+    with_stub,
 )
 from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef, Totals
 from convstore.exceptions import SourceIdClashError, UnencodableError
-from convstore.pairing import calls_of
+from convstore.pairing import Call, calls_of
 from convstore.policy import HistoryPolicy
 from convstore.sources import FoundSources, find_sources, parse_json, write_ids
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
@@ -39,9 +41,10 @@ __all__ = ["Batch", "Chunk", "Composed", "Prepared", "Split", "compose", "is_hea
 _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
 _SHORT = 2_000
 """A result of so few characters may be shorter than its stub; whether it is shows only with its ids."""
-_MOST_OPEN_CALLS = 200
+_MOST_OPEN_CALLS, _MOST_LATE_CALLS = 200, 20
 _TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 _HEAVY = 200_000
+_NO_SOURCES = FoundSources()
 _USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
 
 
@@ -63,6 +66,7 @@ class Split:
     chunks: tuple[Chunk, ...]
 
     def ref(self, token: str) -> PayloadRef:
+        """Where the payload is once its chunks are written under a token."""
         size = sum(len(chunk.data) for chunk in self.chunks)
         return PayloadRef(token, self.chunks[0].number, self.ends, self.digest, size)
 
@@ -76,8 +80,8 @@ class Prepared:
     digest: bytes
     tokens: int
     whole: EncodedMessage | None
-    split: Split | None
-    found: FoundSources = FoundSources()
+    split: Split | None = None
+    found: FoundSources = _NO_SOURCES
     text: str = ""
     error: str | None = None
     wants_stub: bool = False
@@ -155,10 +159,10 @@ def compose(batch: Batch, after: Totals, *, at: datetime, token: str) -> Compose
     Raises:
         SourceIdClashError: Two sources of the batch came with one number.
     """
-    kept = batch.kept_source_ids
-    if clashes := sorted({number for number in kept if kept.count(number) > 1} if len(kept) < 2_000 else ()):
-        raise SourceIdClashError(clashes[0])
-    state = _Running(after, max([after.sources_through, *kept]), dict(after.calls))
+    kept = Counter(batch.kept_source_ids)
+    if clashes := [number for number, times in kept.items() if times > 1]:
+        raise SourceIdClashError(min(clashes))
+    state = _Running(after, max([after.sources_through, *kept]))
     made = [state.add(one, batch, token) for one in batch.prepared]
     entry = Entry(
         first=after.messages + 1,
@@ -188,21 +192,48 @@ def is_heavy(messages: Sequence[BaseMessage]) -> bool:
     return bool(todo) or budget <= 0
 
 
+class _OpenCalls:
+    """Calls without a result, by which a result without a name is named; answered in the order of `pairing`."""
+
+    def __init__(self, calls: Sequence[tuple[str, str]]) -> None:
+        self._tools: dict[str, list[str]] = {}
+        for id_, tool in calls:
+            self._tools.setdefault(id_, []).append(tool)
+
+    def begin_turn(self) -> None:
+        """Drop what is hardly ever answered any more."""
+        self._tools = dict(list(self._tools.items())[-_MOST_LATE_CALLS:])
+
+    def open(self, calls: Sequence[Call]) -> None:
+        for call in reversed(calls):
+            self._tools.setdefault(call.id, []).append(call.tool)
+
+    def answer(self, call_id: str) -> str:
+        """The tool of the call that a result answers, "" if there is none."""
+        tools = self._tools.get(call_id, [""])
+        tool = tools.pop()
+        if not tools:
+            self._tools.pop(call_id, None)
+        return tool
+
+    def newest(self) -> tuple[tuple[str, str], ...]:
+        calls = [(id_, tool) for id_, tools in self._tools.items() for tool in tools]
+        return tuple(calls[-_MOST_OPEN_CALLS:])
+
+
 class _Running:
     """What changes from message to message while an entry is composed."""
 
-    def __init__(self, after: Totals, sources_through: int, calls: dict[str, str]) -> None:
+    def __init__(self, after: Totals, sources_through: int) -> None:
         self.ordinal = after.messages
         self.sources_through = sources_through
-        self.calls = calls
+        self.calls = _OpenCalls(after.calls)
         self.turns = self.results = self.tokens = self.view_tokens = 0
 
-    def add(
-        self, one: Prepared, batch: Batch, token: str
-    ) -> tuple[EntryMessage, list[EntrySource], tuple[Chunk, ...]]:
+    def add(self, one: Prepared, batch: Batch, token: str) -> tuple[EntryMessage, list[EntrySource], tuple[Chunk, ...]]:
         self.ordinal += 1
         calls = calls_of(one.message)
-        tool = self._follow(one.message, [(call.id, call.tool) for call in calls])
+        tool = self._follow(one.message, calls)
         sources = self._number(one)
         ids = write_ids(source.id for source in sources)
         stub = _stub(one, tool, ids)
@@ -243,20 +274,21 @@ class _Running:
             view_tokens=after.view_tokens + self.view_tokens,
             sources_through=self.sources_through,
             usage=usage,
-            calls=tuple(self.calls.items())[-_MOST_OPEN_CALLS:],
+            calls=self.calls.newest(),
             updated_at=at,
         )
 
-    def _follow(self, message: BaseMessage, calls: list[tuple[str, str]]) -> str:
-        """Keep count of turns and open calls; gives the tool's name of a tool result."""
+    def _follow(self, message: BaseMessage, calls: Sequence[Call]) -> str:
+        """Keep count of turns, results and open calls; gives the tool's name of a tool result."""
         if message.type == "human":
             self.turns += 1
-            self.calls.clear()
-        self.calls.update(calls)
+            self.calls.begin_turn()
+        self.calls.open(calls)
         if not isinstance(message, ToolMessage):
             return ""
         self.results += 1
-        return message.name or self.calls.get(message.tool_call_id, "")
+        called = self.calls.answer(message.tool_call_id)
+        return message.name or called
 
     def _number(self, one: Prepared) -> list[EntrySource]:
         numbered = []
@@ -275,37 +307,36 @@ def _prepare(
 ) -> Prepared:
     fields = fields_of(message)
     canonical = codec.encode(fields, omitted=omitted)
-    tokens = count(counter, message)
-    known = {"message": message, "id": str(message.id), "digest": digest_of(canonical), "tokens": tokens}
-    if not isinstance(message, ToolMessage):
-        if len(canonical) < PART_MINIMUM:
-            return Prepared(**known, whole=EncodedMessage(canonical), split=None)
-        return Prepared(**known, **_large(canonical, encode_message(codec, fields, omitted=omitted), numbers))
+    # Encoded a second time, the same values are left out, from paths that begin at their part.
+    again: list[str] | None = None if omitted is None else []
+    one = Prepared(message, str(message.id), digest_of(canonical), count(counter, message), EncodedMessage(canonical))
+    if isinstance(message, ToolMessage):
+        one = _read_result(one, message)
+    if one.wants_stub:
+        in_artifact = one.found.rebuild is not None
+        encoded = encode_message(
+            codec,
+            fields,
+            items=one.found.items if in_artifact else (),
+            rebuild=one.found.rebuild,
+            split_result=True,
+            omitted=again,
+        )
+        return replace(one, whole=one.whole if len(canonical) < _SHORT else None, split=_split(encoded, numbers))
+    if len(canonical) >= PART_MINIMUM:
+        encoded = encode_message(codec, fields, omitted=again)
+        if encoded.payload:  # else it has only many small parts
+            return replace(one, whole=None, split=_split(encoded, numbers))
+    return one
+
+
+def _read_result(one: Prepared, message: ToolMessage) -> Prepared:
+    """What stubs and sources are made of."""
     text = text_of(message.content)
-    parsed = parse_json(text)
-    found = FoundSources() if message.name == RETRIEVAL_TOOL else find_sources(message, parsed)
-    known |= {"found": found, "text": text, "error": failure_in(message.status, text, parsed)}
-    if not found.items and tokens <= _STUB_MIN_TOKENS:
-        if len(canonical) < PART_MINIMUM:
-            return Prepared(**known, whole=EncodedMessage(canonical), split=None)
-        return Prepared(**known, **_large(canonical, encode_message(codec, fields, omitted=omitted), numbers))
-    encoded = encode_message(
-        codec,
-        fields,
-        items=found.items if found.rebuild else (),
-        rebuild=found.rebuild,
-        split_result=True,
-        omitted=omitted,
-    )
-    whole = EncodedMessage(canonical) if len(canonical) < _SHORT else None
-    return Prepared(**known, whole=whole, split=_split(encoded, numbers), wants_stub=True)
-
-
-def _large(canonical: str, encoded: EncodedMessage, numbers: Iterator[int]) -> dict[str, Any]:
-    """A large message: split if it has large parts, whole if it has only many small ones."""
-    if encoded.payload:
-        return {"whole": None, "split": _split(encoded, numbers)}
-    return {"whole": EncodedMessage(canonical), "split": None}
+    parsed = parse_json(text) if isinstance(message.content, str) else None  # the JSON of blocks is ours
+    found = _NO_SOURCES if message.name == RETRIEVAL_TOOL else find_sources(message, parsed)
+    wants_stub = bool(found.items) or one.tokens > _STUB_MIN_TOKENS
+    return replace(one, found=found, text=text, error=failure_in(message.status, text, parsed), wants_stub=wants_stub)
 
 
 def _split(encoded: EncodedMessage, numbers: Iterator[int]) -> Split:
@@ -332,14 +363,10 @@ def _stub(one: Prepared, tool: str, ids: str) -> str | None:
 
 
 def _view_tokens(one: Prepared, stub: str | None, split: Split | None, batch: Batch) -> int:
-    if stub is not None:
-        message = one.message
-        assert isinstance(message, ToolMessage)  # noqa: S101 - only results have stubs
-        short = ToolMessage(stub, tool_call_id=message.tool_call_id, name=message.name, id=one.id)
-        return count(batch.counter, short)
-    if split is not None:
-        return count(batch.counter, leave_out(decode_message(batch.codec, split.encoded.body)))
-    return one.tokens
+    if split is None:
+        return one.tokens
+    shown = decode_message(batch.codec, split.encoded.body)
+    return count(batch.counter, leave_out(shown) if stub is None else with_stub(shown, stub))
 
 
 def _with_places(sources: list[EntrySource], encoded: EncodedMessage) -> Iterator[tuple[EntrySource, Any]]:
@@ -351,4 +378,6 @@ def _usage(message: BaseMessage) -> list[tuple[str, int]]:
     usage = message.usage_metadata if isinstance(message, AIMessage) else None
     if not isinstance(usage, dict):
         return []
-    return [(key, usage[key]) for key in _USAGE_KEYS if type(usage.get(key)) is int]  # type: ignore[literal-required]
+    counts = ((key, usage.get(key)) for key in _USAGE_KEYS)
+    # MongoDB holds no larger sums; the message itself keeps what the model said.
+    return [(key, count) for key, count in counts if type(count) is int and count.bit_length() < 50]

@@ -93,7 +93,7 @@ class Totals:
         view_tokens: All messages as in the default view of finished turns.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the model's own counts.
-        calls: Calls of the turn in progress without a result: id to tool name.
+        calls: Calls without a result, id and tool name: those of the turn in progress and a few older ones.
         updated_at: When the entry was appended.
     """
 
@@ -122,7 +122,7 @@ class Entry:
 
     @property
     def number(self) -> int:
-        """Its place among the entries: 1, 2, 3 …"""
+        """Its place among the entries, from 1."""
         return self.totals.entries
 
     @property

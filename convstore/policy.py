@@ -62,7 +62,7 @@ class HistoryPolicy:
 def _names(names: Iterable[str]) -> frozenset[str]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidInputError(f"never_stub is a collection of tool names, not {names!r}")
-    found = frozenset(names)
+    found = list(names)
     if not all(isinstance(name, str) for name in found):
         raise InvalidInputError("never_stub holds tool names, each a str")
-    return found
+    return frozenset(found)

@@ -124,7 +124,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     }
     if not entry.messages:
         del document["messages"]  # the unique index covers documents that have message ids
-    if any(message.type == "tool" for message in entry.messages):
+    if _has_results(entry):
         document["results_at"] = entry.first
     return document
 
@@ -144,23 +144,39 @@ def source_documents(sources: Sequence[EntrySource]) -> list[dict[str, Any]]:
 
 
 def entry_from(document: Mapping[str, Any]) -> Entry:
-    """The entry that a document holds.
+    """The entry that a document holds; messages and sources may have been left out by a projection.
 
     Raises:
         CorruptDocumentError: It is not what `entry_document` writes.
     """
     try:
-        first = document["first"]
-        return Entry(
-            first=first,
-            at=utc(document["at"]),
-            messages=tuple(_message_from(one, first + place) for place, one in enumerate(document.get("messages", ()))),
-            totals=totals_from(document["totals"]),
-            sources=tuple(_source_from(one) for one in document.get("sources", ())),
-            size=document["size"],
-        )
+        return _entry_from(document)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+
+
+def _entry_from(document: Mapping[str, Any]) -> Entry:
+    first, count, totals = _number(document["first"]), _number(document["count"]), totals_from(document["totals"])
+    if document["_id"] != entry_id(_text(document["conversation"]), totals.entries):
+        raise ValueError("the key, the conversation and the number of the entry do not agree")
+    messages = _list(document.get("messages", ()))
+    if first + count - 1 != totals.messages or ("messages" in document and len(messages) != count):
+        raise ValueError("the number of messages does not agree with their ordinals")
+    entry = Entry(
+        first=first,
+        at=utc(document["at"]),
+        messages=tuple(_message_from(one, first + place) for place, one in enumerate(messages)),
+        totals=totals,
+        sources=tuple(_source_from(one) for one in _list(document.get("sources", ()))),
+        size=_number(document["size"]),
+    )
+    if messages and document.get("results_at") != (first if _has_results(entry) else None):
+        raise ValueError("the entry is not found by its results")
+    return entry
+
+
+def _has_results(entry: Entry) -> bool:
+    return any(message.type == "tool" for message in entry.messages)
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
@@ -182,16 +198,16 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 def totals_from(document: Mapping[str, Any]) -> Totals:
     """The totals that `totals_document` wrote."""
     return Totals(
-        entries=document["entries"],
-        messages=document["messages"],
-        turns=document["turns"],
-        results=document["results"],
-        tokens=document["tokens"],
-        view_tokens=document["view_tokens"],
-        sources_through=document["sources_through"],
-        usage=dict(document["usage"]),
-        calls=tuple((from_stored(id_), from_stored(tool)) for id_, tool in document["calls"]),
-        updated_at=utc(document["updated_at"]) if document["updated_at"] else None,
+        entries=_number(document["entries"]),
+        messages=_number(document["messages"]),
+        turns=_number(document["turns"]),
+        results=_number(document["results"]),
+        tokens=_number(document["tokens"]),
+        view_tokens=_number(document["view_tokens"]),
+        sources_through=_number(document["sources_through"]),
+        usage={key: _number(value, least=None) for key, value in document["usage"].items()},
+        calls=tuple((from_stored(id_), from_stored(tool)) for id_, tool in _list(document["calls"])),
+        updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
     )
 
 
@@ -215,20 +231,20 @@ def _message_document(message: EntryMessage) -> dict[str, Any]:
 
 
 def _message_from(document: Mapping[str, Any], ordinal: int) -> EntryMessage:
-    payload = document.get("payload")
+    payload, stub = document.get("payload"), document.get("stub")
     return EntryMessage(
         ordinal,
-        document["id"],
-        document["type"],
+        _text(document["id"]),
+        _text(document["type"]),
         from_stored(document["body"]),
-        document["digest"],
-        document["tokens"],
-        document["view_tokens"],
-        document.get("calls", 0),
+        _bytes(document["digest"]),
+        _number(document["tokens"]),
+        _number(document["view_tokens"]),
+        _number(document.get("calls", 0)),
         from_stored(document.get("tool", "")),
-        document.get("sources", ""),
-        document.get("stub"),
-        _payload_from(payload) if payload else None,
+        _text(document.get("sources", "")),
+        None if stub is None else _text(stub),
+        None if payload is None else _payload_from(payload),
     )
 
 
@@ -237,18 +253,23 @@ def _payload_document(ref: PayloadRef) -> dict[str, Any]:
 
 
 def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
-    ends = tuple(document["ends"])
-    return PayloadRef(document["token"], document["chunk"], ends, document["digest"], document["size"])
+    return PayloadRef(
+        _text(document["token"]),
+        _number(document["chunk"]),
+        tuple(_number(end) for end in _list(document["ends"], least=1)),
+        _bytes(document["digest"]),
+        _number(document["size"]),
+    )
 
 
 def _source_from(document: Mapping[str, Any]) -> EntrySource:
     place = document["place"]
     return EntrySource(
-        document["id"],
-        document["message"],
+        _number(document["id"]),
+        _text(document["message"]),
         from_stored(document["title"]),
         from_stored(document["url"]),
-        SourcePlace(*place) if place else None,
+        None if place is None else SourcePlace(*(_number(part) for part in _list(place))),
     )
 
 
@@ -262,9 +283,34 @@ def to_stored(text: str) -> str | bytes:
 
 
 def from_stored(stored: str | bytes) -> str:
-    return stored if isinstance(stored, str) else bytes(stored).decode("utf-8", "surrogatepass")
+    """The text that `to_stored` stored."""
+    return stored if isinstance(stored, str) else _bytes(stored).decode("utf-8", "surrogatepass")
 
 
 def utc(moment: datetime) -> datetime:
     """A moment as the driver gives it, which may have lost its zone."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _number(value: Any, *, least: int | None = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        raise TypeError(f"{value!r} in the place of a whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} in the place of a text")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{value!r} in the place of bytes")
+    return value
+
+
+def _list(value: Any, *, least: int = 0) -> Sequence[Any]:
+    if not isinstance(value, list | tuple) or len(value) < least:
+        raise TypeError(f"{value!r} in the place of a list")
+    return value

@@ -39,13 +39,13 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
         InvalidScopeError: No keys, too many, repeated, reserved, or not names.
     """
     found = tuple(keys) if not isinstance(keys, str) and isinstance(keys, Iterable) else ()
-    if not 1 <= len(found) <= _MOST_KEYS or len(set(found)) != len(found):
-        raise InvalidScopeError(f"scope_keys is 1 to {_MOST_KEYS} different names, not {keys!r}")
     for key in found:
         if type(key) is not str or not key.isidentifier() or key in _RESERVED:
             raise InvalidScopeError(
                 f"a scope key is a Python name other than {', '.join(sorted(_RESERVED))}, not {key!r}"
             )
+    if not 1 <= len(found) <= _MOST_KEYS or len(set(found)) != len(found):
+        raise InvalidScopeError(f"scope_keys is 1 to {_MOST_KEYS} different names, not {keys!r}")
     return found
 
 

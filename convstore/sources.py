@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
 
-from convstore.codec import DocumentFields
+from convstore.codec import Codec, DocumentFields
 from convstore.models import SourcePage
 
 __all__ = ["MAX_SOURCES", "FoundSource", "FoundSources", "find_sources", "parse_json", "source_in", "write_ids"]
@@ -104,19 +104,19 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
 
 def source_in(item: Any) -> FoundSource | None:
     """The source that an item of a list stands for; None if it is none."""
-    if type(item) is Document:
-        return FoundSource(item, item.page_content, dict(item.metadata))
+    if type(item) is Document and type(item.page_content) is str and type(item.metadata) is dict:
+        return FoundSource(item, item.page_content, _named(item.metadata))
     if type(item) is dict:
         key, text = _first_text(item, _TEXT_KEYS)
         return FoundSource(item, text, _fields(item, key), key)
     if type(item) in (tuple, list) and len(item) == 2 and type(item[0]) is str and type(item[1]) is dict:
-        return FoundSource(item, item[0], dict(item[1]))
+        return FoundSource(item, item[0], _named(item[1]))
     return None
 
 
 def parse_json(text: str) -> Any:
     """The dict or list that a text is in JSON; None if it is anything else."""
-    if not text.lstrip()[:1] in ("{", "["):
+    if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
         return json.loads(text)
@@ -162,5 +162,10 @@ def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
     """What a dict item says of its source; a ``metadata`` dict in it is taken apart."""
     inner = item.get("metadata")
-    own = {str(key): value for key, value in item.items() if key != text_key}
-    return {**own, **{k: v for k, v in inner.items() if k not in own}} if type(inner) is dict else own
+    own = _named({key: value for key, value in item.items() if key != text_key})
+    return own | {key: value for key, value in _named(inner).items() if key not in own} if type(inner) is dict else own
+
+
+def _named(fields: dict[Any, Any]) -> dict[str, Any]:
+    """Fields under names, as `Source` shows them; the artifact itself keeps keys of other types."""
+    return {key if type(key) is str else Codec().encode(key, omitted=[]): value for key, value in fields.items()}

@@ -44,6 +44,6 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
         InvalidInputError: The counter gives something else than a whole number from 0.
     """
     tokens = counter([message])
-    if not isinstance(tokens, int) or tokens < 0:
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
         raise InvalidInputError(f"the token counter gave {tokens!r} instead of a whole number")
     return tokens

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from convstore.codec import Codec, decode_message, leave_out, with_stub
 from convstore.entries import EntryMessage, PayloadRef
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
+from convstore.sources import parse_json
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.tokens import TokenCounter, count
-from convstore.window import Row, shown_whole
+from convstore.window import Row, is_hidden, shown_whole
 
 __all__ = [
     "NOTE_RESULTS",
@@ -54,13 +55,15 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
     """The talk without the tools: system, human and AI messages without tool calls, in order, the same objects.
 
     >>> from langchain_core.messages import HumanMessage, ToolMessage
-    >>> [message.text for message in get_conversational_history([HumanMessage("hi"), ToolMessage("x", tool_call_id="1")])]
+    >>> log = [HumanMessage("hi"), ToolMessage("x", tool_call_id="1")]
+    >>> [message.text for message in get_conversational_history(log)]
     ['hi']
     """
     return [
         message
         for message in messages
-        if isinstance(message, SystemMessage | HumanMessage) or (isinstance(message, AIMessage) and not has_calls(message))
+        if isinstance(message, SystemMessage | HumanMessage)
+        or (isinstance(message, AIMessage) and not has_calls(message))
     ]
 
 
@@ -79,7 +82,7 @@ def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[st
     return [
         (row.message.id, row.message.payload)
         for row, whole in zip(rows, shown_whole(rows, policy), strict=True)
-        if whole and row.message.payload and not _is_hidden(row.message, policy)
+        if whole and row.message.payload and not is_hidden(row.message, policy)
     ]
 
 
@@ -107,31 +110,23 @@ def build_view(
     Raises:
         ValueError: A stored message is damaged; the text names it.
     """
-    forms = [_Form(message, whole=True, stub=None) for message in system]
-    notes: list[BaseMessage] = [note] if note else []
     shown = zip(rows, shown_whole(rows, policy), strict=True)
-    later = [_form(row.message, whole, policy, codec) for row, whole in shown if not _is_hidden(row.message, policy)]
-    decoded: list[BaseMessage] = [
-        *(form.decode(codec, payloads) for form in forms),
-        *notes,
-        *(form.decode(codec, payloads) for form in later),
-    ]
-    sizes = [
-        *(form.tokens(counter) for form in forms),
-        *(count(counter, message) for message in notes),
-        *(form.tokens(counter) for form in later),
-    ]
-    pairing = pair(decoded)
+    later = [_form(row.message, whole, policy, codec) for row, whole in shown if not is_hidden(row.message, policy)]
+    leading = [_Form(message, whole=message.payload is None) for message in system]
+    forms: list[_Form | None] = [*leading, *([None] if note else []), *later]
+    decoded = [form.decode(codec, payloads) if form else note for form in forms]
+    pairing = pair([message for message in decoded if message is not None])
+    places = (None if place is None else forms[place] for place in pairing.indexes)
     tokens = sum(
-        count(counter, message) if place is None else sizes[place]
-        for message, place in zip(pairing.messages, pairing.indexes, strict=True)
+        form.tokens if form and form.tokens is not None else count(counter, message)
+        for form, message in zip(places, pairing.messages, strict=True)
     )
     gone = set(pairing.orphans)
     return View(
         messages=list(pairing.messages),
         tokens=tokens,
         stubbed=tuple(form.message.id for form in later if form.stub is not None and form.message.id not in gone),
-        placeholders=tuple(form.message.id for form in later if form.has_placeholder),
+        placeholders=tuple(form.message.id for form in [*leading, *later] if form.has_placeholder),
         missing_results=tuple(pairing.missing),
         orphans=tuple(pairing.orphans),
         moved=tuple(pairing.moved),
@@ -144,12 +139,18 @@ class _Form:
 
     message: EntryMessage
     whole: bool
-    stub: str | None
-    made_now: bool = False
+    stub: str | None = None
 
     @property
     def has_placeholder(self) -> bool:
         return not self.whole and self.stub is None and self.message.payload is not None
+
+    @property
+    def tokens(self) -> int | None:
+        """Its size, None for a stub that was not made at append."""
+        if self.whole:
+            return self.message.tokens
+        return self.message.view_tokens if self.stub == self.message.stub else None
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> BaseMessage:
         try:
@@ -167,17 +168,11 @@ class _Form:
             return with_stub(decoded, self.stub)
         return leave_out(decoded) if ref is not None else decoded
 
-    def tokens(self, counter: TokenCounter) -> int:
-        if self.made_now and self.stub is not None:
-            return count(counter, ToolMessage(self.stub, tool_call_id=self.message.id, name=self.message.tool or None))
-        return self.message.tokens if self.whole else self.message.view_tokens
-
 
 def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> _Form:
     if whole or message.type != "tool" or message.stub is not None:
         return _Form(message, whole, None if whole else message.stub)
-    stub = _stub_below_default(message, policy, codec)
-    return _Form(message, False, stub, made_now=stub is not None)
+    return _Form(message, False, _stub_below_default(message, policy, codec))
 
 
 def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
@@ -188,18 +183,6 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
         return None  # was longer than its stub would be, or would have one
     result = decode_message(codec, message.body)
     text = text_of(result.content)
-    error = failure_in(getattr(result, "status", "success"), text, None)
+    error = failure_in(getattr(result, "status", "success"), text, parse_json(text))
     stub = make_stub(tool=message.tool, tool_message_id=message.id, content=text, error=error)
     return stub if len(stub) < len(text) else None
-
-
-def _is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
-    """Whether a view of the talk alone leaves a message out."""
-    return policy.view == "conversation" and (
-        message.type not in ("human", "ai", "system") or bool(message.calls)
-    )
-
-
-def is_tool_result(message: BaseMessage) -> bool:
-    """Whether a message is the result of a tool, of either kind."""
-    return isinstance(message, ToolMessage | FunctionMessage)

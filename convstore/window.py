@@ -1,9 +1,9 @@
 """Where a view begins: whole turns, chosen by the budget in large steps.
 
 Layer 1. Positions are counted in tokens of the default view from the beginning of the log, which entries hold as
-running totals. What the budget asks for is rounded up to a large step and never taken back, so every process comes to the same
-start, and a provider's prompt cache outlives many turns. A turn counts with all its results in full while it is in
-progress, with stubs afterwards; a turn that is larger than the whole budget moves the start only while it is in
+running totals. What the budget asks for is rounded up to a large step and never taken back, so every process comes to
+the same start, and a provider's prompt cache outlives many turns. A turn counts with all its results in full while it
+is in progress, with stubs afterwards; a turn that is larger than the whole budget moves the start only while it is in
 progress.
 """
 
@@ -16,7 +16,7 @@ from itertools import accumulate
 from convstore.entries import Entry, EntryMessage
 from convstore.policy import HistoryPolicy
 
-__all__ = ["Row", "Window", "choose_window", "is_finished", "leading_system", "rows_of", "shown_whole"]
+__all__ = ["Row", "Window", "choose_window", "is_finished", "is_hidden", "leading_system", "rows_of", "shown_whole"]
 
 _NOTE_TOKENS = 600
 """More than a note that names the newest results by uuids takes."""
@@ -90,6 +90,11 @@ def is_finished(rows: Sequence[Row]) -> bool:
     return not rows or (rows[-1].message.type == "ai" and not rows[-1].message.calls)
 
 
+def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
+    """Whether a view of the talk alone leaves a message out."""
+    return policy.view == "conversation" and (message.type in ("tool", "function") or bool(message.calls))
+
+
 def shown_whole(rows: Sequence[Row], policy: HistoryPolicy) -> list[bool]:
     """For each row whether a policy shows it in full: the turn in progress, and the results that it exempts."""
     last_turn = None if is_finished(rows) else rows[-1].turn
@@ -114,8 +119,8 @@ def choose_window(
         note_tokens: Size of the note of a view that begins at a row.
         anchored: The rows hold an earlier lasting start under this policy.
     """
-    complete = bool(rows) and rows[0].message.ordinal == 1
-    first = len(leading_system(rows)) if complete else -1
+    first = _first_row(rows, fixed_tokens)
+    complete = first >= 0
     turns = _turns(rows, first)
     if not turns:
         return Window(len(rows), 0, lasting=False) if complete or not rows else None
@@ -145,6 +150,17 @@ def _first_that_fits(budget: _Budget, position: int) -> int:
         else:
             place += 1
     return place
+
+
+def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
+    """Index of the first row behind the leading system messages of the log, -1 if it is not among the rows."""
+    first = len(leading_system(rows))
+    if rows and rows[0].message.ordinal == 1:
+        return first
+    row = rows[first] if first < len(rows) else None
+    # Leading system messages may stand in entries of their own, which were not read again.
+    begins_log = row and row.before == fixed_tokens and row.turn == (row.message.type == "human") and not row.result
+    return first if begins_log else -1
 
 
 def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
@@ -270,7 +286,7 @@ def _round_up(value: int, step: int) -> int:
 
 def _weight(row: Row, policy: HistoryPolicy, *, whole: bool) -> int:
     message = row.message
-    if policy.view == "conversation" and (message.type in ("tool", "function") or message.calls):
+    if is_hidden(message, policy):
         return 0
     return message.tokens if whole else message.view_tokens
 
@@ -284,8 +300,13 @@ def _is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
         policy.stub_tools == "never"
         or message.tool in policy.never_stub
         or (kept_from is not None and row.result >= kept_from)
-        or (not message.sources and message.tokens <= policy.stub_min_tokens)
+        or (not message.sources and message.tokens <= policy.stub_min_tokens and not _is_split_for_size(message))
     )
+
+
+def _is_split_for_size(message: EntryMessage) -> bool:
+    """Whether a small result has a large part, such as its artifact: a finished turn is shown without payloads."""
+    return message.payload is not None and message.stub is None
 
 
 def _kept_from(rows: Sequence[Row], policy: HistoryPolicy, last_turn: int | None) -> int | None:

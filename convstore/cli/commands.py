@@ -37,10 +37,10 @@ app = typer.Typer(
 _DEMO = """Show what convstore does with a conversation about two questions.
 
 \b
-A small retrieval agent is asked two questions and finds ten passages for each.
-You see what is stored, what the model gets at the third question, how it reads
-an old result back, and what that saves. Works in memory, without a server;
-what it writes to a server it removes again.
+A small agent is asked two questions and finds ten passages for each.
+You see what is stored, what the model gets at the third question, how it
+reads an old result back, and what that saves. Works in memory, without a
+server; what it writes to a server it removes again.
 
 \b
 Examples:
@@ -52,10 +52,10 @@ Examples:
 _REPLAY = """Replay recorded conversations and check that nothing is lost.
 
 \b
-FILE holds one conversation a line: {"id": …, "messages": [OpenAI messages]},
-as plain JSON lines or gzip. A tool message may carry "sources", a list of what
-was retrieved. Each conversation is appended turn by turn, and loaded before
-each turn as an agent would; a closing question is asked at its end. Then:
+FILE holds one conversation a line, {"id": …, "messages": [OpenAI format]},
+as plain JSON lines or gzip. A tool message may carry "sources", a list of
+what was retrieved. Each conversation is appended turn by turn, and loaded
+before each turn as an agent would; at its end a question is added. Then:
 
 \b
   - the log must equal the file, message by message;
@@ -65,9 +65,9 @@ each turn as an agent would; a closing question is asked at its end. Then:
     unless the token budget cut it.
 
 \b
-Exit code 1 if anything is lost, changed or unreachable, or a view is invalid.
-Conversations get a user_id of their own and are deleted at the end. Times are
-those of a caller among --jobs others; for those of a single one use --jobs 1.
+Exit code 1 if anything is lost, changed or unreachable, or a view is wrong.
+Conversations get a user_id of their own and are deleted at the end. Times
+are those of one caller among --jobs; use --jobs 1 for those of a single one.
 
 \b
 Examples:
@@ -80,14 +80,14 @@ _MIGRATE = """Bring a database to the shape that this convstore expects.
 
 \b
 Shows which migrations were applied and runs those that are pending, one
-process at a time. Safe to run twice: the second run changes nothing. The same
-as `await store.setup()`, for a deployment that does it ahead.
+process at a time. Safe to run twice: the second run changes nothing. It
+is what `await store.setup()` does, for deployments that do it ahead.
 
 \b
 Examples:
   convstore migrate --uri mongodb://localhost:27017/app --dry-run
   convstore migrate --uri mongodb://localhost:27017/app
-  convstore migrate --uri mongodb://… --scope-key user_id --scope-key course_id
+  convstore migrate --uri mongodb://… --scope-key team --scope-key room
 """
 
 _Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database, or memory:// for none.", show_default=True)]

@@ -13,7 +13,7 @@ what comes back must be equal to what was stored.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,6 +44,15 @@ __all__ = [
 
 PART_MINIMUM = 16_384
 """A part of a message whose text is this long, in characters, is kept outside the entry."""
+
+_SYSTEM_MINIMUM = 250_000
+"""The same for system messages, which begin every view and are read without their payload."""
+
+_IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
+"""What tells a message or a call from others never leaves the body."""
+
+_REQUESTS = frozenset({"server_tool_use", "mcp_tool_use", "server_tool_call"})
+"""Blocks with which a model calls a tool that its provider runs; the result stands in the same message."""
 
 _CLASSES: dict[str, type[BaseMessage]] = {
     "human": HumanMessage,
@@ -101,6 +110,7 @@ class _Payload:
 
     codec: Codec
     omitted: list[str] | None
+    minimum: int
     pieces: list[str] = field(default_factory=list)
     length: int = 0
 
@@ -128,7 +138,7 @@ def fields_of(message: BaseMessage) -> dict[str, Any]:
     fields = {"type": name}
     for key, default in defaults.items():
         value = values.get(key, default)
-        if key != "type" and not _is_default(value, key in empty, default):
+        if key != "type" and not _is_default(value, default, empty.get(key)):
             fields[key] = value
     return fields | (message.__pydantic_extra__ or {})
 
@@ -157,7 +167,7 @@ def encode_message(
         split_result: Put content and artifact of a tool result into the payload, whatever their size.
         omitted: If given, paths of unknown values that were left out are added here.
     """
-    payload = _Payload(codec, omitted)
+    payload = _Payload(codec, omitted, _SYSTEM_MINIMUM if fields["type"] == "system" else PART_MINIMUM)
     fields = dict(fields)
     places: tuple[SourcePlace, ...] = ()
     if split_result:
@@ -194,8 +204,8 @@ def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
 def leave_out(message: BaseMessage) -> BaseMessage:
     """A decoded message with placeholders where parts of it stand outside the entry.
 
-    A large text becomes a short text, a large content block a short text block; anything else leaves. With the
-    result of a tool that the provider ran itself its request leaves too: providers refuse the one without the other.
+    A large text becomes a short text, a large content block a short text block; anything else leaves. Of the request
+    and the result of a tool that the provider ran itself neither stays without the other: providers refuse that.
     """
     values = message.__dict__
     values["content"] = _content_without_parts(values["content"], str(message.id))
@@ -211,10 +221,10 @@ def leave_out(message: BaseMessage) -> BaseMessage:
     return message
 
 
-def _is_default(value: Any, is_container: bool, default: Any) -> bool:
+def _is_default(value: Any, default: Any, empty: Callable[[], Any] | None) -> bool:
     """Whether a field need not be stored; True only if its default has the very same value and type."""
-    if is_container:
-        return type(value) in (list, dict) and not value
+    if empty is not None:
+        return not value and type(value) is type(empty())
     return value is default or (type(value) is str and value == default)
 
 
@@ -244,9 +254,7 @@ def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
 def _put_large_parts(fields: dict[str, Any], payload: _Payload) -> None:
     """Move each part from `PART_MINIMUM` on into the payload: content, blocks, arguments, entries of dicts."""
     for key, value in fields.items():
-        if type(value) is PayloadRange or key in ("type", "id"):
-            continue
-        if _is_large(value, payload):
+        if type(value) is not PayloadRange and key not in _IN_BODY and _is_large(value, payload):
             fields[key] = _split(key, value, payload)
 
 
@@ -254,30 +262,39 @@ def _split(key: str, value: Any, payload: _Payload) -> Any:
     if key == "content" and type(value) is list:
         return [payload.put(block, about=_about(block)) if _is_large(block, payload) else block for block in value]
     if key in ("tool_calls", "invalid_tool_calls") and type(value) is list:
-        return [_split_dict(call, payload) if type(call) is dict else call for call in value]
+        return [_split_dict(call, payload, keep=_IN_BODY) if type(call) is dict else call for call in value]
     if type(value) is dict:
         return _split_dict(value, payload)
     return payload.put(value)
 
 
-def _split_dict(value: dict[Any, Any], payload: _Payload) -> dict[Any, Any]:
-    return {key: payload.put(part) if _is_large(part, payload) else part for key, part in value.items()}
+def _split_dict(value: dict[Any, Any], payload: _Payload, *, keep: Collection[str] = ()) -> dict[Any, Any]:
+    return {
+        key: payload.put(part) if key not in keep and _is_large(part, payload) else part for key, part in value.items()
+    }
 
 
 def _is_large(value: Any, payload: _Payload) -> bool:
     if type(value) is str:
-        return len(value) >= PART_MINIMUM
+        return len(value) >= payload.minimum
     if value is None or type(value) in (bool, int, float):
         return False
-    return len(payload.codec.encode(value, omitted=None if payload.omitted is None else [])) >= PART_MINIMUM
+    return len(payload.codec.encode(value, omitted=None if payload.omitted is None else [])) >= payload.minimum
 
 
 def _about(block: Any) -> str:
-    """What a placeholder tells of a block: its type, and the request that it answers if it is a result."""
+    """What a placeholder tells of a block: its type, and what links a request and its result."""
     if type(block) is not dict or type(block.get("type")) is not str:
         return "text"
-    request = block.get("tool_use_id")
-    return f"{block['type']} {request}" if type(request) is str else block["type"]
+    return f"{block['type']} {_link(block)}".strip()
+
+
+def _link(block: Any) -> str:
+    """The id that the request and the result of a tool run by the provider have in common, "" for other blocks."""
+    if type(block) is not dict:
+        return ""
+    link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
+    return link if type(link) is str else ""
 
 
 def _placeholder(part: PayloadRange, message_id: str, *, about: str) -> str:
@@ -289,12 +306,8 @@ def _content_without_parts(content: Any, message_id: str) -> Any:
         return _placeholder(content, message_id, about="text")
     if type(content) is not list or not any(type(block) is PayloadRange for block in content):
         return content
-    answered = {block.about.partition(" ")[2] for block in content if type(block) is PayloadRange} - {""}
-    return [_block_without_parts(block, message_id) for block in content if not _requests(block, answered)]
-
-
-def _requests(block: Any, answered: set[str]) -> bool:
-    return type(block) is dict and block.get("type") == "server_tool_use" and block.get("id") in answered
+    gone = {block.about.partition(" ")[2] for block in content if type(block) is PayloadRange} - {""}
+    return [_block_without_parts(block, message_id) for block in content if _link(block) not in gone]
 
 
 def _block_without_parts(block: Any, message_id: str) -> Any:
@@ -305,8 +318,11 @@ def _block_without_parts(block: Any, message_id: str) -> Any:
 
 
 def _call_without_parts(call: Any, message_id: str) -> Any:
-    args = call.get("args")
-    if type(args) is not PayloadRange:
+    if type(call) is not dict:
         return call
-    note = _placeholder(args, message_id, about="arguments")
-    return {**call, "args": note if args.raw else {"left_out": note}}
+    shown = dict(call)
+    for key, part in call.items():
+        if type(part) is PayloadRange:
+            note = _placeholder(part, message_id, about="arguments" if key == "args" else key)
+            shown[key] = note if part.raw else {"left_out": note}
+    return shown

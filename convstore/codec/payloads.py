@@ -40,7 +40,8 @@ def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
 def compress(text: str, ends: list[int]) -> list[bytes]:
     """One frame for each chunk; lone surrogates are kept as they are."""
     compressor = _tools()[0]
-    return [compressor.compress(text[start:end].encode("utf-8", "surrogatepass")) for start, end in pairwise([0, *ends])]
+    pieces = (text[start:end] for start, end in pairwise([0, *ends]))
+    return [compressor.compress(piece.encode("utf-8", "surrogatepass")) for piece in pieces]
 
 
 def decompress(frame: bytes) -> str:

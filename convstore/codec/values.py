@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -33,6 +33,9 @@ LINE_DEPTH = 40
 
 _EXIT = object()
 _JSON_TYPES = frozenset({str, bool, float, type(None)})
+_LINE = "line"
+_MOST_PATH = 1_000
+_Moment = TypeVar("_Moment", datetime, time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ class Codec:
             raise InvalidInputError(f"register a class, not {type_!r}")
         if type_ in self._by_type or type_ in _JSON_TYPES or type_ in (int, list, dict):
             raise InvalidInputError(f"{type_.__qualname__} is known already")
-        if kind.name in self._by_name:
+        if type(kind.name) is not str or not kind.name:
+            raise InvalidInputError(f"the name of a type is a non-empty str, not {kind.name!r}")
+        if kind.name in self._by_name or kind.name == _LINE:
             raise InvalidInputError(f"the name {kind.name!r} is taken; pass another name=")
         self._by_type[type_] = kind
         self._by_name[kind.name] = kind
@@ -112,7 +117,7 @@ class Codec:
             omitted: If given, unknown values become `Omitted` and their paths are added here.
 
         Raises:
-            UnencodableError: A type that is not known, or a value that holds itself.
+            UnencodableError: A type that is not known, a value whose `dump` fails, or one that holds itself.
         """
         lines = _Walk(self, value, path=path, omitted=omitted).run()
         return "\n".join(_JSON.encode(line) for line in lines)
@@ -123,11 +128,14 @@ class Codec:
         Raises:
             ValueError: The text is not what `encode` writes.
         """
+        return self._decode(text, None if fetch is None else _Parts(fetch))
+
+    def _decode(self, text: str, parts: _Parts | None) -> Any:
         try:
-            if "\n" not in text and fetch is None:
+            if "\n" not in text and parts is None:
                 return self._one_line.decode(text)
             lines: dict[int, Any] = {}
-            reader = json.JSONDecoder(object_hook=lambda node: self._untag(node, lines, fetch))
+            reader = json.JSONDecoder(object_hook=lambda node: self._untag(node, lines, parts))
             # A line refers only to later ones, so they are read from the last to the first.
             for number, line in reversed(list(enumerate(text.split("\n")))):
                 lines[number] = reader.decode(line)
@@ -135,24 +143,44 @@ class Codec:
         except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"not a value written by this codec: {error!r}") from error
 
-    def _untag(self, node: dict[str, Any], lines: dict[int, Any], fetch: Callable[[int, int], str] | None) -> Any:
+    def _untag(self, node: dict[str, Any], lines: dict[int, Any], parts: _Parts | None) -> Any:
         """The value that a dict of the text stands for; called for the innermost dicts first."""
         if "$" not in node:
             return node
         name, plain = node["$"]
-        if name == "line":
+        if name == _LINE:
             return lines[plain]
-        value = self._by_name[name].load(plain)
-        if type(value) is not PayloadRange or fetch is None:
+        kind = self._by_name[name]
+        try:
+            value = kind.load(plain)
+        except Exception as error:  # may be a function of the caller
+            raise ValueError(f"not a value of type {name!r}: {error!r}") from error
+        if type(value) is not PayloadRange or parts is None:
             return value
-        part = fetch(value.start, value.end)
-        return part if value.raw else self.decode(part, fetch=fetch)
+        part = parts.read(value)
+        return part if value.raw else self._decode(part, parts)
+
+
+class _Parts:
+    """Reads the parts of one payload, each once: a damaged text could ask for the same ones without end."""
+
+    def __init__(self, fetch: Callable[[int, int], str]) -> None:
+        self._fetch = fetch
+        self._length = self._end = 0
+
+    def read(self, part: PayloadRange) -> str:
+        self._length += part.end - part.start
+        self._end = max(self._end, part.end)
+        if not 0 <= part.start <= part.end or self._length > self._end:
+            raise ValueError("parts of a payload overlap")
+        return self._fetch(part.start, part.end)
 
 
 class _Walk:
     """One pass over a value with an explicit stack: `run` gives the lines, plain enough for a JSON writer."""
 
     def __init__(self, codec: Codec, value: Any, *, path: str, omitted: list[str] | None) -> None:
+        self._codec = codec
         self._kinds = codec._by_type  # noqa: SLF001 - one class in two halves
         self._root = value
         self._path = path
@@ -160,6 +188,7 @@ class _Walk:
         self._lines: list[Any] = [None]
         self._open: set[int] = set()
         self._keep: list[Any] = []
+        self._left_out: dict[int, Any] = {}
         self._stack: list[tuple[Any, Any, Any, int]] = [(value, self._lines, 0, 0)]
 
     def run(self) -> list[Any]:
@@ -172,6 +201,8 @@ class _Walk:
                 target[key] = value
             else:
                 self._container(value, target, key, depth)
+        if self._omitted is not None and self._left_out:
+            self._omitted.extend(self._places_of(self._left_out) or [self._path])
         return self._lines
 
     def _container(self, value: Any, target: Any, key: Any, depth: int) -> None:
@@ -195,50 +226,96 @@ class _Walk:
         self._stack.extend((child, node, place, depth + 1) for place, child in children)
 
     def _tag(self, value: Any, target: Any, key: Any, depth: int) -> None:
-        kind = self._kinds.get(type(value))
+        kind, cause = self._kinds.get(type(value)), None
+        plain = None
+        if kind is not None:
+            try:
+                plain = sorted(value, key=self._order) if type(value) in (set, frozenset) else kind.dump(value)
+            except Exception as error:  # noqa: BLE001 - may be a function of the caller
+                kind, cause = None, error
         if kind is None:
-            value = self._omit(value)
             kind = self._kinds[Omitted]
-        plain = kind.dump(value)
+            plain = kind.dump(self._omit(value, cause))
         # What `dump` made must live until the walk ends: ids of open containers are compared.
         self._keep.append(plain)
         tag = [kind.name, None]
         target[key] = {"$": tag}
         self._stack.append((plain, tag, 1, depth + 1))
 
-    def _omit(self, value: Any) -> Omitted:
-        place, name = self._place_of(value), f"{type(value).__module__}.{type(value).__qualname__}"
+    def _omit(self, value: Any, cause: Exception | None) -> Omitted:
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
         if self._omitted is None:
+            why = f" ({cause})" if cause else ""
             raise UnencodableError(
-                f"a value of type {name} can not be stored and come back equal; "
+                f"a value of type {name} can not be stored and come back equal{why}; "
                 "convert it, teach the store the type with register_artifact_type, "
                 'or append with unencodable="omit"',
-                path=place,
-            )
-        self._omitted.append(place)
+                path=self._place_of(value),
+            ) from cause
+        self._left_out[id(value)] = value
         return Omitted(name)
 
+    def _order(self, element: Any) -> str:
+        """What the elements of a set are put in order by, the same in every process."""
+        if type(element) is frozenset:
+            return f"frozenset {sorted(map(self._order, element))}"
+        if type(element) is tuple:
+            return f"tuple {list(map(self._order, element))}"
+        if type(element) in _JSON_TYPES:
+            return f"{type(element).__name__} {element!r}"
+        kind = self._kinds.get(type(element))
+        if kind is None:
+            return type(element).__qualname__
+        # The text of a registered type's repr may differ from process to process.
+        standard = _STANDARD.get(type(element)) is kind
+        return f"{kind.name} {kind.dump(element) if standard else self._codec.encode(element, omitted=[])}"
+
     def _place_of(self, wanted: Any) -> str:
-        """Look the value up again: paths are built only when there is something to say about one."""
-        stack, seen = [(self._root, self._path)], set()
+        return next(iter(self._places_of({id(wanted): wanted})), self._path)
+
+    def _places_of(self, wanted: Mapping[int, Any]) -> list[str]:
+        """Look values up again: paths are built only when there is something to say about them."""
+        found: list[str] = []
+        stack: list[tuple[Any, _Path | None]] = [(self._root, None)]
+        seen: set[int] = set()
         while stack:
             value, path = stack.pop()
-            if value is wanted:
-                return path
+            if id(value) in wanted:
+                found.append(_written(self._path, path))
             if id(value) not in seen:
                 seen.add(id(value))
-                stack.extend(_children(value, path))
-        return self._path
+                stack.extend((child, (path, piece)) for child, piece in reversed(_children(value)))
+        return found
 
 
-def _children(value: Any, path: str) -> list[tuple[Any, str]]:
+_Path = tuple["_Path | None", str]
+"""The way to a value: the way to what holds it, and a last piece."""
+
+
+def _written(root: str, path: _Path | None) -> str:
+    pieces: list[str] = []
+    while path is not None:
+        path, piece = path
+        pieces.append(piece)
+    whole = root + "".join(reversed(pieces))
+    text = whole if root else whole.removeprefix(".")
+    return text if len(text) <= _MOST_PATH else f"{text[: _MOST_PATH // 2]}…{text[-_MOST_PATH // 2 :]}"
+
+
+def _children(value: Any) -> list[tuple[Any, str]]:
     if isinstance(value, dict):
-        return [(child, f"{path}.{key}" if path else str(key)) for key, child in value.items()]
+        keys = [(key, f".keys()[{place}]") for place, key in enumerate(value) if type(key) is not str]
+        return [*keys, *((child, f".{_name(key)}") for key, child in value.items())]
     if isinstance(value, Document):
-        return [(value.metadata, f"{path}.metadata")]
+        return [(value.metadata, ".metadata")]
     if isinstance(value, list | tuple | set | frozenset):
-        return [(child, f"{path}[{place}]") for place, child in enumerate(value)]
+        return [(child, f"[{place}]") for place, child in enumerate(value)]
     return []
+
+
+def _name(key: Any) -> str:
+    plain = type(key) in _JSON_TYPES or (type(key) is int and key.bit_length() < 64)
+    return str(key) if plain else f"<{type(key).__qualname__}>"
 
 
 def _has_plain_keys(value: dict[Any, Any]) -> bool:
@@ -253,35 +330,22 @@ def _from_pairs(plain: list[Any]) -> dict[Any, Any]:
     return dict(zip(plain[::2], plain[1::2], strict=True))
 
 
-def _in_order(elements: Iterable[Any]) -> list[Any]:
-    """The elements of a set in an order that does not depend on the process."""
-    try:
-        return sorted(elements, key=_order)
-    except RecursionError as error:
-        raise UnencodableError("sets or tuples inside a set are nested too deep; use lists") from error
+def _dump_moment(value: datetime | time) -> list[Any]:
+    zone, text = value.tzinfo, value.isoformat()
+    if type(zone) is ZoneInfo and zone.key:
+        return [value.replace(tzinfo=None).isoformat(), value.fold, zone.key]
+    if zone is not None and (value.utcoffset() is None or type(value).fromisoformat(text) != value):
+        raise ValueError("its time zone has no name")
+    return [text, value.fold, None]
 
 
-def _order(element: Any) -> tuple[str, Any]:
-    if isinstance(element, frozenset):
-        return "frozenset", sorted(map(_order, element))
-    if isinstance(element, tuple):
-        return "tuple", list(map(_order, element))
-    return type(element).__qualname__, repr(element)
+def _load_moment(type_: type[_Moment]) -> Callable[[list[Any]], _Moment]:
+    def load(plain: list[Any]) -> _Moment:
+        text, fold, zone = plain
+        value = type_.fromisoformat(text)
+        return value.replace(fold=fold, tzinfo=ZoneInfo(zone) if zone else value.tzinfo)
 
-
-def _dump_datetime(value: datetime) -> list[Any]:
-    zone = value.tzinfo.key if isinstance(value.tzinfo, ZoneInfo) else None
-    return [(value.replace(tzinfo=None) if zone else value).isoformat(), value.fold, zone]
-
-
-def _load_datetime(plain: list[Any]) -> datetime:
-    text, fold, zone = plain
-    value = datetime.fromisoformat(text)
-    return value.replace(fold=fold, tzinfo=ZoneInfo(zone) if zone else value.tzinfo)
-
-
-def _load_time(plain: list[Any]) -> time:
-    return time.fromisoformat(plain[0]).replace(fold=plain[1])
+    return load
 
 
 def _document(value: Document) -> dict[str, Any]:
@@ -297,17 +361,17 @@ _STANDARD: dict[type, Kind] = {
     Omitted: Kind("omitted", lambda value: value.type_name, Omitted),
     dict: Kind("dict", _pairs, _from_pairs),
     tuple: Kind("tuple", list, tuple),
-    set: Kind("set", _in_order, set),
-    frozenset: Kind("frozenset", _in_order, frozenset),
+    set: Kind("set", list, set),
+    frozenset: Kind("frozenset", list, frozenset),
     int: Kind("int", hex, lambda plain: int(plain, 16)),
     bytes: Kind("bytes", lambda value: base64.b64encode(value).decode(), base64.b64decode),
     bytearray: Kind(
         "bytearray", lambda value: base64.b64encode(value).decode(), lambda plain: bytearray(base64.b64decode(plain))
     ),
     complex: Kind("complex", lambda value: [value.real, value.imag], lambda plain: complex(*plain)),
-    datetime: Kind("datetime", _dump_datetime, _load_datetime),
+    datetime: Kind("datetime", _dump_moment, _load_moment(datetime)),
     date: Kind("date", date.isoformat, date.fromisoformat),
-    time: Kind("time", lambda value: [value.isoformat(), value.fold], _load_time),
+    time: Kind("time", _dump_moment, _load_moment(time)),
     timedelta: Kind(
         "timedelta", lambda value: [value.days, value.seconds, value.microseconds], lambda plain: timedelta(*plain)
     ),
@@ -315,8 +379,8 @@ _STANDARD: dict[type, Kind] = {
     UUID: Kind("uuid", str, UUID),
     Document: Kind("document", _document, lambda plain: Document(**plain)),
     DocumentFields: Kind("document", lambda value: value.fields, lambda plain: Document(**plain)),
-    Source: Kind("source", lambda value: dict(value), lambda plain: Source(**plain)),
-    SourcePage: Kind("source_page", lambda value: dict(value), lambda plain: SourcePage(**plain)),
+    Source: Kind("source", dict, lambda plain: Source(**plain)),
+    SourcePage: Kind("source_page", dict, lambda plain: SourcePage(**plain)),
 }
 
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))

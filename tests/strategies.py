@@ -1,0 +1,338 @@
+"""Values, messages and logs that the tests of the pure rules share, and an equality that owes nothing to convstore."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, time, timedelta, timezone
+from decimal import Decimal
+from functools import cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from pydantic import BaseModel
+
+from convstore.batch import compose, prepare
+from convstore.codec import Codec
+from convstore.entries import Entry, Totals
+from convstore.policy import HistoryPolicy
+from convstore.tokens import TokenCounter, approximate_tokens, count
+from convstore.view import NOTE_RESULTS, View, build_view, make_note, payloads_needed
+from convstore.window import Row, Window, choose_window, leading_system, rows_of
+
+# How long an example takes says nothing about the rules, and the machine may be busy.
+settings.register_profile("pure", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pure")
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Equality: same types, same order, NaN equal to NaN, -0.0 not equal to 0.0, any nesting.
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal in every way that a program could notice."""
+    todo = [(left, right)]
+    while todo:
+        a, b = todo.pop()
+        if type(a) is not type(b):
+            return False
+        if type(a) in (list, tuple):
+            pairs = zip(a, b, strict=False)
+        elif type(a) is dict:
+            pairs = zip([*a, *a.values()], [*b, *b.values()], strict=False)
+        elif isinstance(a, BaseModel):
+            todo.append((_state(a), _state(b)))
+            continue
+        elif type(a) in (set, frozenset):
+            pairs = zip(sorted(a, key=_sort_key), sorted(b, key=_sort_key), strict=False)
+        elif _leaf(a) == _leaf(b):
+            continue
+        else:
+            return False
+        if len(a) != len(b):
+            return False
+        todo.extend(pairs)
+    return True
+
+
+def _state(model: BaseModel) -> list[Any]:
+    return [dict(sorted(model.__dict__.items())), model.__pydantic_extra__]
+
+
+def _sort_key(element: Any) -> str:
+    if type(element) in (frozenset, tuple):
+        parts = [_sort_key(part) for part in element]
+        return f"{type(element).__name__}{sorted(parts) if type(element) is frozenset else parts}"
+    return f"{type(element).__name__}{_leaf(element)!r}"
+
+
+def _leaf(value: Any) -> Any:
+    if type(value) is float:
+        return "nan" if math.isnan(value) else struct.pack(">d", value)
+    if type(value) is complex:
+        return _leaf(value.real), _leaf(value.imag)
+    if type(value) in (datetime, time):
+        return value.replace(tzinfo=None), value.fold, str(value.tzinfo), value.utcoffset()
+    if type(value) is Decimal:
+        return str(value)
+    return hex(value) if type(value) is int else value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=20)
+"""Text of any code points, lone surrogates and NUL too."""
+
+_awkward_text = st.sampled_from(
+    ["", "\0", "\ud800", "\udc00", "\ud83d\ude00", "😀", "a.b", "$set", "$", "\n", "\u2028", '"\\', '{"$":1}', "NaN"]
+)
+_zones = st.sampled_from(
+    [None, UTC, timezone(timedelta(hours=5, minutes=45)), ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")]
+)
+_moments = st.builds(datetime.replace, st.datetimes(), tzinfo=_zones, fold=st.integers(0, 1))
+_times = st.builds(time.replace, st.times(), tzinfo=_zones, fold=st.integers(0, 1))
+_numbers = (
+    st.integers(-(2**70), 2**70)
+    | st.sampled_from([2**63, 2**63 - 1, -(2**63), 2**64])
+    | st.floats()
+    | st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 5e-324])
+    | st.complex_numbers()
+)
+hashable = st.recursive(
+    st.none()
+    | st.booleans()
+    | _numbers
+    | any_text
+    | _awkward_text
+    | st.binary(max_size=10)
+    | _moments
+    | st.dates()
+    | _times
+    | st.timedeltas()
+    | st.decimals().filter(lambda number: not number.is_snan())
+    | st.uuids(),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
+    max_leaves=5,
+)
+keys = any_text | _awkward_text | st.sampled_from(["a.b", "$", "$set", "line", "type", "id"])
+
+
+def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=4)
+        | st.dictionaries(hashable, inner, max_size=3)
+        | st.sets(hashable, max_size=3)
+        | st.builds(Document, any_text, id=st.none() | any_text, metadata=st.dictionaries(keys, inner, max_size=3))
+        | st.builds(lambda name, value: {"$": [name, value]}, st.sampled_from(["bytes", "line", "payload", "x"]), inner)
+    )
+
+
+values = st.recursive(hashable | st.binary(max_size=10).map(bytearray), _containers, max_leaves=15)
+"""Values of every type that the codec knows, nested."""
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Messages
+
+_extras = st.dictionaries(keys, values, max_size=3)
+_blocks = st.lists(
+    any_text
+    | st.fixed_dictionaries({"type": st.just("text"), "text": any_text}, optional={"cache_control": _extras})
+    | st.fixed_dictionaries({"type": st.just("thinking"), "thinking": any_text, "signature": any_text})
+    | st.fixed_dictionaries({"type": st.just("reasoning"), "encrypted_content": any_text, "summary": values}),
+    max_size=3,
+)
+_content = any_text | _blocks
+_calls = st.lists(
+    st.fixed_dictionaries(
+        {"name": any_text, "args": _extras, "id": st.none() | any_text, "type": st.just("tool_call")},
+    ),
+    max_size=2,
+)
+_bad_calls = st.lists(
+    st.fixed_dictionaries(
+        {"name": any_text, "args": any_text, "id": any_text, "error": st.none() | any_text},
+        optional={"type": st.just("invalid_tool_call")},
+    ),
+    max_size=2,
+)
+_usage = st.none() | st.fixed_dictionaries(
+    {"input_tokens": st.integers(0, 2**70), "output_tokens": st.just(1), "total_tokens": st.integers()},
+    optional={"input_token_details": _extras},
+)
+
+
+_common = st.fixed_dictionaries(
+    {"content": _content, "id": st.text(min_size=1, max_size=5)},
+    optional={"additional_kwargs": _extras, "response_metadata": _extras, "name": st.none() | any_text},
+)
+_with_extra_fields = st.fixed_dictionaries({}, optional={"example": st.booleans(), "a.b": values, "_x": values})
+
+
+def _message(class_: type[BaseMessage], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[BaseMessage]:
+    """Messages with fields set behind the back of their validators, which would fill in and convert."""
+
+    def build(common: dict[str, Any], extra: dict[str, Any], **given: Any) -> BaseMessage:
+        message = class_.model_construct(**_REQUIRED, **extra)
+        for name in _REQUIRED.keys() - class_.model_fields.keys():
+            del message.__pydantic_extra__[name]  # type: ignore[union-attr]
+        message.__dict__.update(common, **given)
+        return message
+
+    return st.builds(build, _common, _with_extra_fields, **fields)
+
+
+_REQUIRED = {"content": "", "tool_call_id": "c", "role": "r", "name": "n"}
+messages = st.one_of(
+    _message(HumanMessage),
+    _message(SystemMessage),
+    _message(AIMessage, tool_calls=_calls, invalid_tool_calls=_bad_calls, usage_metadata=_usage),
+    _message(ToolMessage, tool_call_id=any_text, artifact=values, status=st.sampled_from(["success", "error"])),
+    _message(FunctionMessage, name=any_text),
+    _message(ChatMessage, role=any_text),
+)
+"""Messages of all six classes with awkward values everywhere."""
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Logs, as the writer makes them and as the reader reads them
+
+
+@dataclass
+class PureLog:
+    """A log in memory: entries made by `prepare` and `compose`, views made as the reader makes them."""
+
+    counter: TokenCounter = approximate_tokens
+    codec: Codec = field(default_factory=Codec)
+    entries: list[Entry] = field(default_factory=list)
+    payloads: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def totals(self) -> Totals:
+        """What the last entry says."""
+        return self.entries[-1].totals if self.entries else Totals()
+
+    def append(self, messages: Sequence[BaseMessage]) -> Entry:
+        """Add one entry with these messages."""
+        batch = prepare(messages, codec=self.codec, counter=self.counter)
+        entry = compose(batch, self.totals, at=NOW, token=f"t{len(self.entries)}").entry
+        self.entries.append(entry)
+        for one, message in zip(batch.prepared, entry.messages, strict=True):
+            if message.payload and one.split:
+                self.payloads[message.id] = one.split.encoded.payload
+        return entry
+
+    def until(self, entry: int) -> PureLog:
+        """The log as it was behind an entry."""
+        return replace(self, entries=self.entries[:entry])
+
+    def window(self, policy: HistoryPolicy, *, since: int = 1, anchored: bool = False) -> tuple[int, Window | None]:
+        """What `choose_window` says of the entries from a number on, and the number of rows before them."""
+        everything = rows_of(self.entries)
+        rows = rows_of(self.entries[since - 1 :])
+        before = len(everything) - len(rows)
+        window = choose_window(
+            rows,
+            policy,
+            fixed_tokens=sum(row.message.tokens for row in leading_system(everything)),
+            note_tokens=cache(lambda place: count(self.counter, _note(everything[: before + place], 99_999))),
+            anchored=anchored,
+        )
+        return before, window
+
+    def start(self, policy: HistoryPolicy, **how: Any) -> int | None:
+        """Ordinal of the first message of the view behind the leading system messages; None if more must be read."""
+        before, window = self.window(policy, **how)
+        return None if window is None else before + window.start + 1
+
+    def view(self, policy: HistoryPolicy) -> View:
+        """The view of the whole log."""
+        _, window = self.window(policy)
+        assert window is not None
+        rows = rows_of(self.entries)
+        shown = rows[window.start :]
+        return build_view(
+            shown,
+            policy,
+            codec=self.codec,
+            counter=self.counter,
+            system=[row.message for row in leading_system(rows)],
+            note=_note(rows[: window.start], window.left_out_turns) if window.left_out_turns else None,
+            payloads={id_: self.payloads[id_] for id_, _ in payloads_needed(shown, policy)},
+        )
+
+
+def _note(before: Sequence[Row], left_out: int) -> HumanMessage:
+    results = [(row.message.id, row.message.sources) for row in before if row.message.type == "tool"]
+    return make_note(left_out, results[::-1][:NOTE_RESULTS], first=len(before) + 1)
+
+
+def _words(length: int, seed: str) -> str:
+    return f"{seed} " + "lorem " * (length // 6)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One call of tools in a turn: the sizes of the results in characters; with sources or without."""
+
+    sizes: tuple[int, ...]
+    sources: bool
+
+
+def turn(number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: int = 120) -> list[BaseMessage]:
+    """The messages of a finished turn as agents make them; ids tell them apart in any log."""
+    made: list[BaseMessage] = [HumanMessage(_words(asked, f"question {number}"), id=f"h{number}")]
+    for step, one in enumerate(rounds):
+        ids = [f"c{number}-{step}-{place}" for place in range(len(one.sizes))]
+        calls = [{"name": "search", "args": {"q": id_}, "id": id_} for id_ in ids]
+        made.append(AIMessage("", id=f"a{number}-{step}", tool_calls=calls))
+        for place, (id_, size) in enumerate(zip(ids, one.sizes, strict=True)):
+            text = _words(size, id_)
+            artifact = [(text[: size // 2], {"title": f"T{id_}"}), (text[size // 2 :], {})] if one.sources else None
+            result_id = f"r{number}-{step}-{place}"
+            made.append(ToolMessage(text, id=result_id, name="search", tool_call_id=id_, artifact=artifact))
+    return [*made, AIMessage(_words(said, f"answer {number}"), id=f"z{number}")]
+
+
+_rounds = st.lists(
+    st.builds(Round, st.lists(st.integers(0, 3_000), min_size=1, max_size=3).map(tuple), st.booleans()), max_size=2
+)
+turns = st.tuples(_rounds, st.integers(0, 400), st.integers(0, 400))
+"""Rounds, length of the question, length of the answer."""
+
+
+def log_of(
+    script: Sequence[tuple[Sequence[Round], int, int]],
+    *,
+    batch: int | Sequence[int] = 1,
+    begin: Sequence[BaseMessage] = (),
+) -> PureLog:
+    """A log of these turns, in batches of these lengths."""
+    made = list(begin)
+    for number, (rounds, asked, said) in enumerate(script, 1):
+        made += turn(number, rounds, asked=asked, said=said)
+    log = PureLog()
+    lengths = itertools.cycle([batch] if isinstance(batch, int) else batch)
+    place = 0
+    while place < len(made):
+        length = next(lengths)
+        log.append(made[place : place + length])
+        place += length
+    return log

@@ -1,0 +1,556 @@
+"""The command line: what it shows, what it finds broken, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from pymongo import MongoClient
+from typer.testing import CliRunner, Result
+
+from convstore import History
+from convstore.cli import checks, corpus, main, migrations, output, readback
+from convstore.cli.commands import app
+from convstore.driver import open_client
+from convstore.pager import Pager
+from convstore.reader import Reader
+
+ROOT = Path(__file__).parent.parent
+LONG = "The tide comes in twice a day, and what it brings it takes again. "
+
+Records = list[dict[str, Any]]
+
+
+def recording(name: str, *, turns: int = 3) -> dict[str, Any]:
+    """A conversation that searches once a turn."""
+    messages = [message for number in range(turns) for message in turn(number)]
+    return {"id": name, "messages": messages}
+
+
+def turn(number: int) -> Records:
+    """A question, a call, its result with two sources, and the answer."""
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": '{"q": "tide"}'}}
+    sources = [
+        {"title": f"T{number}.{place}", "text": f"{number}.{place} {LONG * 30}", "score": 0.5} for place in (1, 2)
+    ]
+    shown = "\n".join(source["text"] for source in sources)
+    return [
+        {"role": "user", "content": f"What of the tide, {number}?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{number}", "name": "search", "content": shown, "sources": sources},
+        {"role": "assistant", "content": "It comes and goes [1].", "timestamp": 1.5},
+    ]
+
+
+def lines(*records: Any) -> str:
+    """A file's text: a record a line, a str as it stands."""
+    return "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in records)
+
+
+def convstore(*arguments: str | Path, width: int = 80) -> Result:
+    """Run the command line; it must not end in an exception of Python."""
+    result = CliRunner(env={"COLUMNS": str(width), "FORCE_COLOR": None}).invoke(
+        app, [str(argument) for argument in arguments]
+    )
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return result
+
+
+def figures(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
+    """The JSON document of a replay."""
+    result = convstore("replay", "--json", *arguments)
+    assert result.exit_code == exit_code, result.output
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module in a process of its own."""
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own code
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two good conversations."""
+    path = tmp_path / "chats.jsonl"
+    path.write_text(lines(recording("ada"), recording("bob")), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch, file: Path) -> Callable[..., list[str]]:
+    """Breaks a method of the store, replays, and gives what was found; the exit code must be 1."""
+
+    def found(owner: type, name: str, method: Callable[..., Any]) -> list[str]:
+        monkeypatch.setattr(owner, name, method)
+        document = figures(file, exit_code=1)
+        assert document["ok"] is False
+        return [error["what"] for error in document["errors"] if error["conversation"] == "ada"]
+
+    return found
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The one database in memory that every migration works on."""
+    client, database = open_client("memory://")
+    monkeypatch.setattr(migrations, "open_client", lambda _uri: (client, database))
+    return database
+
+
+def loads_as(change: Callable[[History], History]) -> Callable[..., Any]:
+    """`Reader.load` with something done to each view."""
+    load = Reader.load
+
+    async def loaded(self, scope, policy):
+        return change(await load(self, scope, policy))
+
+    return loaded
+
+
+# The demo
+
+
+def test_the_demo_shows_what_is_stored_and_what_the_model_gets():
+    """Sources are numbered through, old results are stubs, the page has a cursor, and the saving is told."""
+    shown = convstore("demo")
+    assert shown.exit_code == 0
+    assert "tool   rag_search_tool      13," in shown.stdout
+    assert "11-20" in shown.stdout
+    assert "Retrieved 10 sources. Use" in shown.stdout
+    assert "[1] Learning from examples" in shown.stdout
+    assert 'More: cursor="' in shown.stdout
+    assert "% saved" in shown.stdout
+
+
+def test_the_demo_fits_80_columns_without_colours():
+    """Piped output has no line above 80 characters and no escape sequence."""
+    shown = convstore("demo").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+
+
+def test_the_demo_as_json():
+    """The same facts as one document: most tokens saved, all ten sources read back over several pages."""
+    document = json.loads(convstore("demo", "--json").stdout)
+    assert [row["source_ids"] for row in document["stored"] if row["type"] == "tool"] == ["1-10", "11-20"]
+    assert document["tokens"]["saved"] > 0.8
+    assert document["read_back"]["source_ids"] == "1-10"
+    assert document["read_back"]["next_cursor"]
+    assert document["read_back"]["pages"] > 1
+
+
+def test_the_demo_leaves_nothing_on_a_server(server_uri: str, database_name: str):
+    """On a real server it works too, and removes its conversation."""
+    assert convstore("demo", "--uri", address(server_uri, f"{database_name}_demo")).exit_code == 0
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        assert client[f"{database_name}_demo"]["log"].count_documents({}) == 0
+        client.drop_database(f"{database_name}_demo")
+
+
+def test_the_demo_has_passages_of_a_realistic_length():
+    """Ten for each question, each between 400 and 900 characters."""
+    for passages in (corpus.MACHINE_LEARNING, corpus.DEEP_LEARNING):
+        assert len(passages) == 10
+        assert all(400 <= len(passage["text"]) <= 900 for passage in passages)
+
+
+# The replay
+
+
+def test_a_good_file_is_replayed_without_an_error(file: Path):
+    """A row for the file, the verdict, and exit code 0."""
+    result = convstore("replay", file)
+    assert result.exit_code == 0
+    assert "chats " in result.stdout
+    assert "Nothing lost, changed or unreachable" in result.stdout
+
+
+def test_the_table_fits_80_columns_without_colours(tmp_path: Path):
+    """A long file name is folded, and nothing else is."""
+    path = tmp_path / f"{'a_long_name_' * 4}.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(recording("ada")).encode()))
+    shown = convstore("replay", path).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    assert "…" not in shown
+
+
+def test_the_figures_as_json(file: Path):
+    """One document with counts, tokens, what stubs save, stability and times."""
+    document = figures(file)
+    (row,) = document["files"]
+    assert (document["ok"], document["errors"]) == (True, [])
+    assert (row["file"], row["conversations"], row["messages"], row["loads"]) == ("chats.jsonl", 2, 24, 8)
+    assert row["tokens_loaded"] < row["tokens_full"] / 2
+    assert row["tool_context"]["reduction"] > 0.9
+    assert row["prefix"] == {"stable": 6, "total": 6, "stability": 1.0}
+    assert row["read_back"]["unreachable_characters"] == 0
+    assert 0 < row["append_ms"]["median"] <= row["append_ms"]["p95"]
+    assert 0 < row["load_ms"]["median"] <= row["load_ms"]["p95"]
+
+
+def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path):
+    """The same conversations in gzip give the same counts."""
+    path = tmp_path / "chats.data"
+    path.write_bytes(gzip.compress(file.read_bytes()))
+    both = [figures(one)["files"][0] for one in (file, path)]
+    assert both[0]["messages"] == both[1]["messages"] == 24
+    assert both[0]["tokens_loaded"] == both[1]["tokens_loaded"]
+
+
+def test_a_limit_counts_conversations_of_each_file(file: Path, tmp_path: Path):
+    """Of each file only the first conversation is replayed."""
+    other = tmp_path / "other.jsonl"
+    other.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    assert [row["conversations"] for row in figures("--limit", "1", file, other)["files"]] == [1, 1]
+
+
+def test_files_of_one_name_and_ids_of_one_name_do_not_mix(file: Path, tmp_path: Path):
+    """Two files of the same name, each with an id twice, are four conversations each."""
+    other = tmp_path / "more" / file.name
+    other.parent.mkdir()
+    for path in (file, other):
+        path.write_text(lines(*[recording("ada")] * 4), encoding="utf-8")
+    document = figures(file, other)
+    assert [(row["file"], row["conversations"]) for row in document["files"]] == [(str(file), 4), (str(other), 4)]
+
+
+def test_what_precedes_the_first_question_is_replayed_first(tmp_path: Path):
+    """A greeting ahead of the first human message is in the log and in every view."""
+    path = tmp_path / "greeting.jsonl"
+    greeting = {"role": "assistant", "content": "Good morning."}
+    path.write_text(lines({"id": "ada", "messages": [greeting, *turn(0), *turn(1)]}), encoding="utf-8")
+    (row,) = figures(path)["files"]
+    assert (row["messages"], row["prefix"]["stability"]) == (9, 1.0)
+
+
+def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str, database_name: str):
+    """On a real server several conversations run at a time and none is left."""
+    name = f"{database_name}_replay"
+    document = figures("--uri", address(server_uri, name), "--jobs", "2", file)
+    assert document["files"][0]["conversations"] == 2
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        assert client[name]["log"].count_documents({}) == 0
+        client.drop_database(name)
+
+
+def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_name: str):
+    """With --keep they stay, and the user id is told."""
+    name = f"{database_name}_keep"
+    result = convstore("replay", "--keep", "--uri", address(server_uri, name), file)
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        scopes = [head["scope"] for head in client[name]["heads"].find({"scope": {"$exists": True}})]
+        client.drop_database(name)
+    assert len(scopes) == 2
+    assert f"user_id '{scopes[0]['user_id']}'" in result.stdout
+
+
+def test_a_lost_message_is_found(broken):
+    """One message fewer in the log is an error that names it."""
+    iterate = Reader.iterate
+
+    async def without_the_second(self, scope):
+        place = 0
+        async for pair in iterate(self, scope):
+            place += 1
+            if place != 2:
+                yield pair
+
+    (what,) = broken(Reader, "iterate", without_the_second)
+    assert what.endswith("(ai) is lost")
+
+
+def test_a_changed_message_is_found(broken):
+    """A field that comes back otherwise is named."""
+    iterate = Reader.iterate
+
+    async def shortened(self, scope):
+        async for entry, message in iterate(self, scope):
+            yield entry, message.model_copy(update={"content": message.content[:20]})
+
+    assert any(what.endswith("(tool) changed: content") for what in broken(Reader, "iterate", shortened))
+
+
+def test_messages_in_another_order_are_found(broken):
+    """Nothing lost and nothing changed is not enough."""
+    iterate = Reader.iterate
+
+    async def backwards(self, scope):
+        for pair in reversed([pair async for pair in iterate(self, scope)]):
+            yield pair
+
+    assert broken(Reader, "iterate", backwards) == ["the messages came in another order"]
+
+
+def test_an_unreachable_passage_is_found(broken):
+    """A source that no page holds is counted in characters."""
+    passages = Pager._passages
+    found = broken(Pager, "_passages", lambda self, row: passages(self, row)[1:])
+    assert len(found) == 3
+    assert all("characters are on no page" in what for what in found)
+
+
+def test_a_page_above_its_size_is_found(broken):
+    """Pages that are too long for a model are errors."""
+    page = Pager._page
+
+    async def everything(self, scope, passages, offset, page_tokens):
+        return await page(self, scope, [*passages] * 9, offset, page_tokens * 9)
+
+    assert any("more than 16,000" in what for what in broken(Pager, "_page", everything))
+
+
+def test_an_invalid_view_is_found(broken):
+    """A view without the results of its calls is one that providers refuse."""
+
+    def without_results(history: History) -> History:
+        kept = [message for message in history.messages if not isinstance(message, ToolMessage)]
+        return history.model_copy(update={"messages": kept})
+
+    assert any("has no result" in what for what in broken(Reader, "load", loads_as(without_results)))
+
+
+def test_an_unstable_view_is_found(broken):
+    """A view that begins otherwise than the one before costs the prompt cache."""
+    views = iter(range(1_000))
+
+    def dated(history: History) -> History:
+        said = SystemMessage(f"It is now {next(views)} o'clock.")
+        return history.model_copy(update={"messages": [said, *history.messages]})
+
+    assert "view 2: message 0 is not that of the view before" in broken(Reader, "load", loads_as(dated))
+
+
+def test_a_view_that_hides_turns_is_found(broken):
+    """Turns that the budget has room for must be there, and left-out ones must be told."""
+
+    def last_turn(history: History) -> History:
+        return history.model_copy(update={"messages": history.messages[-1:]})
+
+    found = broken(Reader, "load", loads_as(last_turn))
+    assert "view 2: it says that 0 turns are left out, but 1 are" in found
+    assert "view 2: 1 turns are left out, though the whole log fits in the budget" in found
+
+
+def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken):
+    """A bug in the store stops neither the other conversations nor the report, and says where it came from."""
+
+    async def failing(self, scope, policy):
+        raise KeyError("head")
+
+    (what,) = broken(Reader, "load", failing)
+    assert what.startswith("KeyError: 'head' (test_cli.py, line ")
+
+
+def test_bad_lines_are_errors_with_their_number(file: Path):
+    """What is not a conversation is named by its line; the others are replayed."""
+    file.write_text(lines("{nope", recording("ada"), "", [1], {"id": "x"}, {"messages": []}), encoding="utf-8")
+    document = figures(file, exit_code=1)
+    assert [error["conversation"] for error in document["errors"]] == ["line 1", "line 4", "line 5", "line 6"]
+    assert document["files"][0]["conversations"] == 1
+
+
+def test_a_damaged_gzip_file_is_an_error(file: Path):
+    """What can be read is replayed; where reading ends is told."""
+    packed = gzip.compress(lines(recording("ada")).encode()) + gzip.compress(lines(recording("bob")).encode())
+    file.write_bytes(packed[:-20])
+    document = figures(file, exit_code=1)
+    assert [error["conversation"] for error in document["errors"]] == ["line 2"]
+    assert "can not be read from here on" in document["errors"][0]["what"]
+
+
+def test_a_refused_message_is_an_error_of_its_conversation(file: Path):
+    """A role that does not exist is told with the conversation; the other one is replayed."""
+    bad = {"id": "eve", "messages": [{"role": "oracle", "content": "?"}]}
+    file.write_text(lines(bad, recording("ada")), encoding="utf-8")
+    document = figures(file, exit_code=1)
+    assert [error["conversation"] for error in document["errors"]] == ["eve"]
+    assert "field 'role'" in document["errors"][0]["what"]
+    assert document["files"][0]["messages"] == 12
+
+
+def test_only_the_first_errors_are_shown_to_eyes(file: Path):
+    """Twenty of them, and how many more there are."""
+    file.write_text(lines(*["nope"] * 25), encoding="utf-8")
+    result = convstore("replay", file)
+    assert result.exit_code == 1
+    assert result.stdout.count("not JSON") == 20
+    assert "… and 5 more" in result.stdout
+
+
+def test_text_of_a_file_can_not_steer_the_terminal(file: Path):
+    """Escape sequences in ids are not printed."""
+    file.write_text(lines({"id": "\x1b[2J\ud800", "messages": [{"role": "?"}]}), encoding="utf-8")
+    shown = convstore("replay", file)
+    assert shown.exit_code == 1
+    assert "\x1b" not in shown.output
+
+
+@pytest.mark.parametrize("path", ["missing.jsonl", "."])
+def test_a_file_that_can_not_be_read_is_told_in_one_line(path: str, tmp_path: Path):
+    """A missing file, and a folder: one line on stderr and exit code 1."""
+    result = convstore("replay", tmp_path / path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "can not be read" in result.stderr
+
+
+# Migrations
+
+
+def test_migrating_twice_changes_nothing(memory: Any):
+    """The first run applies all, the second finds them applied."""
+    first, second = (json.loads(convstore("migrate", "--uri", "memory://", "--json").stdout) for _ in range(2))
+    assert first["ran"]
+    assert (second["applied"], second["ran"], second["pending"]) == (first["ran"], [], [])
+
+
+def test_a_dry_run_only_looks(memory: Any):
+    """Pending migrations are shown and stay pending."""
+    for _ in range(2):
+        shown = convstore("migrate", "--uri", "memory://", "--dry-run").stdout
+        assert "pending" in shown
+        assert "nothing was changed" in shown
+    assert asyncio.run(memory.list_collection_names()) == []
+
+
+def test_scope_keys_of_a_store_are_taken(memory: Any):
+    """The indexes are made for the keys that are named; what can not be a key is refused."""
+    arguments = ("migrate", "--uri", "memory://", "--scope-key", "team", "--scope-key", "room")
+    assert "The database is up to date." in convstore(*arguments).stdout
+    indexes = asyncio.run(memory["heads"].index_information())
+    assert any("scope.team" in str(index) for index in indexes.values())
+    refused = convstore("migrate", "--uri", "memory://", "--scope-key", "two words")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+
+
+def test_a_newer_database_is_left_alone(memory: Any):
+    """One line says to upgrade."""
+    asyncio.run(memory["convstore_migrations"].insert_one({"_id": "9999_future"}))
+    result = convstore("migrate", "--uri", "memory://")
+    assert result.exit_code == 1
+    assert "upgrade the package" in result.stderr
+
+
+# All commands
+
+
+@pytest.mark.parametrize("command", ["demo", "migrate", "replay"])
+def test_a_server_that_does_not_answer_is_told_in_one_line(command: str, file: Path):
+    """No traceback, no description of the topology, but what to do."""
+    # A process of its own: PyMongo leaves a socket open when it is closed while it connects.
+    uri = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"
+    ended = run_module("convstore", command, *([str(file)] if command == "replay" else []), "--uri", uri)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert len(ended.stderr.splitlines()) == 1
+    assert "Check that the server runs" in ended.stderr
+    assert "Topology" not in ended.stderr
+
+
+def test_an_address_that_makes_no_sense_is_told_in_one_line():
+    """The error says what an address looks like."""
+    result = convstore("demo", "--uri", "http://localhost")
+    assert result.exit_code == 1
+    assert "an address begins with mongodb://" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "migrate", "replay"])
+def test_every_command_explains_itself_with_examples(command: str):
+    """Help ends with commands that can be copied, within 80 columns."""
+    shown = convstore(command, "--help").stdout
+    assert f"  convstore {command}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_version_is_told():
+    """``--version`` names the program."""
+    assert convstore("--version").stdout.startswith("convstore ")
+
+
+def test_the_package_can_be_run():
+    """``python -m convstore`` is the same command line."""
+    assert run_module("convstore", "--version").stdout.startswith("convstore ")
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_a_missing_extra_is_told_in_one_line(package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    """Without typer or rich, the line to install them and exit code 1."""
+    for name in [name for name in sys.modules if name.startswith("convstore.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == f"convstore: {package} is not installed; run: pip install 'convstore[cli]'"
+
+
+def test_a_password_is_not_repeated():
+    """The JSON document names the database without it."""
+    assert "secret" not in output.safe_address("mongodb://ada:se@secret@db.example.org/app")
+
+
+# Parts
+
+
+@pytest.mark.parametrize("module", [output, readback])
+def test_the_doctests_hold(module: Any):
+    """What docstrings show is what happens."""
+    assert doctest.testmod(module).failed == 0
+
+
+def test_a_text_that_looks_like_a_page_is_read_back_whole(tmp_path: Path):
+    """Header lines and last lines inside a result do not confuse the check."""
+    path = tmp_path / "odd.jsonl"
+    record = recording("ada", turns=1)
+    record["messages"][2] |= {"content": 'x, characters 0-3 of 9\nEnd.\nMore: cursor="1"\n' * 900, "sources": []}
+    path.write_text(lines(record), encoding="utf-8")
+    assert figures(path)["errors"] == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        ({"role": "user", "content": "Hello"}, "content"),
+        ({"role": "user", "content": "Hi", "mood": "cheerful"}, "mood"),
+        ({"role": "user", "content": "Hi", "name": "ada"}, "name"),
+    ],
+)
+def test_what_a_dict_says_and_its_message_does_not_is_found(raw: dict[str, Any], key: str):
+    """Content, own keys and names must reach the message."""
+    (what,) = checks.check_dict(raw, HumanMessage("Hi", id="m1"))
+    assert what == f"message m1: {key!r} is not what the file says"
+
+
+def test_nan_is_like_nan_and_one_is_not_like_true():
+    """Messages are compared by value and type, NaN to NaN."""
+    one, same, other = (AIMessage("a", id="1", response_metadata={"x": x}) for x in (float("nan"), float("nan"), 1))
+    true = AIMessage("a", id="1", response_metadata={"x": True})
+    assert checks.check_log([one], [same]) == []
+    assert checks.check_log([one], [other]) != []
+    assert checks.check_log([other], [true]) != []
+
+
+def test_the_commands_do_not_need_the_extra_before_they_run():
+    """Importing the package of the command line imports neither typer nor rich."""
+    script = "import sys, convstore.cli; print({'typer', 'rich'} & set(sys.modules))"
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    assert ended.stdout == "set()\n"
+
+
+def address(uri: str, database: str) -> str:
+    """A server's address with a database of its own."""
+    before, _, options = uri.partition("?")
+    return f"{before.rstrip('/')}/{database}?{options}"

@@ -1,0 +1,126 @@
+"""What is shipped is whole: the wheel works without the checkout, and the core without any extra."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = ("motor", "mongomock", "mongomock_motor", "typer", "rich", "pytest", "hypothesis")
+
+
+def run(*arguments: str | Path, folder: Path, path: Path | None = None) -> str:
+    """What a Python process prints that runs in a folder, with another one first on its path; it must end well."""
+    environment = {**os.environ, "PYTHONPATH": str(path or ""), "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, *arguments]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)  # noqa: S603 - our own code
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def build(kind: str, source: Path, target: Path) -> Path:
+    """Build a distribution with hatchling itself, which needs no index."""
+    script = f"from hatchling.build import build_{kind} as build; print(build({str(target)!r}))"
+    return target / run("-c", script, folder=source).splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of this checkout."""
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory) -> Path:
+    """The wheel as an installer unpacks it, far from the checkout."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)  # noqa: S202 - our own wheel
+    return folder
+
+
+def names_in(wheel: Path) -> set[str]:
+    """Names of the files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_every_module_and_migration(wheel):
+    """And the mark that tells type checkers to look."""
+    sources = [*(ROOT / "convstore").rglob("*.py"), ROOT / "convstore" / "py.typed"]
+    migrations = [f"convstore/_migrations/{path.name}" for path in (ROOT / "migrations").glob("[0-9]*.py")]
+    assert migrations
+    assert {str(path.relative_to(ROOT)) for path in sources} | set(migrations) <= names_in(wheel)
+
+
+def test_the_wheel_holds_nothing_else(wheel):
+    """No tests, no examples, no caches."""
+    assert {name.partition("/")[0] for name in names_in(wheel)} == {
+        "convstore",
+        f"convstore-{PROJECT['version']}.dist-info",
+    }
+    assert [name for name in names_in(wheel) if "__pycache__" in name] == []
+
+
+def test_the_wheel_says_what_it_needs(wheel):
+    """Its metadata are those of the project: version, Python, extras, licence, command."""
+    folder = f"convstore-{PROJECT['version']}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = message_from_bytes(archive.read(f"{folder}/METADATA"))
+        commands = archive.read(f"{folder}/entry_points.txt").decode()
+    assert (metadata["Version"], metadata["Requires-Python"]) == (PROJECT["version"], PROJECT["requires-python"])
+    assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
+    assert f"{folder}/licenses/LICENSE" in names_in(wheel)
+    assert "convstore = convstore.cli:main" in commands
+
+
+def test_a_wheel_made_from_the_sdist_is_the_same(wheel, tmp_path):
+    """The source distribution has all that building and testing needs."""
+    sdist = build("sdist", ROOT, tmp_path)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source = tmp_path / sdist.name.removesuffix(".tar.gz")
+    (tmp_path / "wheel").mkdir()
+    assert names_in(build("wheel", source, tmp_path / "wheel")) == names_in(wheel)
+    assert {path.name for path in source.iterdir()} >= {".ci", "docs", "examples", "migrations", "README.md", "tests"}
+
+
+def test_the_demo_runs_from_the_wheel(unpacked, tmp_path):
+    """With its own migrations: the checkout is not looked at."""
+    shown = run("-m", "convstore", "demo", folder=tmp_path, path=unpacked)
+    assert "retrieve_previous_sources" in shown
+    where = run(
+        "-c", "import convstore.migrate as m; print(m.discover()[0].name, m.__file__)", folder=tmp_path, path=unpacked
+    )
+    assert where.split()[0] == next(path.stem for path in sorted((ROOT / "migrations").glob("[0-9]*.py")))
+    assert Path(where.split()[1]).is_relative_to(unpacked)
+
+
+def test_the_core_needs_no_extra(tmp_path):
+    """Importing the package imports none of the optional packages."""
+    script = f"import sys, convstore, convstore.devserver; print(*set({EXTRAS}) & set(sys.modules))"
+    assert run("-c", script, folder=tmp_path, path=ROOT).strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "script", "told"),
+    [
+        ("mongomock_motor", "asyncio.run(convstore.ConversationStore.connect('memory://'))", "convstore[memory]"),
+        ("typer", "import convstore.cli; convstore.cli.main()", "convstore[cli]"),
+        ("rich", "import convstore.cli; convstore.cli.main()", "convstore[cli]"),
+    ],
+)
+def test_a_missing_extra_is_named(tmp_path, hidden, script, told):
+    """Without an extra the message says what to install."""
+    prelude = f"import sys, asyncio, convstore\nsys.modules[{hidden!r}] = None\nsys.argv = ['convstore', 'demo']\n"
+    code = f"{prelude}try:\n    {script}\nexcept (convstore.ConvstoreError, SystemExit) as error:\n    print(error)\n"
+    assert told in run("-c", code, folder=tmp_path, path=ROOT)

@@ -1,0 +1,163 @@
+"""The README tells the truth: its blocks run and print what it says, its commands and tables are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+import uuid
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+from pymongo import MongoClient
+
+from convstore import HistoryPolicy
+from convstore.cli.commands import app
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIRST_SCREEN = 60
+MOST_LINES = 24
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text and the line that it begins on."""
+
+    language: str
+    text: str
+    line: int
+
+
+BLOCKS = [
+    Block(found[1], found[2], README[: found.start()].count("\n") + 1)
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+SHELL = [block for block in BLOCKS if block.language == "sh"]
+WHOLE = [block for block in PYTHON if "asyncio.run(" in block.text]
+
+
+def script_of(block: Block) -> str:
+    """A block as a program; one that is no program is the body of a coroutine, with store and chat as README says."""
+    if block in WHOLE:
+        return block.text
+    first, _, _ = WHOLE[0].text.partition("async def main")
+    body = textwrap.indent(block.text, " " * 8)
+    return (
+        f"{first}async def main():\n"
+        '    async with await ConversationStore.connect("memory://") as store:\n'
+        "        await store.setup()\n"
+        '        chat = store.conversation(user_id="ada", thread_id="orcas")\n'
+        "        await chat.append(turn)\n"
+        f"{body}\n"
+        "asyncio.run(main())\n"
+    )
+
+
+def run(script: str, folder: Path, **variables: str) -> str:
+    """What a program prints; it must end well and have nothing to complain about."""
+    path = folder / "block.py"
+    path.write_text(script, encoding="utf-8")
+    # The path makes a checkout that is not installed work too.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables}
+    command = [sys.executable, str(path)]
+    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False)  # noqa: S603 - our own code
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def rows_below(heading: str) -> list[list[str]]:
+    """The cells of the rows of the table whose first heading is given."""
+    table = README.partition(f"\n| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
+
+
+@pytest.fixture
+def mongodb_uri(server_uri, database_name):
+    """The address that blocks read from MONGODB_URI; its database is dropped."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    yield urlsplit(server_uri)._replace(path=f"/{name}").geturl()
+    with MongoClient(server_uri) as client:
+        client.drop_database(name)
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block.line}")
+def test_every_python_block_runs(block, mongodb_uri, tmp_path):
+    """As a program of its own, with an address in MONGODB_URI; none is left out."""
+    assert run(script_of(block), tmp_path, MONGODB_URI=mongodb_uri)
+
+
+def test_the_first_block_prints_what_it_is_said_to(tmp_path):
+    """The output under it is its output, an ellipsis standing for what is left out."""
+    told = BLOCKS[BLOCKS.index(PYTHON[0]) + 1]
+    printed = run(script_of(PYTHON[0]), tmp_path)
+    assert told.language == "text"
+    assert doctest.OutputChecker().check_output(told.text, printed, doctest.ELLIPSIS), printed
+
+
+def test_the_first_screen_shows_it_working():
+    """The one sentence, and a program of fewer than 25 lines, before anything else."""
+    opening = README.partition("```")[0].lower()
+    assert "the log is complete and immutable; the view is small, valid and stable; " in opening
+    assert "everything left out of the view has an id that brings it back" in opening
+    assert PYTHON[0].text.count("\n") <= MOST_LINES
+    assert SHELL[1].line < FIRST_SCREEN + 10
+
+
+def test_no_block_is_left_out():
+    """Python stands in python blocks, so that all of it is run."""
+    assert {block.language for block in BLOCKS} == {"python", "sh", "text"}
+    for block in PYTHON:
+        ast.parse(script_of(block))
+
+
+def test_two_commands_are_enough():
+    """One runs the demo and one the tests, each from an empty folder with Python alone."""
+    demo, tests = (block.text.strip() for block in SHELL)
+    start = "python3.11 -m venv .venv && .venv/bin/pip install -q -e "
+    assert demo == f"{start}'.[cli,memory]' && .venv/bin/convstore demo"
+    assert tests == f"{start}'.[test]' && .venv/bin/pytest"
+
+
+def test_the_checks_before_a_merge_run_the_same_command():
+    """`.ci/run` takes the command from here, and finds exactly one."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    [pattern] = re.findall(r"grep -E '(.+)' README\.md", script)
+    assert [line for line in README.splitlines() if re.search(pattern, line)] == [SHELL[1].text.strip()]
+
+
+def test_the_policy_table_is_the_policy():
+    """Every field with its default, in order."""
+    told = [(name.strip("`"), ast.literal_eval(default.strip("`"))) for name, default, _ in rows_below("policy")[:5]]
+    assert told == [(field.name, field.default) for field in fields(HistoryPolicy)[:5]]
+    names = [name.strip("`") for name, *_ in rows_below("policy")]
+    assert names == [field.name for field in fields(HistoryPolicy)]
+
+
+def test_the_extras_are_those_of_the_project():
+    """Each extra that can be installed is told."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = {name.strip("`") for row in rows_below("extra") for name in row[0].split(", ")}
+    assert told == set(project["optional-dependencies"])
+
+
+def test_the_commands_are_those_of_the_command_line():
+    """Each command of ``convstore`` is told, and no other."""
+    told = {row[0].split()[1].strip("`") for row in rows_below("command")}
+    assert told == {command.name for command in app.registered_commands}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/how-it-works.md"])
+def test_links_lead_somewhere(page):
+    """Every link to a file of the project finds it."""
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
