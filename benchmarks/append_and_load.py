@@ -1,8 +1,8 @@
 """How much the store costs above the bare driver: appends and loads, in pairs, on a private real MongoDB.
 
-Run: ``python benchmarks/append_and_load.py [TURNS]``. The floor writes each turn as one plain document and reads the last
-documents back, with the same write concern and no safety: no order, no idempotency, no stubs, no LangChain objects.
-Both sides take turns in one run, so that a noisy machine disturbs both; medians and their ratio are printed.
+Run: ``python benchmarks/append_and_load.py [TURNS]``. The floor writes each turn as one plain document and reads the
+last documents back, with the same write concern and no safety: no order, no idempotency, no stubs, no LangChain
+objects. Both sides take turns in one run, so that a noisy machine disturbs both; medians and ratios are printed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from pymongo import AsyncMongoClient, WriteConcern
@@ -35,14 +36,18 @@ async def _measure(client: AsyncMongoClient[dict[str, Any]], turns: int) -> dict
     chat = store.conversation(user_id="bench", thread_id="one")
     floor = client["benchmark"].get_collection("floor", write_concern=WriteConcern("majority", j=True))
     taken: dict[str, list[float]] = {name: [] for name in ("append", "append floor", "load", "load floor")}
+
+    async def load_floor() -> None:
+        last = floor.find({}, {"messages.artifact": 0, "messages.content": 0}).sort("_id", -1).limit(_LAST_TURNS)
+        await last.to_list(None)
+
     for number in range(turns):
         turn = rag_turn(f"What about topic {number}?", sources=10, words=200)
         plain = {"_id": number, "messages": [message.model_dump() for message in turn]}
-        taken["append"].append(await _milliseconds(lambda turn=turn: chat.append(turn)))
-        taken["append floor"].append(await _milliseconds(lambda plain=plain: floor.insert_one(plain)))
+        taken["append"].append(await _milliseconds(partial(chat.append, turn)))
+        taken["append floor"].append(await _milliseconds(partial(floor.insert_one, plain)))
         taken["load"].append(await _milliseconds(chat.load_history))
-        last = floor.find({}, {"messages.artifact": 0, "messages.content": 0}).sort("_id", -1).limit(_LAST_TURNS)
-        taken["load floor"].append(await _milliseconds(lambda last=last: last.to_list(None)))
+        taken["load floor"].append(await _milliseconds(load_floor))
     return taken
 
 

@@ -38,6 +38,7 @@ from convstore.models import (
     Receipt,
     Source,
     SourcePage,
+    StoredMessage,
     ToolRecord,
 )
 from convstore.policy import HistoryPolicy
@@ -74,6 +75,7 @@ __all__ = [
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
+    "StoredMessage",
     "SyncUnsupportedError",
     "TokenCounter",
     "TooManyIdsError",

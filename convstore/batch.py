@@ -151,10 +151,11 @@ def prepare(messages: Sequence[BaseMessage], *, codec: Codec, counter: TokenCoun
     return Batch(tuple(prepared), codec, counter, tuple(omitted))
 
 
-def compose(batch: Batch, after: Totals, *, at: datetime, token: str) -> Composed:
+def compose(batch: Batch, after: Totals, *, at: datetime, token: str, reserve: int = 0) -> Composed:
     """The entry that the batch makes behind a log with these totals.
 
-    Ordinals go on, sources without a number get the next free ones in order, stubs name them.
+    Ordinals go on, sources without a number get the next free ones in order, stubs name them; then `reserve` more
+    numbers are set aside.
 
     Raises:
         SourceIdClashError: Two sources of the batch came with one number.
@@ -164,6 +165,7 @@ def compose(batch: Batch, after: Totals, *, at: datetime, token: str) -> Compose
         raise SourceIdClashError(min(clashes))
     state = _Running(after, max([after.sources_through, *kept]))
     made = [state.add(one, batch, token) for one in batch.prepared]
+    state.sources_through += reserve
     entry = Entry(
         first=after.messages + 1,
         at=at,
@@ -323,7 +325,8 @@ def _prepare(
             omitted=again,
         )
         return replace(one, whole=one.whole if len(canonical) < _SHORT else None, split=_split(encoded, numbers))
-    if len(canonical) >= PART_MINIMUM:
+    # A system prompt is for every call of the model, so it stays in the entry, whole.
+    if len(canonical) >= PART_MINIMUM and message.type != "system":
         encoded = encode_message(codec, fields, omitted=again)
         if encoded.payload:  # else it has only many small parts
             return replace(one, whole=None, split=_split(encoded, numbers))

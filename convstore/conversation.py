@@ -14,10 +14,11 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tools import StructuredTool
 
 from convstore.exceptions import InvalidInputError
-from convstore.models import ConversationInfo, History, Receipt, SourcePage, ToolRecord
+from convstore.models import ConversationInfo, History, Receipt, SourcePage, StoredMessage, ToolRecord
 from convstore.normalize import normalize_messages
 from convstore.policy import HistoryPolicy
 from convstore.scopes import check_ids
+from convstore.sources import MAX_SOURCES
 from convstore.tools import PAGE_TOKENS, make_retrieval_tool
 
 if TYPE_CHECKING:
@@ -78,6 +79,19 @@ class Conversation:
         parts = await self._store.parts()
         return await parts.writer.append(self._scope, whole, omit=unencodable == "omit")
 
+    async def reserve_source_ids(self, number: int) -> range:
+        """Source ids that nobody else gets, in any process: for a tool that numbers its sources before it answers.
+
+        The sources then carry them as ``source_id``. Ids that stay unused are never given out again. One command.
+
+        Args:
+            number: How many, 1 to 1,000.
+        """
+        if type(number) is not int or not 1 <= number <= MAX_SOURCES:
+            raise InvalidInputError(f"number is a whole number from 1 to {MAX_SOURCES}, not {number!r}")
+        parts = await self._store.parts()
+        return await parts.writer.reserve(self._scope, number)
+
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """The view for the next model call: valid for any provider, stable, within the budget.
 
@@ -115,6 +129,22 @@ class Conversation:
         parts = await self._store.parts()
         async for _, message in parts.reader.iterate(self._scope):
             yield message
+
+    async def list_messages(
+        self, *, before: int | None = None, after: int | None = None, limit: int = 50, full: bool = False
+    ) -> list[StoredMessage]:
+        """Messages of the log by place, oldest first, for a user interface: the last ones if nothing else is asked.
+
+        Scroll back with the lowest ordinal of the page as `before`, and forth with the highest as `after`.
+
+        Args:
+            before: Only messages with a lower ordinal, the nearest ones.
+            after: Only messages with a higher ordinal, the nearest ones.
+            limit: Most messages, up to 1,000.
+            full: Each message as appended; else tool results as stubs and large parts as placeholders.
+        """
+        parts = await self._store.parts()
+        return await parts.records.page(self._scope, before=before, after=after, limit=limit, full=full)
 
     async def info(self) -> ConversationInfo:
         """Title, metadata, dates and exact counts; for a scope without a conversation zeros and no dates."""

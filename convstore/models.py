@@ -19,6 +19,7 @@ __all__ = [
     "Receipt",
     "Source",
     "SourcePage",
+    "StoredMessage",
     "ToolRecord",
 ]
 
@@ -155,6 +156,20 @@ class ToolRecord(_Value):
     sources: list[Source] = []
     ordinal: int
     created_at: datetime
+
+
+class StoredMessage(_Value):
+    """A message of the log with its place, for a user interface.
+
+    Attributes:
+        ordinal: Its place in the log: 1, 2, 3 …
+        created_at: When it was appended (UTC).
+        message: As appended, or as views show it.
+    """
+
+    ordinal: int
+    created_at: datetime
+    message: BaseMessage
 
 
 class ConversationInfo(_Value):

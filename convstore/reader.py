@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from itertools import islice
 
@@ -24,10 +25,13 @@ from convstore.models import History, HistoryReport
 from convstore.policy import HistoryPolicy
 from convstore.repository import Head, Heads, Log, StoredMessageRow
 from convstore.tokens import TokenCounter, count
-from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
+from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed, shorten
 from convstore.window import Row, Window, choose_window, is_finished, leading_system, rows_of
 
-__all__ = ["Reader"]
+__all__ = ["PlacedMessage", "Reader"]
+
+PlacedMessage = tuple[EntryMessage, datetime]
+"""A message of the log and when it was appended."""
 
 _DEFAULT = HistoryPolicy()
 _FIRST_ENTRIES = 4
@@ -134,6 +138,44 @@ class Reader:
             if len(entries) < _ENTRIES_AT_ONCE:
                 return
             start += _ENTRIES_AT_ONCE
+
+    async def page(self, scope: Scope, *, before: int | None, after: int | None, limit: int) -> list[PlacedMessage]:
+        """Up to `limit` messages before or after an ordinal, or the last ones, in order, each with its date."""
+        known = await self.find(scope)
+        if known is None:
+            return []
+        if after is None:
+            return await self._page_before(known, 2**53 if before is None else before, limit)
+        return await self._page_after(known, after, limit)
+
+    async def _page_before(self, known: Known, before: int, limit: int) -> list[PlacedMessage]:
+        found: list[PlacedMessage] = []
+        while len(found) < limit and before > 1:
+            entries = await self._log.entries_around(known.conversation, before=before, limit=limit)
+            if not entries:
+                break
+            found = [placed for placed in _placed(entries) if placed[0].ordinal < before] + found
+            before = entries[0].first
+        return found[-limit:]
+
+    async def _page_after(self, known: Known, after: int, limit: int) -> list[PlacedMessage]:
+        found: list[PlacedMessage] = []
+        entries = await self._log.entries_around(known.conversation, before=after + 2, limit=1)
+        start = entries[0].number if entries else 1
+        while len(found) < limit:
+            entries = await self._log.entries(known.conversation, start=start, before=start + limit)
+            found += [placed for placed in _placed(entries) if placed[0].ordinal > after]
+            if len(entries) < limit:
+                break
+            start += limit
+        return found[:limit]
+
+    def shorten(self, message: EntryMessage) -> BaseMessage:
+        """A message as views show it once its turn is finished."""
+        try:
+            return shorten(self._codec, message)
+        except ValueError as error:
+            raise CorruptDocumentError(message.id, str(error)) from error
 
     async def newest_results(self, scope: Scope, *, limit: int) -> list[EntryMessage]:
         """The last tool results of a conversation, newest first."""
@@ -313,6 +355,10 @@ def _is_dense(entries: Sequence[Entry], start: Start | None) -> bool:
         return False
     numbers = [entry.number for entry in entries]
     return numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+
+
+def _placed(entries: Sequence[Entry]) -> list[PlacedMessage]:
+    return [(message, entry.at) for entry in entries for message in entry.messages]
 
 
 def _named(message: EntryMessage) -> NamedResult:

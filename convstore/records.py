@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.entries import EntrySource
+from convstore.exceptions import InvalidInputError
 from convstore.known import Scope
-from convstore.models import Source, ToolRecord
+from convstore.models import Source, StoredMessage, ToolRecord
 from convstore.reader import Reader
 from convstore.repository import StoredMessageRow
 from convstore.sources import find_sources, parse_json
 from convstore.stubs import text_of
 
 __all__ = ["Records"]
+
+_MOST_ON_A_PAGE = 1_000
 
 
 class Records:
@@ -32,6 +35,25 @@ class Records:
         messages = await self._reader.decode_whole(scope, [row.message for row in rows.values()])
         records = {id_: _record(rows[id_], message) for id_, message in zip(rows, messages, strict=True)}
         return [records[id_] for id_ in ids if id_ in records]
+
+    async def page(
+        self, scope: Scope, *, before: int | None, after: int | None, limit: int, full: bool
+    ) -> list[StoredMessage]:
+        """Messages by place, oldest first, in full or as views show them."""
+        if before is not None and after is not None:
+            raise InvalidInputError("pass before= or after=, not both")
+        for name, value, most in (("before", before, None), ("after", after, None), ("limit", limit, _MOST_ON_A_PAGE)):
+            if value is not None and (type(value) is not int or not 0 <= value <= (most or 2**53)):
+                raise InvalidInputError(f"{name} is a whole number from 0 to {most or 2**53}, not {value!r}")
+        rows = await self._reader.page(scope, before=before, after=after, limit=limit)
+        if full:
+            messages = await self._reader.decode_whole(scope, [message for message, _ in rows])
+        else:
+            messages = [self._reader.shorten(message) for message, _ in rows]
+        return [
+            StoredMessage(ordinal=row.ordinal, created_at=at, message=message)
+            for (row, at), message in zip(rows, messages, strict=True)
+        ]
 
 
 def _record(row: StoredMessageRow, message: BaseMessage) -> ToolRecord:

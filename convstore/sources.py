@@ -64,7 +64,9 @@ class FoundSource:
     @property
     def metadata(self) -> dict[str, Any]:
         """Everything that the tool said of it but number, title and address."""
-        shown = {"source_id", _first_text(self.fields, _TITLE_KEYS)[0], _first_text(self.fields, _URL_KEYS)[0]}
+        shown = [key for keys in (_TITLE_KEYS, _URL_KEYS) if (key := _first_text(self.fields, keys)[0])]
+        if self.kept_id is not None:
+            shown.append("source_id")
         return {key: value for key, value in self.fields.items() if key not in shown}
 
     def with_text(self, text: Any) -> Any:

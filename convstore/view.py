@@ -29,6 +29,7 @@ __all__ = [
     "get_conversational_history",
     "make_note",
     "payloads_needed",
+    "shorten",
 ]
 
 NOTE_RESULTS = 20
@@ -75,6 +76,11 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
         named = ", ".join(f"{id_} (source ids {sources})" if sources else id_ for id_, sources in results)
         text += f" Use {RETRIEVAL_TOOL} to access their tool results; newest tool message ids: {named}."
     return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs={"convstore": {"kind": "note"}})
+
+
+def shorten(codec: Codec, message: EntryMessage) -> BaseMessage:
+    """A message as views show it once its turn is finished: as its stub, with placeholders, or as it is."""
+    return _Form(message, whole=False, stub=message.stub).decode(codec, {})
 
 
 def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:

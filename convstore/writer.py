@@ -41,9 +41,15 @@ class _Attempt:
     batch: Batch
     pending: Batch
     token: str
+    reserve: int = 0
     stored: dict[str, int] = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
     composed: Composed | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to write."""
+        return not self.pending.prepared and not self.reserve
 
 
 class Writer:
@@ -61,15 +67,14 @@ class Writer:
             batch = await asyncio.to_thread(prepare, messages, codec=self._codec, counter=self._counter, omit=omit)
         else:
             batch = prepare(messages, codec=self._codec, counter=self._counter, omit=omit)
-        try:
-            async with asyncio.timeout(APPEND_SECONDS):
-                attempt = await self._write(scope, batch)
-        except TimeoutError as error:
-            raise StoreUnavailableError(
-                f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
-                "repeat it with the same messages"
-            ) from error
-        return _receipt(attempt)
+        return _receipt(await self._write(scope, batch))
+
+    async def reserve(self, scope: Scope, number: int) -> range:
+        """Set source ids aside; see `Conversation.reserve_source_ids`."""
+        attempt = await self._write(scope, Batch((), self._codec, self._counter), reserve=number)
+        assert attempt.composed is not None  # noqa: S101 - it was just inserted
+        through = attempt.composed.entry.totals.sources_through
+        return range(through - number + 1, through + 1)
 
     async def flush(self) -> None:
         """Bring the heads of recently used conversations up to date, so that listings are."""
@@ -78,14 +83,24 @@ class Writer:
             if tail and tail.entries > known.told_entries:
                 await self._refresh(scope, known, tail)
 
-    async def _write(self, scope: Scope, batch: Batch) -> _Attempt:
+    async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0) -> _Attempt:
+        try:
+            async with asyncio.timeout(APPEND_SECONDS):
+                return await self._write_somewhere(scope, batch, reserve)
+        except TimeoutError as error:
+            raise StoreUnavailableError(
+                f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
+                "repeat it with the same messages"
+            ) from error
+
+    async def _write_somewhere(self, scope: Scope, batch: Batch, reserve: int) -> _Attempt:
         while True:
             known = self._known.get(scope) or await self._claim(scope, batch)
             async with known.lock:
                 if not self._known.is_current(scope, known):
                     continue
                 try:
-                    attempt = await self._write_in_order(scope, known, batch)
+                    attempt = await self._write_in_order(scope, known, batch, reserve)
                 except BaseException:
                     known.tail = None  # what became of the insert is not known
                     raise
@@ -104,18 +119,20 @@ class Writer:
             known.told(first.entry.totals)
         return known
 
-    async def _write_in_order(self, scope: Scope, known: Known, batch: Batch) -> _Attempt | None:
+    async def _write_in_order(self, scope: Scope, known: Known, batch: Batch, reserve: int) -> _Attempt | None:
         """Write one batch while no other of this store is on its way; None if the conversation is gone."""
-        attempt = _Attempt(batch, batch, self._clock.token())
+        attempt = _Attempt(batch, batch, self._clock.token(), reserve)
         if self._log.must_look_first:
             await self._look_up(known, attempt)
         for tries in range(_TRIES):
-            if not attempt.pending.prepared:
+            if attempt.is_done:
                 break
             if known.tail is None:
                 known.tail = await self._log.last_totals(known.conversation)
             tail = known.tail
-            attempt.composed = compose(attempt.pending, tail, at=self._clock.now(), token=attempt.token)
+            attempt.composed = compose(
+                attempt.pending, tail, at=self._clock.now(), token=attempt.token, reserve=reserve
+            )
             if not self._known.is_fresh(known) and not await self._refresh(scope, known, attempt.composed.entry.totals):
                 self._known.forget(scope)
                 return None
@@ -163,7 +180,7 @@ class Writer:
     async def _after_collision(self, known: Known, attempt: _Attempt, tail: Totals, tries: int) -> None:
         known.tail = None
         await self._look_up(known, attempt)
-        if not attempt.pending.prepared:
+        if attempt.is_done:
             return
         known.tail = await self._log.last_totals(known.conversation)
         if known.tail.entries == tail.entries:
@@ -175,6 +192,8 @@ class Writer:
     async def _look_up(self, known: Known, attempt: _Attempt) -> None:
         """Find out which messages of the batch are in the log, and that they are the same ones."""
         batch = attempt.batch
+        if not batch.prepared:
+            return
         found = await self._log.find_ids(known.conversation, batch.ids)
         for id_, digest in zip(batch.ids, batch.digests, strict=True):
             if id_ in found and found[id_][1] != digest:

@@ -81,7 +81,7 @@ async def main(role: str, uri: str, database: str, thread: str, until: float) ->
         else:
             done = await asyncio.gather(*(write(chat, f"{role}.{task}", until) for task in range(TASKS)))
             report = [receipt for receipts in done for receipt in receipts]
-        print(json.dumps(report))
+        sys.stdout.write(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import doctest
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import MongoClient
 from typer.testing import CliRunner, Result
 
-from convstore import History
+from convstore import History, StoreUnavailableError
 from convstore.cli import checks, corpus, main, migrations, output, readback
 from convstore.cli.commands import app
 from convstore.driver import open_client
@@ -74,10 +75,12 @@ def figures(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_module(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a module in a process of its own."""
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own code
+    command, environment = [sys.executable, "-m", *arguments], {**os.environ, "PYTHONIOENCODING": "utf-8", **variables}
+    return subprocess.run(  # noqa: S603 - our own code
+        command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
 
 
 @pytest.fixture
@@ -354,6 +357,18 @@ def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken):
     assert what.startswith("KeyError: 'head' (test_cli.py, line ")
 
 
+def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """One line and exit code 1 instead of a report in which everything is lost."""
+
+    async def gone(self, scope, policy):
+        raise StoreUnavailableError("no primary")
+
+    monkeypatch.setattr(Reader, "load", gone)
+    result = convstore("replay", file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("convstore: no primary. ")
+
+
 def test_bad_lines_are_errors_with_their_number(file: Path):
     """What is not a conversation is named by its line; the others are replayed."""
     file.write_text(lines("{nope", recording("ada"), "", [1], {"id": "x"}, {"messages": []}), encoding="utf-8")
@@ -482,6 +497,13 @@ def test_the_version_is_told():
 def test_the_package_can_be_run():
     """``python -m convstore`` is the same command line."""
     assert run_module("convstore", "--version").stdout.startswith("convstore ")
+
+
+def test_a_terminal_without_arrows_is_enough():
+    """Characters that an output can not take are replaced."""
+    ended = run_module("convstore", "demo", PYTHONIOENCODING="ascii")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert " ? 207" in ended.stdout
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])

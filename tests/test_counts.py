@@ -27,10 +27,12 @@ class Commands(monitoring.CommandListener):
         self.bytes = 0
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
+        """Keep what is sent."""
         if event.command_name in DATA:
             self.sent.append((event.command_name, dict(event.command)))
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        """Count what comes back."""
         if event.command_name in DATA:
             reply = {key: value for key, value in event.reply.items() if not key.startswith("$")}
             self.bytes += len(bson.encode(reply))
@@ -40,10 +42,12 @@ class Commands(monitoring.CommandListener):
 
     @property
     def names(self) -> list[str]:
+        """Names of the commands, sorted."""
         return sorted(name for name, _ in self.sent)
 
     @contextmanager
     def counted(self) -> Iterator[Commands]:
+        """Begin to count."""
         self.sent, self.bytes = [], 0
         yield self
 

@@ -5,6 +5,7 @@ Layer 6. Talks to people and to scripts. typer and rich are an extra, so nothing
 
 from __future__ import annotations
 
+import io
 import sys
 
 from convstore.exceptions import MissingExtraError
@@ -27,4 +28,7 @@ def main() -> None:
         if package not in _PACKAGES_OF_EXTRA:
             raise
         sys.exit(f"convstore: {MissingExtraError(package=package, extra='cli')}")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an arrow that a terminal does not have is no reason to fail
     app()

@@ -18,12 +18,10 @@ from convstore.cli.player import Player
 from convstore.cli.recordings import BadLine, Recording, read_recordings
 from convstore.cli.report import FileReport
 from convstore.cli.stores import opened
-from convstore.exceptions import ConvstoreError, MissingExtraError, StoreUnavailableError
+from convstore.exceptions import ConvstoreError, StoreUnavailableError
 from convstore.store import ConversationStore
 
 __all__ = ["Replay"]
-
-_FATAL = (StoreUnavailableError, MissingExtraError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +80,10 @@ class Replay:
                 running.add(asyncio.create_task(work, name=item.id))
             while running:
                 running = await self._wait(running, report)
+        except StoreUnavailableError:
+            # The others find out by themselves; cancelled while it looks for a server, PyMongo may wait for ever.
+            await asyncio.gather(*running, return_exceptions=True)
+            raise
         finally:
             await _cancel(running)
         return report
@@ -125,7 +127,7 @@ class Replay:
         done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             error = task.exception()
-            if isinstance(error, _FATAL):
+            if isinstance(error, StoreUnavailableError):
                 raise error
             self._settled(report, task.get_name(), "" if error is None else _described(error))
         return rest

@@ -166,6 +166,14 @@ class Log:
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
 
+    async def entries_around(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
+        """The last entries that begin before an ordinal, in order. One command."""
+        query = {"conversation": conversation, "first": {"$lt": before}}
+        async with driver_errors():
+            found = self._log.find(query, _NO_SOURCES).sort([("first", -1), ("_id", -1)]).limit(limit)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        return [entry_from(document) for document in reversed(documents)]
+
     async def newest_results(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """The last entries with tool results that begin before an ordinal, newest first. One command."""
         query = {"conversation": conversation, "results_at": {"$lt": before}}

@@ -166,6 +166,18 @@ class AppendContract:
         receipts = [await chat.append(rag_turn(f"What about {name}?", sources=4)) for name in ("seals", "orcas")]
         assert [receipt.source_ids for receipt in receipts] == [(1, 4), (5, 8)]
 
+    async def test_reserved_source_ids_are_nobody_elses(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Two stores that reserve and append at once share no number, and kept ids are kept."""
+        other = new_store().conversation(**chat.scope)
+        ranges = await asyncio.gather(*(handle.reserve_source_ids(3) for handle in (chat, other) for _ in range(4)))
+        numbers = [number for ids in ranges for number in ids]
+        assert sorted(numbers) == list(range(1, 25))
+        items = [{"text": "kept", "source_id": number} for number in ranges[0]]
+        receipt = await chat.append([ToolMessage("r", tool_call_id="c", artifact=items), rag_turn("More?")[2]])
+        assert receipt.source_ids == (min(ranges[0]), 27)
+
     async def test_a_taken_source_id_is_refused(self, chat: Conversation) -> None:
         """A tool that numbers its sources itself can not take a number twice."""
 

@@ -81,6 +81,12 @@ class LoadContract:
         assert len(str(history.messages[0].content)) < 300
         assert history.report.placeholders == (question.id,)
 
+    async def test_a_long_system_prompt_is_always_whole(self, chat: Conversation) -> None:
+        """It is for every call, so no part of it is ever a placeholder."""
+        prompt = SystemMessage("Follow the policy. " * 4_000, id=new_id())
+        await chat.append([prompt, *rag_turn("What about seals?")])
+        assert same_messages((await chat.load_history()).messages[:1], [prompt])
+
     async def test_missing_and_stray_results_are_mended_in_the_view_only(self, chat: Conversation) -> None:
         """The view is valid; the report names what was done; the log is as it was appended."""
         messages: list[BaseMessage] = [

@@ -1,0 +1,238 @@
+"""What counts as a source, and which number it gets."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import ToolMessage
+from strategies import PureLog, any_text, keys, values
+
+from convstore.codec import Codec
+from convstore.entries import EntrySource
+from convstore.exceptions import SourceIdClashError
+from convstore.models import Source, SourcePage
+from convstore.sources import MAX_SOURCES, FoundSource, find_sources, parse_json, source_in, write_ids
+
+_HITS = [
+    {"title": "A", "url": "https://a", "text": "first", "score": 1},
+    {"name": "B", "link": "b", "content": "second"},
+]
+_FACTS = [("A", "https://a", "first"), ("B", "b", "second")]
+
+
+def _message(content: Any = "see artifact", artifact: Any = None, **fields: Any) -> ToolMessage:
+    return ToolMessage(content, artifact=artifact, **({"id": "m", "tool_call_id": "c", "name": "search"} | fields))
+
+
+def _found(content: Any = "see artifact", artifact: Any = None) -> tuple[FoundSource, ...]:
+    return find_sources(_message(content, artifact), parse_json(content)).items
+
+
+def _facts(found: tuple[FoundSource, ...]) -> list[tuple[str, str, str]]:
+    return [(source.title, source.url, source.text) for source in found]
+
+
+def _numbered(log: PureLog, message: ToolMessage) -> list[EntrySource]:
+    return list(log.append([message]).sources)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Recognised and not
+
+
+@pytest.mark.parametrize(
+    "artifact",
+    [
+        _HITS,
+        tuple(_HITS),
+        {"sources": _HITS, "query": "q"},
+        {"results": _HITS},
+        {"documents": _HITS, "sources": "none", "results": []},
+        {"sources": [1, 2], "results": _HITS},
+        [("first", {"title": "A", "url": "https://a"}), ("second", {"title": "B", "uri": "b"})],
+        [["first", {"name": "A", "link": "https://a"}], ("second", {"title": "B", "url": "b"})],
+        [Document("first", metadata={"title": "A", "url": "https://a"}), Document("second", metadata=_HITS[1])],
+        [{"metadata": {"title": "A", "url": "https://a"}, "page_content": "first"}, _HITS[1]],
+    ],
+    ids=range(10),
+)
+def test_sources_in_an_artifact_are_found(artifact):
+    """Documents, pairs and dicts, in a list of their own or under a known key, are sources with text and labels."""
+    assert _facts(_found(artifact=artifact)) == _FACTS
+
+
+@pytest.mark.parametrize("content", [_HITS, {"sources": _HITS}, {"results": _HITS, "n": 2}, {"documents": _HITS}])
+def test_sources_in_json_content_are_found(content):
+    """A result that is JSON has its sources in the same places; the artifact goes first if it has any."""
+    text = "  " + json.dumps(content)
+    assert _facts(_found(text)) == _FACTS
+    assert _facts(_found(text, artifact=[("own", {})])) == [("", "", "own")]
+    assert _facts(_found(text, artifact={"rows": 3})) == _FACTS
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "text",
+        7,
+        {},
+        [],
+        {"sources": []},
+        {"sources": {"a": 1}},
+        {"sources": "a"},
+        {"hits": _HITS},
+        ["a", "b"],
+        [*_HITS, "a"],
+        [None],
+        [("a", "b")],
+        [("a", {}, {})],
+        [({}, "a")],
+        [[1, {}]],
+        _HITS * 501,
+        ("first", {"title": "A"}),
+    ],
+    ids=range(18),
+)
+def test_anything_else_is_no_source(value):
+    """Strings, mixed lists, empty lists, tables of more than a thousand rows and other keys are data."""
+    assert _found(artifact=value) == ()
+    assert _found(json.dumps(value)) == ()
+
+
+def test_a_thousand_items_are_sources_one_more_are_not():
+    """The limit is exactly 1,000."""
+    assert len(_found(artifact=[{"text": "x"}] * MAX_SOURCES)) == MAX_SOURCES == 1_000
+    assert _found(artifact=[{"text": "x"}] * (MAX_SOURCES + 1)) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1", "text", "NaN", '"[]"', "[" * 100_000, "[" + "9" * 5_000 + "]", "\ufeff[]", "\ud800", "nul"]
+)
+def test_what_is_no_json_list_or_object_is_not_parsed(text):
+    """Any other text, hostile ones too, is simply not JSON."""
+    assert parse_json(text) is None
+
+
+def test_content_blocks_are_no_sources():
+    """The blocks of a result are its text, not items that a tool retrieved."""
+    blocks = [{"type": "text", "text": "x" * 3_000}]
+    stored = PureLog().append([_message(blocks)])
+    assert stored.sources == ()
+    assert stored.messages[0].sources == ""
+
+
+def test_what_was_read_back_gets_no_numbers():
+    """Pages of the store's own tool keep the numbers that they show, whatever else they hold."""
+    page = SourcePage(sources=[Source(source_id=3, content="x")])
+    log = PureLog()
+    assert _numbered(log, _message(json.dumps(_HITS), page, id="m1")) == []
+    assert _numbered(log, _message(json.dumps(_HITS), _HITS, id="m2", name="retrieve_previous_sources")) == []
+    assert log.totals.sources_through == 0
+
+
+@given(
+    st.builds(
+        Document, any_text, id=st.none() | any_text, metadata=st.dictionaries(keys | st.integers(), values, max_size=3)
+    )
+    | st.tuples(any_text, st.dictionaries(keys | st.none(), values, max_size=3))
+    | st.dictionaries(st.sampled_from(["text", "title", "url", "metadata", "source_id"]) | st.integers(), values)
+)
+def test_any_source_can_be_shown(item):
+    """Whatever keys and values an item has, it gives texts and a `Source` that the public API can hand out."""
+    found = source_in(item)
+    assert found is not None
+    source = Source(source_id=1, title=found.title, url=found.url, content=found.text, metadata=found.metadata)
+    assert source.metadata.keys() <= found.fields.keys()
+    Codec().encode(found.with_text("text"))
+
+
+def test_metadata_is_all_that_is_not_shown_elsewhere():
+    """Number, title and address have places of their own; all else that the tool said is metadata, other ids too."""
+    item = {
+        "text": "x",
+        "title": "T",
+        "name": "N",
+        "url": "u",
+        "link": "l",
+        "source_id": 3,
+        "": 0,
+        "metadata": {"a": 1},
+    }
+    assert source_in(item).metadata == {"name": "N", "link": "l", "": 0, "metadata": {"a": 1}, "a": 1}  # type: ignore[union-attr]
+    assert source_in({"source_id": "doc-7", "": 0}).metadata == {"source_id": "doc-7", "": 0}  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("given_", "kept"),
+    [(7, 7), (1, 1), (2**53 - 1, 2**53 - 1)]
+    + [(other, None) for other in (True, 0, -1, "7", 7.0, None, 2**53, 10**5_000, [7], {})],
+    ids=range(13),
+)
+def test_only_a_positive_int_is_a_number(given_, kept):
+    """A tool's own `source_id` is kept if it is a whole number from 1 to 2**53 - 1, else allotted anew."""
+    for item in (
+        {"text": "x", "source_id": given_},
+        ("x", {"source_id": given_}),
+        Document("x", metadata={"source_id": given_}),
+    ):
+        found = source_in(item)
+        assert found is not None
+        assert found.kept_id == kept
+    assert source_in({"text": "x", "metadata": {"source_id": given_}}).kept_id == kept  # type: ignore[union-attr]
+
+
+def test_numbers_are_allotted_in_order_behind_all_others():
+    """Free numbers follow the highest one in use or kept, in the order of the batch, and are never given again."""
+    log = PureLog()
+    first = log.append([_message(artifact=_HITS, id="m1"), _message(artifact=[{"text": "x"}] * 3, id="m2")])
+    assert [(source.id, source.message_id) for source in first.sources] == [
+        (1, "m1"),
+        (2, "m1"),
+        *((n, "m2") for n in (3, 4, 5)),
+    ]
+    mixed = [{"text": "a"}, {"text": "b", "source_id": 40}, {"text": "c"}]
+    assert [source.id for source in _numbered(log, _message(artifact=mixed, id="m3"))] == [41, 40, 42]
+    assert [source.id for source in _numbered(log, _message(artifact=_HITS, id="m4"))] == [43, 44]
+    assert log.totals.sources_through == 44
+
+
+@pytest.mark.parametrize("others", [0, 3_000])
+def test_one_number_for_two_sources_is_refused(others):
+    """A batch with the same number twice, in one result or in two, is refused with the number, at any size."""
+    rest = [
+        _message(artifact=[{"text": "x", "source_id": 100 + start + place} for place in range(1_000)], id=f"r{start}")
+        for start in range(0, others, 1_000)
+    ]
+    twice = [{"text": "x", "source_id": 7}]
+    for batch in ([_message(artifact=twice * 2)], [_message(artifact=twice), _message(artifact=twice, id="n")]):
+        with pytest.raises(SourceIdClashError) as clash:
+            PureLog().append([*rest, *batch])
+        assert clash.value.source_id == 7
+
+
+def test_labels_are_kept_with_the_number():
+    """Title and address stand with the number, cut to a useful length."""
+    sources = _numbered(PureLog(), _message(artifact=[{"text": "x" * 400, "title": "T" * 300, "url": "u" * 600}]))
+    assert [(len(source.title), len(source.url)) for source in sources] == [(200, 500)]
+
+
+@given(st.sets(st.integers(1, 60) | st.integers(1, 2**53)))
+def test_written_ids_can_be_read_back(ids):
+    """Ranges are sorted, joined as far as they go, and say exactly which ids there are."""
+    text = write_ids([*ids, *ids])
+    runs = [tuple(map(int, run.split("-"))) for run in text.split(", ")] if text else []
+    if all(run[-1] - run[0] < 1_000 for run in runs):
+        assert [number for run in runs for number in range(run[0], run[-1] + 1)] == sorted(ids)
+    assert all(after[0] > run[-1] + 1 for run, after in pairwise(runs))
+    assert all(len(run) == 1 or run[0] < run[1] for run in runs)

@@ -1,0 +1,214 @@
+"""The stub, character by character as the architecture fixes it, alone and as `compose` puts it into an entry."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from strategies import PureLog, any_text, turn
+
+from convstore.codec import decode_message, with_stub
+from convstore.entries import EntryMessage
+from convstore.stubs import failure_in, make_stub, text_of
+
+_TEN = [(f"Passage {number}. " + "text " * 50, {"title": f"T{number}"}) for number in range(10)]
+_STUB_OF_TEN = (
+    '{"success": true, "tool": "rag_search_tool", "result_count": 10, "message": "Retrieved 10 sources. '
+    'Use retrieve_previous_sources to access full content.", "tool_message_id": "m1", "source_ids": "11-20"}'
+)
+
+
+def _result(content: Any = "found", **fields: Any) -> ToolMessage:
+    return ToolMessage(content, **({"id": "m1", "tool_call_id": "c1", "name": "rag_search_tool"} | fields))
+
+
+def _stored(message: ToolMessage, *before: Any, reserved: int = 0) -> EntryMessage:
+    """The message as its entry holds it, behind others."""
+    log = PureLog()
+    if reserved:
+        hits = [("x" * 500, {"source_id": reserved})]
+        log.append([ToolMessage("", id="old", tool_call_id="c0", name="t", artifact=hits)])
+    if before:
+        log.append(before)
+    return log.append([message]).messages[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The text itself
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        (
+            {"tool": "rag_search_tool", "content": "…", "source_count": 10, "source_ids": "11-20"},
+            _STUB_OF_TEN,
+        ),
+        (
+            {"tool": "t", "content": "", "source_count": 1, "source_ids": "7"},
+            '{"success": true, "tool": "t", "result_count": 1, "message": "Retrieved 1 source. '
+            'Use retrieve_previous_sources to access full content.", "tool_message_id": "m1", "source_ids": "7"}',
+        ),
+        (
+            {"tool": "", "content": "x" * 1_234},
+            '{"success": true, "tool": "", "message": "Result of 1234 characters. '
+            'Use retrieve_previous_sources to access full content.", "tool_message_id": "m1", "size": 1234, '
+            f'"preview": "{"x" * 200}"}}',
+        ),
+        (
+            {"tool": "t", "content": "Error: " + "x" * 300, "error": "Error: " + "x" * 300},
+            '{"success": false, "tool": "t", "message": "Result of 307 characters. '
+            'Use retrieve_previous_sources to access full content.", '
+            f'"error": "Error: {"x" * 193}", "tool_message_id": "m1", "size": 307, "preview": "Error: {"x" * 193}"}}',
+        ),
+        (
+            {"tool": "t", "content": "x", "source_count": 2, "source_ids": "3, 5", "error": "half of it"},
+            '{"success": false, "tool": "t", "result_count": 2, "message": "Retrieved 2 sources. '
+            'Use retrieve_previous_sources to access full content.", "error": "half of it", '
+            '"tool_message_id": "m1", "source_ids": "3, 5"}',
+        ),
+        (
+            {"tool": "検索", "content": '検索結果 "é" 😀\n'},
+            '{"success": true, "tool": "検索", "message": "Result of 11 characters. '
+            'Use retrieve_previous_sources to access full content.", "tool_message_id": "m1", "size": 11, '
+            '"preview": "検索結果 \\"é\\" 😀\\n"}',
+        ),
+        (
+            {"tool": "t", "content": "\ud83d \ude00 \0"},
+            '{"success": true, "tool": "t", "message": "Result of 5 characters. '
+            'Use retrieve_previous_sources to access full content.", "tool_message_id": "m1", "size": 5, '
+            '"preview": "\\ud83d \\ude00 \\u0000"}',
+        ),
+    ],
+    ids=["sources", "one source", "no sources", "error", "error with sources", "not escaped", "lone surrogates"],
+)
+def test_the_stub_is_this_text(given_, expected):
+    """Keys, order, separators, escapes and the sentences are exactly these."""
+    assert make_stub(**{"tool_message_id": "m1"} | given_) == expected
+
+
+@given(any_text, any_text, any_text | st.none(), st.integers(0, 3))
+def test_any_stub_is_utf8_and_json(tool, content, error, sources):
+    """Whatever the tool said, the stub can be sent, and read back by any JSON parser."""
+    stub = make_stub(
+        tool=tool, tool_message_id="m", content=content, error=error, source_count=sources, source_ids="1" * sources
+    )
+    read = json.loads(stub.encode())
+    assert read["success"] is (error is None)
+    assert read["tool_message_id"] == "m"
+    assert ("size" in read, "source_ids" in read) == (not sources, bool(sources))
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "error"),
+    [
+        ("success", "all good", None),
+        ("success", '{"success": true, "error": "no"}', None),
+        ("success", '{"success": 0}', None),
+        ("success", '[{"success": false}]', None),
+        ("error", "boom", "boom"),
+        ("error", '{"error": "no such order"}', "no such order"),
+        ("success", '{"success": false, "error": "no such order", "message": "m"}', "no such order"),
+        ("success", '{"success": false, "error": "", "message": "sold out"}', "sold out"),
+        ("success", '{"success": false, "error": {"code": 7}}', '{"success": false, "error": {"code": 7}}'),
+        ("success", '{"success": false}', '{"success": false}'),
+    ],
+)
+def test_a_failure_is_told_by_status_or_by_the_result_itself(status, content, error):
+    """`status="error"` or a JSON ``"success": false`` makes a failure, with the start of what the tool says of it."""
+    parsed = json.loads(content) if content[0] in "{[" else None
+    assert failure_in(status, content, parsed) == error
+    shown = json.loads(str(_stored(_result(content + " " * 1_500, status=status)).stub))
+    assert shown["success"] is (error is None)
+    if error:
+        assert shown["error"] == (error + " " * 200)[:200] if error == content else error
+
+
+def test_lengths_are_of_the_blocks_json():
+    """For content blocks size and preview are those of their JSON, whatever stands in them."""
+    blocks = [{"type": "text", "text": "é" * 2_000}]
+    stub = json.loads(str(_stored(_result(blocks)).stub))
+    assert stub["size"] == len(json.dumps(blocks, ensure_ascii=False))
+    assert stub["preview"] == json.dumps(blocks, ensure_ascii=False)[:200]
+    assert text_of([{"type": "x", "data": b"bytes"}])  # what JSON can not write has a text too
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The stub of an entry
+
+
+def test_compose_keeps_exactly_this_stub():
+    """The entry holds the stub with the ids that the log has free, the same each time."""
+    stored = [_stored(_result("see artifact", artifact=_TEN), reserved=10) for _ in range(2)]
+    assert [message.stub for message in stored] == [_STUB_OF_TEN] * 2
+    assert stored[0].sources == "11-20"
+
+
+def test_kept_ids_are_shown_sorted_with_runs_joined():
+    """Ids that the tool gave appear as ranges."""
+    hits = [("x" * 200, {"source_id": number}) for number in (13, 3, 12, 11)]
+    assert json.loads(str(_stored(_result("", artifact=hits)).stub))["source_ids"] == "3, 11-13"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_tool_is_named_by_its_message_or_its_call(named):
+    """Without a name on the message the call's counts, from an earlier batch too, even from an earlier turn."""
+    call = AIMessage("", id="a", tool_calls=[{"name": "rag_search_tool", "args": {}, "id": "c1"}])
+    result = _result("", artifact=_TEN, name="own_name" if named else None)
+    tool = "own_name" if named else "rag_search_tool"
+    for before in ([HumanMessage("?", id="h"), call], [HumanMessage("?", id="h"), call, *turn(1), *turn(2)]):
+        stored = _stored(result, *before)
+        assert stored.tool == tool
+        assert json.loads(str(stored.stub))["tool"] == tool
+
+
+def test_without_name_and_call_the_tool_is_empty():
+    """A result that nothing names has the empty name."""
+    assert json.loads(str(_stored(_result("", artifact=_TEN, name=None)).stub))["tool"] == ""
+
+
+def test_calls_with_one_id_are_answered_like_pairing_does():
+    """The latest open call with the id is answered first; a second answer belongs to the call before it."""
+    log = PureLog()
+    calls = [
+        AIMessage("", id=f"a{tool}", tool_calls=[{"name": tool, "args": {}, "id": "c1"}]) for tool in ("old", "new")
+    ]
+    log.append([HumanMessage("?", id="h"), *calls])
+    results = [_result("x", id=f"m{number}", name=None) for number in range(3)]
+    assert [log.append([result]).messages[0].tool for result in results] == ["new", "old", ""]
+    assert log.totals.calls == ()
+
+
+@pytest.mark.parametrize(("text", "is_stubbed"), [("x" * 100, False), ("x" * 220, True)])
+@pytest.mark.parametrize("in_artifact", [True, False])
+def test_a_result_with_sources_is_stubbed_when_longer_than_its_stub(text, is_stubbed, in_artifact):
+    """What counts is the text of the result with that of its sources; a shorter one stays as it is, ids and all."""
+    hits = [{"title": "T", "text": text}]
+    message = _result("one hit", artifact=hits) if in_artifact else _result(json.dumps({"results": hits}))
+    stored = _stored(message)
+    assert (stored.stub is not None) == is_stubbed
+    assert stored.sources == "1"
+    assert (stored.payload is not None) == is_stubbed
+
+
+@pytest.mark.parametrize(("characters", "is_stubbed"), [(980, False), (1_000, True)])
+def test_a_result_without_sources_is_stubbed_above_256_tokens(characters, is_stubbed):
+    """A booking record of a few hundred bytes stays; a long result leaves."""
+    message = _result("x" * characters, artifact={"booking": 7})
+    stored = _stored(message)
+    assert (stored.tokens > 256) == is_stubbed
+    assert (stored.stub is not None) == is_stubbed
+
+
+def test_a_stub_keeps_what_pairs_and_names_the_message():
+    """id, tool_call_id, name and status stay on the message; the artifact is left out."""
+    message = _result("x" * 5_000, status="error", artifact={"big": 1})
+    stored = _stored(message)
+    log = PureLog()
+    shown = with_stub(decode_message(log.codec, stored.body), str(stored.stub))
+    assert (shown.id, shown.tool_call_id, shown.name, shown.status) == ("m1", "c1", "rag_search_tool", "error")
+    assert (shown.content, shown.artifact) == (stored.stub, None)
