@@ -84,7 +84,7 @@ class Pager:
             if lines and (room < _SHORTEST and end < passage.length):
                 return lines, sources, f"{passage.key}@{offset}"
             text = await self._text(scope, passage, offset, end)
-            lines.append(f"{passage.label}, characters {offset}-{end} of {passage.length}\n{text}")
+            lines.append(f"{_one_line(passage.label)}, characters {offset}-{end} of {passage.length}\n{text}")
             if passage.source:
                 sources.append(await self._source(scope, passage, text))
             if end < passage.length:
@@ -147,6 +147,11 @@ def _find(passages: Sequence[_Passage], cursor: str) -> tuple[int | None, int]:
     return place, min(int(offset), passages[place].length)
 
 
+def _one_line(label: str) -> str:
+    """A title as part of a header: what a source calls itself can not pass for a line of ours."""
+    return " ".join(label.split())
+
+
 def _of_source(source: EntrySource, ref: PayloadRef | None) -> _Passage:
     place = source.place
     assert place is not None  # noqa: S101 - filtered by the caller
@@ -178,13 +183,19 @@ def _of_value(key: str, label: str, value: Any, ref: PayloadRef | None) -> list[
 
 
 def _rest(message: BaseMessage, ref: PayloadRef | None, *, has_places: bool) -> list[_Passage]:
-    """The artifact, unless all that it holds is read as sources; and large arguments of calls."""
+    """The artifact, unless all that it holds is read as sources; and whatever else stands outside the entry."""
+    found: list[tuple[str, Any]] = []
     if isinstance(message, ToolMessage) and message.artifact is not None and not has_places:
-        return _of_value(f"{message.id}#artifact", "artifact", message.artifact, ref)
+        found.append(("artifact", message.artifact))
     calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
+    found += [(f"arguments {place} of {call.get('name')}", call.get("args")) for place, call in enumerate(calls, 1)]
+    for name, value in {**message.__dict__, **(message.__pydantic_extra__ or {})}.items():
+        if name not in ("content", "artifact"):
+            parts = {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
+            found += parts.items()
     return [
         passage
-        for place, call in enumerate(calls, 1)
-        if isinstance(call.get("args"), PayloadRange)
-        for passage in _of_value(f"{message.id}#call{place}", f"arguments of {call.get('name')}", call["args"], ref)
+        for label, value in found
+        if isinstance(value, PayloadRange) or label == "artifact"
+        for passage in _of_value(f"{message.id}#{label.replace(' ', '-')}", label, value, ref)
     ]

@@ -164,7 +164,7 @@ def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
     """What a dict item says of its source; a ``metadata`` dict in it is taken apart."""
     inner = item.get("metadata")
-    own = _named({key: value for key, value in item.items() if key != text_key})
+    own = _named({key: value for key, value in item.items() if not text_key or key != text_key})
     return own | {key: value for key, value in _named(inner).items() if key not in own} if type(inner) is dict else own
 
 

@@ -70,8 +70,8 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
 
 def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int) -> HumanMessage:
     """The note that stands for turns left out before the ordinal `first`; the same for the same values."""
-    turns = f"{left_out_turns} earlier turn{'' if left_out_turns == 1 else 's'}"
-    text = f"[Note: {turns} of this conversation are left out here to save context."
+    turns = "1 earlier turn is" if left_out_turns == 1 else f"{left_out_turns} earlier turns are"
+    text = f"[Note: {turns} left out here to save context."
     if results:
         named = ", ".join(f"{id_} (source ids {sources})" if sources else id_ for id_, sources in results)
         text += f" Use {RETRIEVAL_TOOL} to access their tool results; newest tool message ids: {named}."

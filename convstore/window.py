@@ -130,8 +130,10 @@ def choose_window(
         if budget.alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
             place, lasting, certain = len(turns) - 1, False, True
         else:
-            position = budget.position()
-            place, certain = _first_that_fits(budget, position), certain or position > rows[0].before
+            position = budget.position(turns)
+            place, certain = _first_that_fits(budget, position, turns), certain or position > rows[0].before
+            # The last turn may still outgrow the budget, and then does not count any more.
+            lasting = place == _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1])
     if policy.max_turns is not None:
         least = _first_turn(turns, policy.max_turns)
         place, certain = max(place, _numbered(turns, least)), certain or least >= turns[0].number
@@ -139,13 +141,14 @@ def choose_window(
     return Window(begin, _left_out(turns[place], begin, first), lasting) if certain else None
 
 
-def _first_that_fits(budget: _Budget, position: int) -> int:
-    """The first turn behind a position with which every view up to now is within the budget."""
-    last = len(budget.turns) - 1
+def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn]) -> int:
+    """The first turn behind a position with which every view while one of `turns` was the last is in the budget."""
+    last = len(turns) - 1
     place = next((place for place, turn in enumerate(budget.turns) if turn.before >= position), last)
     turn = last
     while turn > place:
-        if budget.fits(place, turn) or (turn < last and budget.alone(budget.turns[turn]) > budget.budget):
+        is_over = turn < len(budget.turns) - 1 and budget.alone(turns[turn]) > budget.budget
+        if is_over or budget.fits(place, turn):
             turn -= 1
         else:
             place += 1
@@ -209,14 +212,14 @@ class _Budget:
         self.final = _sums(_weight(row, policy, whole=_is_exempt(row, policy, None)) for row in rows)
         self.kept = _sums(_weight(row, policy, whole=row.message.type == "tool") for row in rows)
 
-    def position(self) -> int:
-        """Tokens of the default view behind which the view begins: the most that any moment so far asked for.
+    def position(self, turns: Sequence[_Turn]) -> int:
+        """Tokens of the default view behind which the view begins: the most that any moment in `turns` asked for.
 
         A moment is a row: the turns before its turn as stubs and its turn in full up to it have to fit. What is asked
         for is rounded up to a step, the larger the more room there is beside the turn, so that it seldom changes.
         """
         position = 0
-        for turn in reversed(self.turns):
+        for turn in reversed(turns):
             if turn.before <= position:
                 break
             if self.alone(turn) <= self.budget:
@@ -224,14 +227,19 @@ class _Budget:
         return position
 
     def fits(self, place: int, last: int) -> bool:
-        """Whether a view from one turn to another is within the budget while the other is in progress."""
-        turn = self.turns[last]
+        """Whether a view from one turn to another is within the budget while the other is in progress.
+
+        One that is larger than the budget is finished: it counts as it is shown then.
+        """
+        begin, turn = self.turns[place].begin, self.turns[last]
         whole = self.alone(turn) <= self.budget
-        return self._before(place, last) + self._ending(turn, whole=whole) <= self.budget
+        end = turn.begin if whole else turn.end
+        size = self.fixed + self._note(begin) + self._finished(begin, end) + self.full[turn.end] - self.full[end]
+        return size <= self.budget
 
     def alone(self, turn: _Turn) -> int:
         """A turn in full with the system messages before it."""
-        return self.fixed + self._ending(turn, whole=True)
+        return self.fixed + self.full[turn.end] - self.full[turn.begin]
 
     def _asked_for(self, turn: _Turn) -> int:
         if turn.before + self.alone(turn) + self.roomy <= self.budget:
@@ -252,27 +260,25 @@ class _Budget:
             step //= 2
         return max(1, step)
 
-    def _before(self, place: int, last: int) -> int:
-        """What stands before the turn `last` in a view that begins with the turn `place`."""
-        begin, end = self.turns[place].begin, self.turns[last].begin
-        kept_from = max(begin, min(end, self._kept_row(last)))
-        stubs = self.final[kept_from] - self.final[begin]
-        return self.fixed + self._note(begin) + stubs + self.kept[end] - self.kept[kept_from]
-
-    def _ending(self, turn: _Turn, *, whole: bool) -> int:
-        sums = self.full if whole else self.final
-        return sums[turn.end] - sums[turn.begin]
+    def _finished(self, begin: int, end: int) -> int:
+        """What rows of finished turns hold while the view goes on behind them."""
+        kept_from = max(begin, min(end, self._kept_row(end)))
+        return self.final[kept_from] - self.final[begin] + self.kept[end] - self.kept[kept_from]
 
     def _note(self, begin: int) -> int:
         return 0 if begin == self.first else self.note(begin)
 
-    def _kept_row(self, last: int) -> int:
-        """The row from which results are kept whole while a turn is in progress."""
-        begin = self.turns[last].begin
+    def _kept_row(self, end: int) -> int:
+        """The row from which results are kept whole when the finished turns end before a row."""
         if not self.policy.keep_last_results:
-            return begin
-        least = _kept_result(self.rows[begin].result, self.policy)
-        return next((row for row in range(begin) if self.rows[row].result >= least), begin)
+            return end
+        least = _kept_result(_results_before(self.rows, end), self.policy)
+        return next((row for row in range(end) if self.rows[row].result >= least), end)
+
+
+def _results_before(rows: Sequence[Row], end: int) -> int:
+    """Tool results in the log before a row; `end` may be the place behind the last one."""
+    return rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
 
 
 def _sums(weights: Iterable[int]) -> list[int]:
@@ -314,8 +320,7 @@ def _kept_from(rows: Sequence[Row], policy: HistoryPolicy, last_turn: int | None
     if not policy.keep_last_results or not rows:
         return None
     end = next((row for row in rows if row.turn == last_turn), None)
-    count = end.result if end else rows[-1].result + (rows[-1].message.type == "tool")
-    return _kept_result(count, policy)
+    return _kept_result(end.result if end else _results_before(rows, len(rows)), policy)
 
 
 def _kept_result(count: int, policy: HistoryPolicy) -> int:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from pymongo import MongoClient
 
-from convstore import HistoryPolicy
+from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.cli.commands import app
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +72,11 @@ def run(script: str, folder: Path, **variables: str) -> str:
     ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False)  # noqa: S603 - our own code
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
+
+
+def section(heading: str) -> str:
+    """The text below a heading."""
+    return README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def rows_below(heading: str) -> list[list[str]]:
@@ -153,6 +158,20 @@ def test_the_commands_are_those_of_the_command_line():
     """Each command of ``convstore`` is told, and no other."""
     told = {row[0].split()[1].strip("`") for row in rows_below("command")}
     assert told == {command.name for command in app.registered_commands}
+
+
+def test_every_method_is_told():
+    """What store and handle can do is on the page."""
+    methods = {name for class_ in (Conversation, ConversationStore) for name in vars(class_) if name[0] != "_"}
+    inner = {"parts", "run_sync"}
+    assert {name for name in methods - inner if not re.search(rf"\b{name}\b", README)} == set()
+
+
+def test_what_is_said_to_be_missing_is_missing():
+    """A feature that comes leaves the list."""
+    names = re.findall(r"`(\w+)`", section("Not in this version"))
+    assert names
+    assert [name for name in names if hasattr(Conversation, name) or hasattr(ConversationStore, name)] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/how-it-works.md"])

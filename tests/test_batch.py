@@ -1,0 +1,291 @@
+"""What an append works out before the server is asked: totals, numbers, stubs, pieces of payload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
+
+from convstore.batch import Composed, compose, is_heavy, prepare
+from convstore.codec import Codec, Omitted, decode_message, decompress, digest_of, leave_out, with_stub
+from convstore.entries import EntryMessage, Totals
+from convstore.exceptions import InvalidInputError, UnencodableError
+from convstore.pairing import calls_of
+from convstore.sources import find_sources
+from convstore.tokens import approximate_tokens, count
+
+CODEC = Codec()
+
+
+def _prepare(*batch: BaseMessage, **how: Any) -> Any:
+    return prepare(batch, **({"codec": CODEC, "counter": approximate_tokens} | how))
+
+
+def _compose(batch: Any, after: Totals | None = None, **how: Any) -> Composed:
+    return compose(batch, after or Totals(), **({"at": NOW, "token": "t"} | how))
+
+
+def _payload(message: EntryMessage, composed: Composed) -> str:
+    """The payload as it is read back: the chunks that the reference names."""
+    if message.payload is None:
+        return ""
+    ref = message.payload
+    chunks = {chunk.number: chunk.data for chunk in composed.chunks}
+    pieces = [decompress(chunks[ref.chunk + place]) for place in range(len(ref.ends))]
+    assert [sum(map(len, pieces[: place + 1])) for place in range(len(pieces))] == list(ref.ends)
+    assert ref.size == sum(len(chunks[ref.chunk + place]) for place in range(len(ref.ends)))
+    assert ref.digest == digest_of("".join(pieces))
+    return "".join(pieces)
+
+
+def _whole(message: EntryMessage, composed: Composed) -> BaseMessage:
+    payload = _payload(message, composed)
+    return decode_message(CODEC, message.body, fetch=lambda start, end: payload[start:end])
+
+
+_some_messages = st.lists(
+    messages
+    | turns.flatmap(lambda script: st.sampled_from(turn(1, script[0], asked=script[1], said=script[2])))
+    | st.builds(
+        lambda part, kind: kind([{"type": "data", "part": part}]),
+        st.integers(1_000, 40_000).map("x".__mul__),
+        st.sampled_from([HumanMessage, AIMessage]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(_some_messages)
+@settings(max_examples=60)
+def test_what_is_composed_is_what_was_appended(appended):
+    """From body and chunks alone each message comes back equal; ordinals are dense; the digest is the content's."""
+    for place, message in enumerate(appended):
+        message.id = f"m{place}"
+    composed = _compose(_prepare(*appended), Totals(entries=3, messages=7))
+    assert [message.ordinal for message in composed.entry.messages] == list(range(8, 8 + len(appended)))
+    assert (composed.entry.number, composed.entry.first, composed.entry.last) == (4, 8, 7 + len(appended))
+    for message, original in zip(composed.entry.messages, appended, strict=True):
+        restored = _whole(message, composed)
+        assert type(restored) is type(original)
+        assert same(restored, original)
+        assert message.digest == _prepare(restored).digests[0]
+        assert (message.id, message.type) == (original.id, original.type)
+
+
+@given(_some_messages)
+@settings(max_examples=60)
+def test_view_tokens_are_what_the_view_shows(appended):
+    """`tokens` counts the message in full, `view_tokens` what the default view shows of it, to the token."""
+
+    def counter(shown: Any) -> int:
+        return sum(len(CODEC.encode(message.__dict__)) for message in shown)
+
+    for place, message in enumerate(appended):
+        message.id = f"m{place}"
+    composed = _compose(_prepare(*appended, counter=counter))
+    for message, original in zip(composed.entry.messages, appended, strict=True):
+        shown = decode_message(CODEC, message.body)
+        shown = leave_out(shown) if message.stub is None else with_stub(shown, message.stub)
+        assert message.tokens == counter([original])
+        assert message.view_tokens == (counter([shown]) if message.payload else message.tokens)
+
+
+@given(st.lists(turns, max_size=5), st.lists(st.integers(1, 7), min_size=1, max_size=5))
+@settings(max_examples=60)
+def test_totals_are_sums_over_the_log(script, lengths):
+    """After any batches the totals are what a count over all messages gives, and independent of how they were cut."""
+    log = log_of(script, batch=lengths)
+    stored = [message for entry in log.entries for message in entry.messages]
+    totals = log.totals
+    assert totals.messages == len(stored)
+    assert totals.entries == len(log.entries)
+    assert totals.turns == len(script) == sum(message.type == "human" for message in stored)
+    assert totals.results == sum(message.type == "tool" for message in stored)
+    assert totals.tokens == sum(message.tokens for message in stored)
+    assert totals.view_tokens == sum(message.view_tokens for message in stored)
+    assert totals.sources_through == sum(len(entry.sources) for entry in log.entries)
+    assert [source.id for entry in log.entries for source in entry.sources] == list(
+        range(1, totals.sources_through + 1)
+    )
+    assert totals.calls == ()
+    whole = log_of(script, batch=1_000).totals
+    assert (whole.tokens, whole.view_tokens, whole.sources_through) == (
+        totals.tokens,
+        totals.view_tokens,
+        totals.sources_through,
+    )
+
+
+def test_totals_add_up_the_models_own_counts():
+    """Usage is summed where it is a number that the database can hold; anything else stays in the message only."""
+    log = PureLog()
+    usage: Any = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    log.append([AIMessage("a", id="a", usage_metadata=usage), AIMessage("b", id="b")])
+    odd = AIMessage("c", id="c", usage_metadata=usage)
+    odd.__dict__["usage_metadata"] = {"input_tokens": 2**70, "output_tokens": True, "total_tokens": 1}
+    log.append([odd])
+    assert log.totals.usage == {"input_tokens": 10, "output_tokens": 5, "total_tokens": 16}
+
+
+@pytest.mark.parametrize("end", range(1, 6))
+def test_open_calls_are_those_without_a_result(end):
+    """The totals name the calls that wait for a result, whatever was answered meanwhile."""
+    made = turn(1, [Round((10, 10), sources=False), Round((10,), sources=False)])[: end + 1]
+    log = PureLog()
+    for message in made:
+        log.append([message])
+    answered = {message.tool_call_id for message in made if isinstance(message, ToolMessage)}
+    called = [(call.id, call.tool) for message in made for call in calls_of(message)]
+    assert sorted(log.totals.calls) == [call for call in called if call[0] not in answered]
+
+
+def test_open_calls_do_not_pile_up():
+    """Calls that nobody ever answers are forgotten but for the last ones, so that entries stay small."""
+    log = PureLog()
+    for number in range(300):
+        calls = [{"name": "t", "args": {}, "id": f"c{number}-{place}"} for place in range(5)]
+        log.append([HumanMessage("?", id=f"h{number}"), AIMessage("", id=f"a{number}", tool_calls=calls)])
+    assert 5 <= len(log.totals.calls) <= 25
+    assert log.totals.calls[-1][0].startswith("c299-")
+
+
+@given(turns)
+@settings(max_examples=30)
+def test_composing_again_changes_numbers_only(script):
+    """After a collision the same batch behind other totals differs in ordinals and source ids, in nothing else."""
+    batch = _prepare(*turn(1, script[0]))
+    first, again = _compose(batch), _compose(batch)
+    assert first == again
+    later = _compose(batch, Totals(entries=5, messages=50, sources_through=20))
+    assert [message.body for message in later.entry.messages] == [message.body for message in first.entry.messages]
+    assert later.chunks == first.chunks
+    assert [source.id - 20 for source in later.entry.sources] == [source.id for source in first.entry.sources]
+    assert [message.ordinal - 50 for message in later.entry.messages] == [m.ordinal for m in first.entry.messages]
+
+
+def test_without_leaves_only_new_messages():
+    """A batch that is in the log in part is written without that part; chunks keep their numbers."""
+    made = [HumanMessage("x" * 20_000, id=f"h{number}") for number in range(3)]
+    batch = _prepare(*made)
+    rest = batch.without({"h1": 7})
+    assert (batch.ids, rest.ids) == (["h0", "h1", "h2"], ["h0", "h2"])
+    assert rest.digests == [batch.digests[0], batch.digests[2]]
+    composed = _compose(rest)
+    assert [chunk.number for chunk in composed.chunks] == [0, 2]
+    assert [same(_whole(m, composed), o) for m, o in zip(composed.entry.messages, made[::2], strict=True)] == [True] * 2
+    assert _compose(batch.without(dict.fromkeys(batch.ids, 1))).entry.messages == ()
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=900), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)), min_size=1
+    ),
+)
+def test_each_source_has_its_own_piece_of_the_payload(artifact):
+    """payload[start:middle] is the source's text, so that it can be read without the rest."""
+    message = ToolMessage("x" * 600, id="m", tool_call_id="c", name="t", artifact=artifact)
+    composed = _compose(_prepare(message))
+    payload = _payload(composed.entry.messages[0], composed)
+    texts = [payload[source.place.start : source.place.middle] for source in composed.entry.sources if source.place]
+    assert texts == [source.text for source in find_sources(message, None).items] == [text for text, _ in artifact]
+    assert [source.id for source in composed.entry.sources] == list(range(1, len(artifact) + 1))
+
+
+def test_a_large_payload_lies_in_chunks():
+    """A result of several megabytes is cut into chunks with numbers that count over the whole batch."""
+    result = ToolMessage("é" * 1_200_000, id="t", tool_call_id="c", name="t")
+    composed = _compose(_prepare(HumanMessage("x" * 20_000, id="h"), result))
+    first, second = composed.entry.messages
+    assert first.payload is not None
+    assert second.payload is not None
+    assert (first.payload.chunk, len(first.payload.ends), second.payload.chunk) == (0, 1, 1)
+    assert second.payload.ends == (500_000, 1_000_000, 1_200_000)
+    assert same(_whole(second, composed), result)
+    assert (first.payload.token, second.payload.token) == ("t", "t")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage("x" * 15_000),
+        HumanMessage([{"type": "text", "text": "x" * 100} for _ in range(500)]),
+        SystemMessage("x" * 100_000),
+        ToolMessage("short", tool_call_id="c"),
+        FunctionMessage("x" * 900, name="f"),
+    ],
+    ids=["below 16 KB", "many small parts", "system", "small result", "function"],
+)
+def test_small_parts_stay_in_the_entry(message):
+    """Nothing leaves the entry that is small, however many there are of it."""
+    message.id = "m"
+    composed = _compose(_prepare(message))
+    assert composed.entry.messages[0].payload is None
+    assert composed.chunks == ()
+
+
+def test_an_unknown_type_is_refused_by_message_and_path():
+    """The error names the message's place in the batch and the field, and nothing was composed."""
+    batch = [HumanMessage("?", id="h"), ToolMessage("x", id="t", tool_call_id="c", artifact=[{"owner": object()}])]
+    with pytest.raises(UnencodableError) as refused:
+        _prepare(*batch)
+    assert refused.value.path == "message 1.artifact[0].owner"
+
+
+@pytest.mark.parametrize("size", [10, 3_000, 50_000])
+def test_an_omitted_value_is_named_once(size):
+    """With `omit` each value left out is named once by its path in the message, whether the message is split or not."""
+    artifact = [{"text": "x" * size, "owner": object()}, {"text": "y"}]
+    result = ToolMessage(
+        "x", id="t", tool_call_id="c", name="t", artifact=artifact, additional_kwargs={"k": {1: object()}}
+    )
+    batch = _prepare(HumanMessage("?", id="h"), result, omit=True)
+    assert batch.omitted == ("message 1.additional_kwargs.k.1", "message 1.artifact[0].owner")
+    composed = _compose(batch)
+    restored = _whole(composed.entry.messages[1], composed)
+    assert isinstance(restored, ToolMessage)
+    assert restored.artifact == [artifact[0] | {"owner": Omitted("builtins.object")}, artifact[1]]
+
+
+@pytest.mark.parametrize("given_", [-1, 1.5, None, "3", True])
+def test_a_counter_gives_whole_numbers(given_):
+    """A token counter that gives anything else is refused before anything is written."""
+    with pytest.raises(InvalidInputError, match="token counter"):
+        _prepare(HumanMessage("?", id="h"), counter=lambda _messages: given_)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[{"type": "text", "text": None}], [{"type": ["x"]}], [{"type": "text"}], [{"type": "data", "n": 10**5_000}]],
+    ids=range(4),
+)
+def test_blocks_that_langchain_can_not_count_are_counted(content):
+    """The default counter has a figure for any message."""
+    message = HumanMessage("", id="h")
+    message.content = content
+    assert count(approximate_tokens, message) > 0
+    deep: Any = []
+    for _ in range(10_000):
+        deep = [deep]
+    message.content = [{"type": "data", "deep": deep}]
+    assert count(approximate_tokens, message) > 1_000
+
+
+@pytest.mark.parametrize(
+    ("content", "artifact", "heavy"),
+    [
+        ("x", None, False),
+        ("x" * 300_000, None, True),
+        ("x", {"a": [b"x" * 300_000]}, True),
+        ("x", [list(range(20_000))], True),
+        ("x", [[1] * 100] * 5, False),
+    ],
+    ids=["small", "long text", "bytes", "many values", "few values"],
+)
+def test_heavy_batches_are_recognised(content, artifact, heavy):
+    """Work of more than some milliseconds leaves the event loop."""
+    assert is_heavy([ToolMessage(content, tool_call_id="c", artifact=artifact)]) == heavy

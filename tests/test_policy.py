@@ -1,0 +1,72 @@
+"""A policy is checked when it is made, and is a value."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from convstore.exceptions import InvalidInputError
+from convstore.policy import HistoryPolicy
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": -1},
+        {"max_tokens": True},
+        {"max_tokens": 1.5},
+        {"max_tokens": "32000"},
+        {"max_turns": 0},
+        {"max_turns": "3"},
+        {"stub_min_tokens": -1},
+        {"stub_min_tokens": None},
+        {"keep_last_results": -1},
+        {"keep_last_results": None},
+        {"keep_last_results": False},
+        {"stub_tools": "always"},
+        {"stub_tools": None},
+        {"stub_tools": []},
+        {"view": "short"},
+        {"view": ["full"]},
+        {"never_stub": "search"},
+        {"never_stub": b"search"},
+        {"never_stub": None},
+        {"never_stub": 7},
+        {"never_stub": [7]},
+        {"never_stub": [["search"]]},
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_when_the_policy_is_made(nonsense):
+    """A value that means nothing never waits for the first load; the error names the field."""
+    with pytest.raises(InvalidInputError, match=next(iter(nonsense))):
+        HistoryPolicy(**nonsense)
+
+
+@pytest.mark.parametrize("unknown", [{"tokens": 1}, {"max_token": 1}])
+def test_unknown_fields_are_refused(unknown):
+    """A misspelt field is an error, not ignored."""
+    with pytest.raises(TypeError):
+        HistoryPolicy(**unknown)
+    with pytest.raises(TypeError):
+        HistoryPolicy(1_000)  # type: ignore[misc]
+
+
+def test_edges_are_allowed():
+    """No limits, the smallest numbers and any collection of names."""
+    policy = HistoryPolicy(
+        max_tokens=None, max_turns=None, stub_min_tokens=0, keep_last_results=0, never_stub=iter("ab")
+    )  # type: ignore[arg-type]
+    assert policy.never_stub == frozenset("ab")
+    assert (HistoryPolicy(max_tokens=1, max_turns=1).max_tokens, HistoryPolicy().max_tokens) == (1, 32_000)
+
+
+def test_equal_policies_are_one_key():
+    """Policies are frozen, compared and hashed by value: what is remembered of a view is found again."""
+    one, other = HistoryPolicy(never_stub=frozenset({"a", "b"})), HistoryPolicy(never_stub=["b", "a", "b"])  # type: ignore[arg-type]
+    assert {one: 1}[other] == 1
+    assert one != HistoryPolicy()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.max_tokens = 1  # type: ignore[misc]

@@ -1,0 +1,227 @@
+"""What is written to MongoDB can be read again, and what was damaged is recognised."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import bson
+import pytest
+from bson.codec_options import CodecOptions
+from hypothesis import example, given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from strategies import NOW, PureLog, any_text, turn, turns
+
+from convstore.entries import Entry, Totals
+from convstore.exceptions import CorruptDocumentError
+from convstore.schema import (
+    chunk_id,
+    chunk_range,
+    conversation_range,
+    entry_document,
+    entry_from,
+    entry_id,
+    entry_range,
+    from_stored,
+    head_id,
+    source_documents,
+    to_stored,
+    totals_document,
+    totals_from,
+)
+
+_ODD = "\ud83d\ude00 \0 é"
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    document = entry_document("conv", entry)
+    return document | {"sources": source_documents(entry.sources), "size": 7}
+
+
+def _through_bson(document: dict[str, Any], *, tz_aware: bool = True) -> dict[str, Any]:
+    return bson.decode(bson.encode(document), codec_options=CodecOptions(tz_aware=tz_aware))
+
+
+def _odd_log() -> PureLog:
+    """A log with lone surrogates wherever a message may have them, and with every optional field."""
+    call = {"name": _ODD, "args": {_ODD: _ODD}, "id": _ODD, "type": "tool_call"}
+    asked = AIMessage(_ODD, id="a", tool_calls=[call], usage_metadata=_USAGE)
+    hits = [(_ODD * 200, {"title": _ODD, "url": _ODD}), ("x", {})]
+    listed = json.dumps({"results": [{"text": "x" * 400, "title": _ODD}]})
+    log = PureLog()
+    log.append([SystemMessage("s", id="s"), HumanMessage(_ODD, id="h"), asked])
+    log.append([ToolMessage("y", id="t", tool_call_id=_ODD, artifact=hits)])
+    log.append([ToolMessage(listed, id="u", tool_call_id="c"), *turn(2), asked.model_copy(update={"id": "b"})])
+    return log
+
+
+_USAGE = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
+
+
+@given(st.lists(turns, min_size=1, max_size=3))
+def test_an_entry_comes_back_equal(script):
+    """Entry to document to BSON to document to entry changes nothing."""
+    log = PureLog()
+    for number, (rounds, asked, said) in enumerate(script):
+        entry = log.append(turn(number, rounds, asked=asked, said=said))
+        assert entry_from(_through_bson(_document(entry))) == replace(entry, size=7)
+
+
+def test_texts_that_bson_can_not_hold_come_back_equal():
+    """Bodies, names, titles and calls with lone surrogates are stored as bytes and read as they were."""
+    for entry in _odd_log().entries:
+        assert entry_from(_through_bson(_document(entry))) == replace(entry, size=7)
+
+
+def test_a_zone_that_the_driver_lost_is_utc():
+    """A client without time zones gives the same moments."""
+    entry = _odd_log().entries[0]
+    assert entry_from(_through_bson(_document(entry), tz_aware=False)).at == entry.at
+
+
+def test_a_projection_without_messages_gives_the_totals():
+    """The tail is read without messages and sources."""
+    entry = _odd_log().entries[-1]
+    document = _document(entry)
+    del document["messages"], document["sources"]
+    assert entry_from(document).totals == entry.totals
+
+
+@given(any_text)
+@example("\ud83d\ude00")
+def test_any_text_can_be_stored(text):
+    """A text is stored as a str wherever UTF-8 can hold it, else as bytes, and is the same text again."""
+    stored = to_stored(text)
+    assert from_stored(bson.decode(bson.encode({"x": stored}))["x"]) == text
+    assert isinstance(stored, bytes) == any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def test_totals_come_back_equal():
+    """The head's copy of the totals too, for an empty log and for a full one."""
+    for totals in (Totals(), _odd_log().totals):
+        assert totals_from(_through_bson(totals_document(totals))) == totals
+
+
+def test_only_what_is_indexed_has_the_field():
+    """Entries without messages or results stay out of the partial indexes over them."""
+    empty = Entry(first=1, at=NOW, messages=(), totals=Totals(entries=1, sources_through=10))
+    assert not {"messages", "results_at"} & entry_document("conv", empty).keys()
+    assert [document.get("results_at") for document in _DOCUMENTS] == [None, 4, 5]
+    assert entry_from({**entry_document("conv", empty), "size": 1}).totals.sources_through == 10
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Damage
+
+
+def _fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything that stands in a document."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield (*path, key)
+            yield from _fields(part, (*path, key))
+
+
+def _at(document: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        document = document[key]
+    return document
+
+
+def _wrong(path: tuple[Any, ...], value: Any) -> list[Any]:
+    """Values that can not stand there."""
+    if isinstance(value, bytes):
+        return ["x", 7, []] if path[-1] == "digest" else [b"\xff", 7, []]
+    if isinstance(value, int):
+        return ["x", True, 1.5, [], {}] + ([-1] if "usage" not in path else [])
+    table = {str: [7, [], {"$ne": ""}], datetime: ["x", 7], list: [7, "x", {}], dict: [7, "x", []]}
+    return table.get(type(value), [7, "x", {}])
+
+
+_DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
+_PLACES = [(number, path) for number, document in enumerate(_DOCUMENTS) for path in _fields(document)]
+_OPTIONAL = {"calls", "tool", "sources", "stub", "payload"}
+"""Fields of a message that are not stored at their default."""
+
+
+def _damaged(number: int, path: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
+    document = copy.deepcopy(_DOCUMENTS[number])
+    return document, _at(document, path[:-1])
+
+
+@pytest.mark.parametrize(("number", "path"), _PLACES, ids=str)
+def test_a_field_of_another_type_is_recognised(number, path):
+    """Each field that has another type than was written makes the entry a corrupt one, named by its key."""
+    for wrong in _wrong(path, _at(_DOCUMENTS[number], path)):
+        document, holder = _damaged(number, path)
+        holder[path[-1]] = wrong
+        with pytest.raises(CorruptDocumentError) as found:
+            entry_from(document)
+        assert found.value.document_id == str(document["_id"])
+
+
+@pytest.mark.parametrize(("number", "path"), [place for place in _PLACES if isinstance(place[1][-1], str)], ids=str)
+def test_a_field_that_is_gone_is_recognised(number, path):
+    """Each field that is always written makes the entry a corrupt one when it is missing."""
+    document, holder = _damaged(number, path)
+    del holder[path[-1]]
+    may_be_left_out = path in (("messages",), ("sources",)) or (len(path) == 3 and path[-1] in _OPTIONAL)
+    if may_be_left_out or path[-2:-1] == ("usage",):
+        assert entry_from(document)
+    else:
+        with pytest.raises(CorruptDocumentError):
+            entry_from(document)
+
+
+@pytest.mark.parametrize(
+    "change", [{"first": 2}, {"count": 2}, {"_id": "conv:000000000002"}, {"conversation": "other"}, {"results_at": 1}]
+)
+def test_numbers_that_do_not_agree_are_recognised(change):
+    """Key, conversation, entry number, ordinals and count have to fit each other."""
+    with pytest.raises(CorruptDocumentError):
+        entry_from(_DOCUMENTS[0] | change)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keys
+
+_ids = st.text("0123456789abcdef", min_size=24, max_size=24)
+
+
+@given(_ids, _ids, st.integers(0, 10**12 - 2), st.integers(0, 999_998))
+def test_keys_order_as_numbers_do_in_ranges_of_their_own(one, other, number, chunk):
+    """'#' < ':' < ';' gives entries, chunks and the conversation one range each, and no range touches another's."""
+    assert entry_id(one, number) < entry_id(one, number + 1)
+    assert chunk_id(one, "t", chunk) < chunk_id(one, "t", chunk + 1)
+    low, high = conversation_range(one)
+    keys = [entry_id(one, number), chunk_id(one, "t", chunk)]
+    assert all(low <= key < high for key in keys)
+    first, last = entry_range(one)
+    assert [first <= key < last for key in keys] == [True, False]
+    first, last = entry_range(one, start=number, before=number + 1)
+    assert first <= keys[0] < last <= entry_id(one, number + 1)
+    first, last = chunk_range(one, "t", chunk, 1)
+    assert first <= keys[1] < last <= chunk_id(one, "t", chunk + 1)
+    if one != other:
+        assert not any(low <= key < high for key in (entry_id(other, number), chunk_id(other, "t", chunk)))
+
+
+_scopes = st.dictionaries(
+    st.sampled_from(["a", "b", "user_id"]), st.text(max_size=3) | st.sampled_from(['","', '"],["', "a"])
+)
+
+
+@given(_scopes, _scopes)
+@example({"a": "b", "b": "a"}, {"a": "a", "b": "b"})
+@example({"a": 'x"],["b","y'}, {"a": "x", "b": "y"})
+@example({"a": "é"}, {"a": "\\u00e9"})
+@example({"a": "1"}, {"a": "1\0"})
+def test_a_head_is_found_by_its_scope_alone(scope, other):
+    """The order of keys does not matter; two scopes that differ in anything never have the same head."""
+    assert head_id(dict(reversed(scope.items()))) == head_id(scope)
+    assert (head_id(scope) == head_id(other)) == (scope == other)
