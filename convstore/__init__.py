@@ -42,11 +42,13 @@ from convstore.models import (
     ToolRecord,
 )
 from convstore.policy import HistoryPolicy
-from convstore.store import ConversationStore
+from convstore.store import ConversationStore, retrieve_previous_sources_tool
 from convstore.tokens import TokenCounter
+from convstore.tools import SOURCES_PROMPT, sources_prompt
 from convstore.view import get_conversational_history
 
 __all__ = [
+    "SOURCES_PROMPT",
     "BatchTooLargeError",
     "ConflictError",
     "ContentConflictError",
@@ -82,4 +84,6 @@ __all__ = [
     "ToolRecord",
     "UnencodableError",
     "get_conversational_history",
+    "retrieve_previous_sources_tool",
+    "sources_prompt",
 ]

@@ -315,11 +315,10 @@ def _prepare(
     if isinstance(message, ToolMessage):
         one = _read_result(one, message)
     if one.wants_stub:
-        in_artifact = one.found.rebuild is not None
         encoded = encode_message(
             codec,
             fields,
-            items=one.found.items if in_artifact else (),
+            items=one.found.items,
             rebuild=one.found.rebuild,
             split_result=True,
             omitted=again,

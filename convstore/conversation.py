@@ -6,20 +6,21 @@ request. What it promises is kept by `Writer` and `Reader`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage
 from langchain_core.tools import StructuredTool
 
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.models import ConversationInfo, History, Receipt, SourcePage, StoredMessage, ToolRecord
 from convstore.normalize import normalize_messages
+from convstore.pager import Request
 from convstore.policy import HistoryPolicy
 from convstore.scopes import check_ids
-from convstore.sources import MAX_SOURCES
-from convstore.tools import PAGE_TOKENS, make_retrieval_tool
+from convstore.sources import MAX_SOURCES, read_ids
+from convstore.tools import PAGE_TOKENS, ReadBack, check_page_tokens, make_retrieval_tool
 
 if TYPE_CHECKING:
     from convstore.known import Scope
@@ -166,20 +167,77 @@ class Conversation:
         parts = await self._store.parts()
         await parts.directory.delete(self._scope)
 
+    async def get_sources(
+        self,
+        source_ids: Iterable[int] | str = (),
+        *,
+        tool_message_ids: Sequence[str] = (),
+        find: str = "",
+        cursor: str = "",
+        page_tokens: int = PAGE_TOKENS,
+    ) -> SourcePage:
+        """Sources by their numbers, or all those of some tool messages, in the order asked for, page by page.
+
+        The pages of a source, one after the other, are its whole text. Unknown and foreign ids are named in
+        ``not_found``. Two commands for a source, which read only the chunks of its result that hold it.
+
+        Args:
+            source_ids: Numbers, a range, or a text such as stubs show: "3, 11-20".
+            tool_message_ids: Ids of tool messages.
+            find: Only the passages around this text, in any case.
+            cursor: ``next_cursor`` of the page before, given with the same ids.
+            page_tokens: Size of a page, 100 to 16,000.
+
+        Raises:
+            InvalidInputError: Ids or size that can not be.
+            InvalidCursorError: A cursor that this call did not give.
+        """
+        request = Request(
+            tool_message_ids=check_ids(tool_message_ids, name="tool_message_ids"),
+            source_ids=_source_ids(source_ids),
+            find=find,
+            cursor=cursor,
+            page_tokens=check_page_tokens(page_tokens),
+        )
+        parts = await self._store.parts()
+        return await parts.pager.sources(self._scope, request)
+
     def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
         """The tool that brings full content back, bound to this conversation: register it with your agent.
 
         Args:
-            page_tokens: Size of a page, at most 16,000.
+            page_tokens: Size of a page, 100 to 16,000.
         """
-        return make_retrieval_tool(self._read_back, read_back_sync=self._read_back_sync, page_tokens=page_tokens)
+        return make_retrieval_tool(lambda _config: self.read_back(), page_tokens=page_tokens)
 
-    async def _read_back(self, ids: Sequence[str], cursor: str, page_tokens: int) -> tuple[str, SourcePage]:
+    def read_back(self) -> ReadBack:
+        """What the tool reads this conversation with."""
+
+        async def read(request: Request) -> tuple[str, SourcePage]:
+            return await self._read(request)
+
+        def read_sync(request: Request) -> tuple[str, SourcePage]:
+            return self._store.run_sync(lambda twin: Conversation(twin, self._scope)._read(request))  # noqa: SLF001
+
+        return ReadBack(read, read_sync)
+
+    async def _read(self, request: Request) -> tuple[str, SourcePage]:
         parts = await self._store.parts()
-        return await parts.pager.read(self._scope, ids, cursor=cursor, page_tokens=page_tokens)
+        return await parts.pager.read(self._scope, request)
 
-    def _read_back_sync(self, ids: Sequence[str], cursor: str, page_tokens: int) -> tuple[str, SourcePage]:
-        def work(store: ConversationStore) -> Coroutine[Any, Any, tuple[str, SourcePage]]:
-            return Conversation(store, self._scope)._read_back(ids, cursor, page_tokens)  # noqa: SLF001 - a twin of this handle
 
-        return self._store.run_sync(work)
+def _source_ids(given: Iterable[int] | str) -> list[int]:
+    """Numbers of sources that a caller asks for.
+
+    Raises:
+        InvalidInputError: Not numbers, or too many.
+    """
+    try:
+        numbers = read_ids(given) if isinstance(given, str) else list(given)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"source_ids are numbers or a text such as '3, 11-20': {error}") from error
+    if wrong := [number for number in numbers if type(number) is not int or not 0 < number < 2**53]:
+        raise InvalidInputError(f"a source id is a whole number from 1, not {wrong[0]!r}")
+    if len(numbers) > MAX_SOURCES:
+        raise TooManyIdsError(f"{len(numbers)} source ids in one call; ask for at most {MAX_SOURCES} at a time")
+    return numbers

@@ -1,7 +1,8 @@
-"""Reads tool results back page by page, made for a model that reads them.
+"""Reads what views leave out, page by page, made for a model that reads it.
 
 Layer 4, on the reader. What can be read of a message is a row of passages: its sources, then its content, then what
-else its artifact holds. A page is cut from them by size; only the chunks of the payload that it shows are read.
+else of it stands outside the entry. A page is cut from passages by size, or shows only what is around the matches of a
+text; only the chunks of a payload that it needs are read.
 """
 
 from __future__ import annotations
@@ -10,107 +11,163 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import BaseMessage, ToolMessage
-
-from convstore.codec import Codec, PayloadRange, decode_message
-from convstore.entries import EntrySource, PayloadRef
-from convstore.exceptions import CorruptDocumentError
+from convstore.codec import Codec, decode_message
+from convstore.exceptions import CorruptDocumentError, InvalidCursorError
 from convstore.known import Scope
 from convstore.models import Source, SourcePage
+from convstore.passages import Passage, passage_of_source, passages_of, snippets
 from convstore.reader import Reader
 from convstore.repository import StoredMessageRow
 from convstore.scopes import MAX_IDS, id_problem
 from convstore.sources import source_in
-from convstore.stubs import text_of
 from convstore.tokens import CHARACTERS_PER_TOKEN
 
-__all__ = ["Pager"]
+__all__ = ["Pager", "Request"]
 
 _SHORTEST = 200
 _SUGGESTED = 5
-_LABEL_CHARACTERS = 200
+_LISTED = 20
+_READ_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Passage:
-    """Something that is read from its beginning to its end: a text at hand, or a range of a payload."""
+class Request:
+    """What is asked for, in the order in which it is shown.
 
-    key: str
-    label: str
-    length: int
-    text: str = ""
-    ref: PayloadRef | None = None
-    start: int = 0
-    source: EntrySource | None = None
+    Attributes:
+        tool_message_ids: Messages, each with its sources.
+        source_ids: Single sources.
+        find: Show only what is around this text, in any case; "" for everything.
+        cursor: Where the page before ended; "" for the first page.
+        page_tokens: Size of a page.
+    """
+
+    tool_message_ids: Sequence[str] = ()
+    source_ids: Sequence[int] = ()
+    find: str = ""
+    cursor: str = ""
+    page_tokens: int = 4_000
 
 
 class Pager:
-    """Cuts what a model asks for into pages."""
+    """Cuts what a model or a program asks for into pages."""
 
     def __init__(self, reader: Reader, *, codec: Codec) -> None:
         self._reader, self._codec = reader, codec
 
-    async def read(self, scope: Scope, ids: Sequence[str], *, cursor: str, page_tokens: int) -> tuple[str, SourcePage]:
-        """One page of some messages, as text for the model and as values for the program.
+    async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
+        """One page as text for the model and as values for the program.
 
-        Ids that can not be found are named in both; nothing that a model sends raises.
+        What can not be found is named in both; nothing that a model sends raises.
         """
-        wanted = list(dict.fromkeys(ids))[:MAX_IDS]
-        rows = await self._reader.messages_by_id(scope, [id_ for id_ in wanted if not id_problem(id_)])
-        not_found = [id_ for id_ in wanted if id_ not in rows]
-        passages = [passage for id_ in wanted if id_ in rows for passage in self._passages(rows[id_])]
-        place, offset = _find(passages, cursor)
+        if not request.tool_message_ids and not request.source_ids:
+            return await self._listing(scope), SourcePage()
+        passages, not_found = await self._collect(scope, request)
+        place, offset = _find(passages, request.cursor)
         lines: list[str] = []
-        sources: list[Source] = []
-        following: str | None = None
+        page = _Page(room=request.page_tokens * CHARACTERS_PER_TOKEN - _SHORTEST)
         if place is None:
-            lines.append(f"Unknown cursor {cursor[:50]!r}. Ask again without a cursor.")
+            lines.append(f"Unknown cursor {request.cursor[:50]!r}. Ask again without a cursor.")
         else:
-            lines, sources, following = await self._page(scope, passages[place:], offset, page_tokens)
+            await self._fill(scope, page, passages[place:], offset, request.find)
+            lines += page.lines or ([f"No match for {request.find[:50]!r}."] if request.find and passages else [])
         if not_found:
             lines.append(await self._not_found(scope, not_found))
-        lines.append(f'More: cursor="{following}"' if following else "End.")
-        return "\n".join(lines), SourcePage(sources=sources, not_found=not_found, next_cursor=following)
+        lines.append(f'More: cursor="{page.following}"' if page.following else "End.")
+        return "\n".join(lines), SourcePage(
+            sources=page.sources, not_found=not_found, next_cursor=page.following or None
+        )
 
-    async def _page(
-        self, scope: Scope, passages: Sequence[_Passage], offset: int, page_tokens: int
-    ) -> tuple[list[str], list[Source], str | None]:
-        lines: list[str] = []
-        sources: list[Source] = []
-        room = page_tokens * CHARACTERS_PER_TOKEN - _SHORTEST
+    async def sources(self, scope: Scope, request: Request) -> SourcePage:
+        """One page of sources alone.
+
+        Raises:
+            InvalidCursorError: The cursor is not of this request.
+        """
+        passages, not_found = await self._collect(scope, request)
+        passages = [passage for passage in passages if passage.source]
+        place, offset = _find(passages, request.cursor)
+        if place is None:
+            raise InvalidCursorError(f"{request.cursor[:50]!r} is not a cursor of this call; begin again without one")
+        page = _Page(room=request.page_tokens * CHARACTERS_PER_TOKEN)
+        await self._fill(scope, page, passages[place:], offset, request.find)
+        return SourcePage(sources=page.sources, not_found=not_found, next_cursor=page.following or None)
+
+    async def _collect(self, scope: Scope, request: Request) -> tuple[list[Passage], list[str]]:
+        """The passages of what is asked for, and what is not in the conversation."""
+        ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
+        numbers = list(dict.fromkeys(request.source_ids))
+        valid = [id_ for id_ in ids if not id_problem(id_)]
+        rows = await self._reader.messages_by_id(scope, valid) if valid else {}
+        found = await self._reader.sources_by_id(scope, numbers) if numbers else {}
+        passages = [passage for id_ in ids if id_ in rows for passage in self._passages(rows[id_])]
+        for number in numbers:
+            if number in found:
+                row, source = found[number]
+                passages.append(passage_of_source(source, row, self._decode(row)))
+        missing = [str(name) for name in (*ids, *numbers) if name not in rows and name not in found]
+        return list({passage.key: passage for passage in passages}.values()), missing
+
+    async def _fill(self, scope: Scope, page: _Page, passages: Sequence[Passage], offset: int, find: str) -> None:
         for passage in passages:
-            room -= len(passage.label) + 60
-            end = min(passage.length, offset + max(room, 0))
-            if lines and (room < _SHORTEST and end < passage.length):
-                return lines, sources, f"{passage.key}@{offset}"
-            text = await self._text(scope, passage, offset, end)
-            lines.append(f"{_one_line(passage.label)}, characters {offset}-{end} of {passage.length}\n{text}")
-            if passage.source:
-                sources.append(await self._source(scope, passage, text))
-            if end < passage.length:
-                return lines, sources, f"{passage.key}@{end}"
-            room -= end - offset
+            if find:
+                await self._fill_matches(scope, page, passage, offset, find)
+            else:
+                await self._fill_text(scope, page, passage, offset)
+            if page.following:
+                return
             offset = 0
-        return lines, sources, None
 
-    def _passages(self, row: StoredMessageRow) -> list[_Passage]:
-        message, ref = row.message, row.message.payload
+    async def _fill_text(self, scope: Scope, page: _Page, passage: Passage, offset: int) -> None:
+        page.room -= passage.overhead
+        end = min(passage.length, offset + max(page.room, 0))
+        if page.lines and page.room < _SHORTEST and end < passage.length:
+            page.following = f"{passage.key}@{offset}"
+            return
+        await self._show(scope, page, passage, offset, end)
+        if end < passage.length:
+            page.following = f"{passage.key}@{end}"
+
+    async def _fill_matches(self, scope: Scope, page: _Page, passage: Passage, offset: int, find: str) -> None:
+        """Show what is around each match from a place on; reads a long passage piece by piece."""
+        while offset < passage.length:
+            end = min(passage.length, offset + _READ_AT_ONCE)
+            text = await self._text(scope, passage, offset, end)
+            for start, stop in snippets(text, find):
+                if page.lines and page.room < min(stop - start, _SHORTEST) + passage.overhead:
+                    page.following = f"{passage.key}@{offset + start}"
+                    return
+                page.room -= passage.overhead
+                shown = min(stop, start + max(page.room, _SHORTEST))
+                await self._show(scope, page, passage, offset + start, offset + shown)
+                if shown < stop:
+                    page.following = f"{passage.key}@{offset + max(start + 1, shown - len(find))}"
+                    return
+            # A match may lie across the end of a piece.
+            offset = end if end == passage.length else end - len(find)
+
+    async def _show(self, scope: Scope, page: _Page, passage: Passage, start: int, end: int) -> None:
+        text = await self._text(scope, passage, start, end)
+        page.room -= end - start
+        page.lines.append(f"{passage.label}, characters {start}-{end} of {passage.length}\n{text}")
+        if passage.source:
+            page.sources.append(await self._source(scope, passage, text))
+
+    def _passages(self, row: StoredMessageRow) -> list[Passage]:
+        return passages_of(row, self._decode(row))
+
+    def _decode(self, row: StoredMessageRow) -> Any:
         try:
-            decoded = decode_message(self._codec, message.body)
+            return decode_message(self._codec, row.message.body)
         except ValueError as error:
-            raise CorruptDocumentError(message.id, str(error)) from error
-        placed = [source for source in row.sources if source.place] if ref else []
-        texts = [_of_source(source, ref) for source in placed]
-        content = _of_value(message.id, message.tool or message.type, decoded.content, ref)
-        rest = _rest(decoded, ref, has_places=bool(placed))
-        return [*texts, *content, *rest]
+            raise CorruptDocumentError(row.message.id, str(error)) from error
 
-    async def _text(self, scope: Scope, passage: _Passage, start: int, end: int) -> str:
+    async def _text(self, scope: Scope, passage: Passage, start: int, end: int) -> str:
         if passage.ref is None:
             return passage.text[start:end]
         return await self._reader.payload_range(scope, passage.ref, passage.start + start, passage.start + end)
 
-    async def _source(self, scope: Scope, passage: _Passage, text: str) -> Source:
+    async def _source(self, scope: Scope, passage: Passage, text: str) -> Source:
         source = passage.source
         assert source is not None  # noqa: S101 - asked by the caller
         return Source(
@@ -122,21 +179,45 @@ class Pager:
             tool_message_id=source.message_id,
         )
 
-    async def _metadata(self, scope: Scope, passage: _Passage) -> dict[str, Any]:
+    async def _metadata(self, scope: Scope, passage: Passage) -> dict[str, Any]:
         place = passage.source.place if passage.source else None
         if place is None or passage.ref is None:
-            return {}
+            return passage.metadata
         item = await self._reader.payload_range(scope, passage.ref, place.middle, place.end)
         found = source_in(self._codec.decode(item, fetch=lambda _start, _end: ""))
         return found.metadata if found else {}
 
-    async def _not_found(self, scope: Scope, ids: Sequence[str]) -> str:
+    async def _listing(self, scope: Scope) -> str:
+        """What can be read, for a model that names nothing."""
+        results = await self._reader.newest_results(scope, limit=_LISTED)
+        if not results:
+            return "There are no tool results in this conversation yet."
+        lines = [
+            f"{result.id}: {result.tool or 'tool'}" + (f", source ids {result.sources}" if result.sources else "")
+            for result in results
+        ]
+        return "\n".join(["Tool results that can be read, newest first (tool_message_id: tool, source ids):", *lines])
+
+    async def _not_found(self, scope: Scope, names: Sequence[str]) -> str:
         valid = [message.id for message in await self._reader.newest_results(scope, limit=_SUGGESTED)]
-        named = ", ".join(id_[:100] if isinstance(id_, str) else repr(id_)[:100] for id_ in ids[:20])
+        named = ", ".join(name[:100] for name in names[:20])
         return f"Not found: {named}." + (f" Valid ids: {', '.join(valid)}." if valid else "")
 
 
-def _find(passages: Sequence[_Passage], cursor: str) -> tuple[int | None, int]:
+@dataclass(slots=True)
+class _Page:
+    """A page that is being filled."""
+
+    room: int
+    lines: list[str]
+    sources: list[Source]
+    following: str
+
+    def __init__(self, *, room: int) -> None:
+        self.room, self.lines, self.sources, self.following = room, [], [], ""
+
+
+def _find(passages: Sequence[Passage], cursor: str) -> tuple[int | None, int]:
     """The passage and character that a cursor names; the beginning for an empty one."""
     if not cursor:
         return 0, 0
@@ -145,57 +226,3 @@ def _find(passages: Sequence[_Passage], cursor: str) -> tuple[int | None, int]:
     if place is None or not offset.isascii() or not offset.isdigit() or len(offset) > 15:
         return None, 0
     return place, min(int(offset), passages[place].length)
-
-
-def _one_line(label: str) -> str:
-    """A title as part of a header: what a source calls itself can not pass for a line of ours."""
-    return " ".join(label.split())
-
-
-def _of_source(source: EntrySource, ref: PayloadRef | None) -> _Passage:
-    place = source.place
-    assert place is not None  # noqa: S101 - filtered by the caller
-    # An item without a text of its own is read as it is.
-    start, end = (place.start, place.middle) if place.middle > place.start else (place.middle, place.end)
-    named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
-    return _Passage(
-        key=str(source.id),
-        label=f"[{source.id}] {named}".strip()[:_LABEL_CHARACTERS],
-        length=end - start,
-        ref=ref,
-        start=start,
-        source=source,
-    )
-
-
-def _of_value(key: str, label: str, value: Any, ref: PayloadRef | None) -> list[_Passage]:
-    """A content or an artifact as passages; what lies in the payload in pieces of its own."""
-    if isinstance(value, PayloadRange):
-        return [_Passage(key=key, label=label, length=value.end - value.start, ref=ref, start=value.start)]
-    if isinstance(value, list) and any(isinstance(part, PayloadRange) for part in value):
-        return [
-            passage
-            for place, part in enumerate(value, 1)
-            for passage in _of_value(f"{key}#{place}", f"{label}, part {place}", part, ref)
-        ]
-    text = text_of(value)
-    return [_Passage(key=key, label=label, length=len(text), text=text)]
-
-
-def _rest(message: BaseMessage, ref: PayloadRef | None, *, has_places: bool) -> list[_Passage]:
-    """The artifact, unless all that it holds is read as sources; and whatever else stands outside the entry."""
-    found: list[tuple[str, Any]] = []
-    if isinstance(message, ToolMessage) and message.artifact is not None and not has_places:
-        found.append(("artifact", message.artifact))
-    calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
-    found += [(f"arguments {place} of {call.get('name')}", call.get("args")) for place, call in enumerate(calls, 1)]
-    for name, value in {**message.__dict__, **(message.__pydantic_extra__ or {})}.items():
-        if name not in ("content", "artifact"):
-            parts = {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
-            found += parts.items()
-    return [
-        passage
-        for label, value in found
-        if isinstance(value, PayloadRange) or label == "artifact"
-        for passage in _of_value(f"{message.id}#{label.replace(' ', '-')}", label, value, ref)
-    ]

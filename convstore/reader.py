@@ -18,7 +18,7 @@ from itertools import islice
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.codec import Codec, decode_message, digest_of
-from convstore.entries import Entry, EntryMessage, PayloadRef
+from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.known import Known, KnownConversations, Scope, Start
 from convstore.models import History, HistoryReport
@@ -105,6 +105,13 @@ class Reader:
         """Those of some messages that the conversation has, by id."""
         known = await self.find(scope)
         return await self._log.messages_by_id(known.conversation, ids) if known else {}
+
+    async def sources_by_id(
+        self, scope: Scope, numbers: Sequence[int]
+    ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
+        """Those of some sources that the conversation has, each with the message it came with."""
+        known = await self.find(scope)
+        return await self._log.sources_by_id(known.conversation, numbers) if known else {}
 
     async def decode_whole(self, scope: Scope, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         """Messages in full, equal to what was appended.

@@ -18,7 +18,16 @@ from langchain_core.messages import ToolMessage
 from convstore.codec import Codec, DocumentFields
 from convstore.models import SourcePage
 
-__all__ = ["MAX_SOURCES", "FoundSource", "FoundSources", "find_sources", "parse_json", "source_in", "write_ids"]
+__all__ = [
+    "MAX_SOURCES",
+    "FoundSource",
+    "FoundSources",
+    "find_sources",
+    "parse_json",
+    "read_ids",
+    "source_in",
+    "write_ids",
+]
 
 MAX_SOURCES = 1_000
 """A list with more items is data, not sources: nobody cites row 40,000 of a table."""
@@ -136,6 +145,30 @@ def write_ids(ids: Iterable[int]) -> str:
     breaks = [place for place, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
     runs = [numbers[a:b] for a, b in pairwise([0, *breaks, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs if run)
+
+
+def read_ids(text: str) -> list[int]:
+    """The numbers that a text such as stubs show names, in its order; at most `MAX_SOURCES` of them.
+
+    >>> read_ids("11-13, 3")
+    [11, 12, 13, 3]
+
+    Raises:
+        ValueError: Not such a text.
+    """
+    numbers: list[int] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        first, _, last = part.partition("-")
+        low, high = _number(first), _number(last or first)
+        numbers.extend(range(low, min(high, low + MAX_SOURCES) + 1))
+    return list(dict.fromkeys(numbers))[:MAX_SOURCES]
+
+
+def _number(text: str) -> int:
+    digits = text.strip().strip("[]")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 15:
+        raise ValueError(f"{text[:50]!r} is not a source id")
+    return int(digits)
 
 
 def _in_value(value: Any) -> FoundSources:

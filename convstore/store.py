@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
 from convstore.codec import Codec, Kind
@@ -30,9 +32,10 @@ from convstore.repository import Heads, Log
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
 from convstore.sync import LoopThread
 from convstore.tokens import TokenCounter, approximate_tokens
+from convstore.tools import PAGE_TOKENS, ReadBack, make_retrieval_tool
 from convstore.writer import Writer
 
-__all__ = ["ConversationStore", "Parts"]
+__all__ = ["ConversationStore", "Parts", "retrieve_previous_sources_tool"]
 
 _Result = TypeVar("_Result")
 
@@ -255,6 +258,28 @@ class ConversationStore:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError("this store was closed; make a new one with ConversationStore.connect")
+
+
+def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
+    """The tool that brings full content back, for an agent that serves many conversations.
+
+    Whose conversation it reads is taken from ``config["configurable"]`` of the run, under the store's scope keys, which
+    the application sets on the server side; never from the model.
+
+    Args:
+        store: Where the conversations are.
+        page_tokens: Size of a page, 100 to 16,000.
+
+    Raises:
+        InvalidScopeError: From the tool, when the configuration lacks a scope key.
+    """
+
+    def read_back_for(config: RunnableConfig) -> ReadBack:
+        configurable = config.get("configurable", {})
+        scope = {key: configurable[key] for key in store.scope_keys if key in configurable}
+        return store.conversation(**scope).read_back()
+
+    return make_retrieval_tool(read_back_for, page_tokens=page_tokens)
 
 
 def _functions(

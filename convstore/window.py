@@ -124,21 +124,22 @@ def choose_window(
     turns = _turns(rows, first)
     if not turns:
         return Window(len(rows), 0, lasting=False) if complete or not rows else None
-    place, lasting, certain = 0, True, complete or anchored
+    place, settled, certain = 0, 0, complete or anchored
     if policy.max_tokens is not None:
         budget = _Budget(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens)
         if budget.alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
-            place, lasting, certain = len(turns) - 1, False, True
+            place, settled, certain = len(turns) - 1, -1, True
         else:
             position = budget.position(turns)
             place, certain = _first_that_fits(budget, position, turns), certain or position > rows[0].before
             # The last turn may still outgrow the budget, and then does not count any more.
-            lasting = place == _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1])
+            settled = _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1])
     if policy.max_turns is not None:
         least = _first_turn(turns, policy.max_turns)
-        place, certain = max(place, _numbered(turns, least)), certain or least >= turns[0].number
+        allowed, certain = _numbered(turns, least), certain or least >= turns[0].number
+        place, settled = max(place, allowed), max(settled, allowed)
     begin = turns[place].begin
-    return Window(begin, _left_out(turns[place], begin, first), lasting) if certain else None
+    return Window(begin, _left_out(turns[place], begin, first), lasting=place == settled) if certain else None
 
 
 def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn]) -> int:
@@ -180,8 +181,9 @@ def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
 
 
 def _first_turn(turns: Sequence[_Turn], most: int) -> int:
-    """Number of the first turn that `max_turns` allows, rounded up to a quarter of it."""
-    return _round_up(max(0, turns[-1].number - most + 1), max(1, most // 4))
+    """Number of the first turn that `max_turns` allows, rounded up to a quarter of it once there are more turns."""
+    first = turns[-1].number - most + 1
+    return _round_up(first, max(1, most // 4)) if first > 1 else 0
 
 
 def _numbered(turns: Sequence[_Turn], least: int) -> int:

@@ -311,11 +311,21 @@ def turn(number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: in
     return [*made, AIMessage(_words(said, f"answer {number}"), id=f"z{number}")]
 
 
-_rounds = st.lists(
-    st.builds(Round, st.lists(st.integers(0, 3_000), min_size=1, max_size=3).map(tuple), st.booleans()), max_size=2
-)
+_sizes = st.sampled_from([0, 30, 300, 900, 1_500, 3_000])
+_rounds = st.lists(st.builds(Round, st.lists(_sizes, min_size=1, max_size=3).map(tuple), st.booleans()), max_size=2)
 turns = st.tuples(_rounds, st.integers(0, 400), st.integers(0, 400))
 """Rounds, length of the question, length of the answer."""
+
+policies = st.builds(
+    HistoryPolicy,
+    max_tokens=st.one_of(st.integers(300, 1_500), st.integers(300, 4_000), st.none()),
+    max_turns=st.one_of(st.none(), st.none(), st.integers(1, 12)),
+    keep_last_results=st.sampled_from([0, 0, 1, 3]),
+    never_stub=st.sampled_from([(), ("search",)]),
+    stub_tools=st.sampled_from(["finished_turns", "finished_turns", "never"]),
+    view=st.sampled_from(["full", "full", "conversation"]),
+)
+"""Policies of all kinds, with budgets that the turns of a short log exceed."""
 
 
 def log_of(

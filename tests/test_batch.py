@@ -214,7 +214,7 @@ def test_a_large_payload_lies_in_chunks():
     [
         HumanMessage("x" * 15_000),
         HumanMessage([{"type": "text", "text": "x" * 100} for _ in range(500)]),
-        SystemMessage("x" * 100_000),
+        SystemMessage("x" * 500_000),
         ToolMessage("short", tool_call_id="c"),
         FunctionMessage("x" * 900, name="f"),
     ],

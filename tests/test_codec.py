@@ -512,7 +512,6 @@ def test_any_part_may_stand_in_the_payload(message):
     """With every part counted as large, a message still comes back equal; without its payload it can be shown."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "PART_MINIMUM", 1)
-        patch.setattr(rules, "_SYSTEM_MINIMUM", 1)
         encoded = encode_message(CODEC, fields_of(message))
         restored = decode_message(CODEC, encoded.body, fetch=lambda start, end: encoded.payload[start:end])
         shown = leave_out(decode_message(CODEC, encoded.body))
@@ -671,12 +670,6 @@ def test_what_names_a_message_never_leaves_its_body():
     encoded = encode_message(CODEC, fields_of(message), split_result=True)
     shown = with_stub(decode_message(CODEC, encoded.body), "stub")
     assert (shown.tool_call_id, shown.name, shown.content, shown.artifact) == (long, long, "stub", None)
-
-
-def test_system_messages_are_read_without_a_payload():
-    """A system prompt of usual length stands in the entry, since it begins every view; a huge one does not."""
-    assert not encode_message(CODEC, fields_of(SystemMessage("x" * 100_000, id="m"))).payload
-    assert encode_message(CODEC, fields_of(SystemMessage("x" * 300_000, id="m"))).payload
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 The body is the message's fields as text of ``codec.values``. What is too large for an entry, and content and artifact
 of a tool result that has a stub, goes into the payload: one long text, to which `PayloadRange` values in the body
-refer. Each source of a tool result stands in one piece of it, text first, so that it can be read without the rest::
+refer. Each source of a tool result stands in one piece of it, text first, so that it can be read without the rest;
+sources in JSON content have such pieces too, beside the content as it came::
 
     text of source 1 | item 1 | text of source 2 | item 2 | … | content | artifact without its items | other parts
 
@@ -44,9 +45,6 @@ __all__ = [
 
 PART_MINIMUM = 16_384
 """A part of a message whose text is this long, in characters, is kept outside the entry."""
-
-_SYSTEM_MINIMUM = 250_000
-"""The same for system messages, which begin every view and are read without their payload."""
 
 _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
 """What tells a message or a call from others never leaves the body."""
@@ -110,7 +108,6 @@ class _Payload:
 
     codec: Codec
     omitted: list[str] | None
-    minimum: int
     pieces: list[str] = field(default_factory=list)
     length: int = 0
 
@@ -167,7 +164,7 @@ def encode_message(
         split_result: Put content and artifact of a tool result into the payload, whatever their size.
         omitted: If given, paths of unknown values that were left out are added here.
     """
-    payload = _Payload(codec, omitted, _SYSTEM_MINIMUM if fields["type"] == "system" else PART_MINIMUM)
+    payload = _Payload(codec, omitted)
     fields = dict(fields)
     places: tuple[SourcePlace, ...] = ()
     if split_result:
@@ -276,10 +273,10 @@ def _split_dict(value: dict[Any, Any], payload: _Payload, *, keep: Collection[st
 
 def _is_large(value: Any, payload: _Payload) -> bool:
     if type(value) is str:
-        return len(value) >= payload.minimum
+        return len(value) >= PART_MINIMUM
     if value is None or type(value) in (bool, int, float):
         return False
-    return len(payload.codec.encode(value, omitted=None if payload.omitted is None else [])) >= payload.minimum
+    return len(payload.codec.encode(value, omitted=None if payload.omitted is None else [])) >= PART_MINIMUM
 
 
 def _about(block: Any) -> str:

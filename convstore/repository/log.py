@@ -8,7 +8,7 @@ any other filter on ``_id`` would read all of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -133,15 +133,18 @@ class Log:
         async with driver_errors():
             query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
             documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
-        entries = [entry_from(document) for document in documents]
-        return {
-            message.id: StoredMessageRow(
-                message, entry.at, tuple(source for source in entry.sources if source.message_id == message.id)
-            )
-            for entry in entries
-            for message in entry.messages
-            if message.id in wanted
-        }
+        return {id_: row for id_, row in _rows(documents).items() if id_ in wanted}
+
+    async def sources_by_id(
+        self, conversation: str, numbers: Iterable[int]
+    ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
+        """Those of some sources that are in the log, each with the message it came with. One command."""
+        wanted = set(numbers)
+        async with driver_errors():
+            query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
+            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+        rows = _rows(documents)
+        return {source.id: (row, source) for row in rows.values() for source in row.sources if source.id in wanted}
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
         """Which of some source ids are in use. One command."""
@@ -221,6 +224,18 @@ class Log:
         async with driver_errors():
             result = await self._log.delete_many(_between(*conversation_range(conversation)))
         return int(result.deleted_count)
+
+
+def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:
+    """The messages of some entries by id, each with its sources."""
+    rows = {}
+    for entry in map(entry_from, documents):
+        by_message: dict[str, list[EntrySource]] = {}
+        for source in entry.sources:
+            by_message.setdefault(source.message_id, []).append(source)
+        for message in entry.messages:
+            rows[message.id] = StoredMessageRow(message, entry.at, tuple(by_message.get(message.id, ())))
+    return rows
 
 
 def _between(low: str, high: str) -> dict[str, Any]:

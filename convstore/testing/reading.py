@@ -5,15 +5,17 @@ Layer 6, part of the contract.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError, TooManyIdsError
+from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 from convstore.models import SourcePage, StoredMessage
-from convstore.store import ConversationStore
+from convstore.store import ConversationStore, retrieve_previous_sources_tool
 from convstore.testing.samples import new_id, rag_turn, same_messages
 
 __all__ = ["ReadBackContract"]
@@ -140,12 +142,123 @@ class ReadBackContract:
         assert result.status == "success"
         assert "cursor" in str(result.content)
 
-    @pytest.mark.parametrize("arguments", [{}, {"tool_message_ids": 7}, {"tool_message_ids": [{"$ne": ""}]}])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"tool_message_ids": 7},
+            {"tool_message_ids": [{"$ne": ""}]},
+            {"source_ids": {"$gt": 0}},
+            {"source_ids": "all of them"},
+            {"source_ids": [-1]},
+            {"source_ids": "1" * 5_000},
+        ],
+    )
     async def test_arguments_of_the_wrong_type_are_told_to_the_model(
         self, chat: Conversation, arguments: dict[str, Any]
     ) -> None:
         """A tool message with an error status, no exception."""
         assert (await _ask(chat, 1_000, **arguments)).status == "error"
+
+    async def test_without_arguments_the_tool_tells_what_can_be_read(self, chat: Conversation) -> None:
+        """Ids, tools and source ids of the newest results."""
+        assert "no tool results" in str((await _ask(chat, 1_000)).content)
+        turns = [rag_turn(f"Fish {number}?") for number in range(3)]
+        for turn in turns:
+            await chat.append(turn)
+        lines = str((await _ask(chat, 1_000)).content).splitlines()
+        assert lines[1] == f"{turns[2][2].id}: search, source ids 7-9"
+        assert len(lines) == 4
+
+    async def test_sources_are_read_by_their_numbers(self, chat: Conversation) -> None:
+        """Across results, in the order asked for; the text form of stubs is understood; the rest is named."""
+        await chat.append(rag_turn("What about seals?"))
+        await chat.append(rag_turn("And orcas?"))
+        page = await chat.get_sources("5, 2-3, 99")
+        assert [source.source_id for source in page.sources] == [5, 2, 3]
+        assert page.sources[0].content.startswith("Passage 2 on orcas.")
+        assert page.sources[0].metadata == {"score": 0.5}
+        assert (page.not_found, page.next_cursor) == (["99"], None)
+        for asked in ([5, 2, 3, 99], "5, 2-3, 99", ["5", "2-3", 99]):
+            result = await _ask(chat, 4_000, source_ids=asked)
+            assert str(result.content).startswith("[5] Orcas 2 (https://example.org/orcas/2), characters 0-")
+            assert "Not found: 99." in str(result.content)
+            assert result.artifact.sources == page.sources
+
+    @pytest.mark.parametrize("form", ["documents", "dicts", "json", "small"])
+    async def test_every_form_of_source_is_read_by_number(self, chat: Conversation, form: str) -> None:
+        """Whatever the tool returned, a source's text and metadata come back."""
+        texts = [f"text {number} " * (2 if form == "small" else 300) for number in (1, 2)]
+        items: list[Any] = [{"title": f"T{n}", "text": text, "rank": n} for n, text in enumerate(texts, 1)]
+        content: str = "found"
+        if form == "documents":
+            items = [Document(page_content=item.pop("text"), metadata=item) for item in items]
+        if form == "json":
+            content, items = json.dumps({"results": items}), []
+        await chat.append([ToolMessage(content, id=new_id(), tool_call_id="c", artifact=items or None)])
+        page = await chat.get_sources(range(1, 3))
+        assert [source.content for source in page.sources] == texts
+        assert [(source.title, source.metadata) for source in page.sources] == [
+            ("T1", {"rank": 1}),
+            ("T2", {"rank": 2}),
+        ]
+
+    async def test_a_source_is_paged_to_its_end(self, chat: Conversation) -> None:
+        """The pages of one source, one after the other, are its text, and none is larger than asked for."""
+        text = "".join(f"sentence {number}. " for number in range(2_000))
+        await chat.append([ToolMessage("one", id=new_id(), tool_call_id="c", artifact=[(text, {})])])
+        read, cursor = "", ""
+        while True:
+            page = await chat.get_sources([1], cursor=cursor, page_tokens=500)
+            assert len(page.sources[0].content) <= 500 * 4
+            read += page.sources[0].content
+            if page.next_cursor is None:
+                break
+            cursor = page.next_cursor
+        assert read == text
+
+    async def test_only_passages_around_a_text_are_shown(self, chat: Conversation) -> None:
+        """Literal, in any case; with the place of each passage."""
+        text = "straw " * 1_000 + "the NEEDLE (.*) lies here " + "straw " * 1_000
+        await chat.append([ToolMessage("r", id="r", tool_call_id="c", artifact=[(text, {"title": "Hay"})])])
+        result = await _ask(chat, 1_000, source_ids=[1], find="needle (.*)")
+        assert "NEEDLE (.*) lies here" in str(result.content)
+        assert len(str(result.content)) < 600
+        nothing = await _ask(chat, 1_000, tool_message_ids=["r"], find="gold")
+        assert str(nothing.content).startswith("No match for 'gold'.")
+
+    async def test_many_matches_come_by_pages(self, chat: Conversation) -> None:
+        """Every match is on some page, and every page keeps to its size."""
+        text = "".join(f"<{number}> key " + "x" * 700 for number in range(60))
+        await chat.append([ToolMessage("r", id="r", tool_call_id="c", artifact=[(text, {})])])
+        seen, cursor = "", ""
+        for _ in range(50):
+            result = await _ask(chat, 500, source_ids=[1], find="KEY", cursor=cursor)
+            assert len(str(result.content)) <= 500 * 4 + 200
+            seen += str(result.content)
+            cursor = result.artifact.next_cursor
+            if cursor is None:
+                break
+        assert all(f"<{number}> key" in seen for number in range(60))
+
+    @pytest.mark.parametrize("ids", [7, [0], ["1"], "one", [True], None, range(1, 5_000)])
+    async def test_bad_source_ids_are_refused(self, chat: Conversation, ids: Any) -> None:
+        """Typed, before anything is read."""
+        with pytest.raises(InvalidInputError):
+            await chat.get_sources(ids)
+
+    async def test_an_unbound_tool_reads_the_conversation_of_the_run(
+        self, store: ConversationStore, chat: Conversation
+    ) -> None:
+        """The scope comes from the configuration; a run without one is the application's mistake."""
+        turn = rag_turn("What about seals?")
+        await chat.append(turn)
+        tool = retrieve_previous_sources_tool(store)
+        answer = await tool.ainvoke({"source_ids": [1]}, config={"configurable": chat.scope})
+        foreign = await tool.ainvoke({"source_ids": [1]}, config={"configurable": {**chat.scope, "user_id": "eve"}})
+        assert answer.startswith("[1] Seals 1")
+        assert foreign.startswith("Not found: 1.")
+        with pytest.raises(InvalidScopeError):
+            await tool.ainvoke({"source_ids": [1]})
 
     async def test_what_the_tool_read_is_stubbed_without_new_ids(self, chat: Conversation) -> None:
         """The tool's own results claim no source ids."""

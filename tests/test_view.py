@@ -1,0 +1,323 @@
+"""Promise 5 and the shape of a view: what a model gets of a log, whatever happened in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from strategies import PureLog, Round, log_of, policies, same, turn, turns
+
+from convstore.codec import Codec
+from convstore.pairing import check_pairing
+from convstore.policy import HistoryPolicy
+from convstore.stubs import make_stub
+from convstore.view import build_view, get_conversational_history, make_note, payloads_needed
+from convstore.window import rows_of
+
+DEFAULT = HistoryPolicy()
+LARGE = "x" * 20_000
+
+
+def _exact(messages: Any) -> int:
+    """A counter that sees every field."""
+    return sum(len(Codec().encode([message.type, message.__dict__])) for message in messages)
+
+
+def _log(*batches: list[BaseMessage], **fields: Any) -> PureLog:
+    log = PureLog(**fields)
+    for batch in batches:
+        log.append(batch)
+    return log
+
+
+def _kinds(messages: list[BaseMessage]) -> list[Any]:
+    return [message.additional_kwargs.get("convstore") for message in messages]
+
+
+def _from_log(messages: list[BaseMessage]) -> list[BaseMessage]:
+    return [message for message, kind in zip(messages, _kinds(messages), strict=True) if kind is None]
+
+
+@st.composite
+def _damaged(draw: Any) -> list[BaseMessage]:
+    """Turns with results that are missing, come twice, late or out of order, with repeated calls and large parts."""
+    made: list[BaseMessage] = []
+    for number, (rounds, asked, said) in enumerate(draw(st.lists(turns, min_size=1, max_size=6))):
+        made += turn(number, rounds, asked=asked, said=said)
+    for _ in range(draw(st.integers(0, 6))):
+        place = draw(st.integers(0, len(made) - 1))
+        message, how = made[place], draw(st.integers(0, 4))
+        if isinstance(message, ToolMessage) and how == 0:
+            del made[place]
+        elif isinstance(message, ToolMessage) and how < 3:
+            copy = message.model_copy(update={"id": f"{message.id}-{len(made)}"} if how == 1 else {})
+            made.insert(draw(st.integers(0, len(made))), copy)
+            made = [one for one in made if one is not message or how == 1]
+        elif isinstance(message, AIMessage) and how == 3:
+            again = message.model_copy(update={"id": f"{message.id}-{len(made)}"})
+            made.insert(draw(st.integers(0, len(made))), again)
+        else:
+            big = type(message)(**(message.model_dump() | {"content": [{"type": "data", "data": LARGE}, "small"]}))
+            made[place] = big
+    return made
+
+
+@given(_damaged(), policies, st.integers(1, 9))
+@settings(max_examples=120)
+def test_any_view_is_one_that_providers_accept(made, policy, batch):
+    """No result without its call, no call without all its results, in any log under any policy; sizes add up."""
+    log = _log(*(made[place : place + batch] for place in range(0, len(made), batch)), counter=_exact)
+    view = log.view(policy)
+    assert check_pairing(view.messages) == []
+    assert view.tokens == sum(_exact([message]) for message in view.messages)
+    shown = [message.id for message in _from_log(view.messages)]
+    assert len(shown) == len(set(shown))
+    assert set(shown) <= {message.id for message in made}
+    assert same(log.view(policy).messages, view.messages)
+
+
+@given(st.lists(turns, min_size=1, max_size=4), st.data())
+@settings(max_examples=40)
+def test_the_turn_in_progress_is_equal_to_what_was_appended(script, data):
+    """Until a turn is finished its messages are in the view as they were appended, artifacts and large parts too."""
+    log = log_of(script)
+    last = turn(9, [Round((3_000, 200), sources=True), Round((2_000,), sources=False)])
+    last[0] = HumanMessage([{"type": "image", "base64": LARGE}], id="h9")
+    made = last[: data.draw(st.integers(1, len(last) - 1))]
+    for message in made:
+        log.append([message])
+    shown = _from_log(log.view(DEFAULT).messages)
+    assert all(same(one, other) for one, other in zip(shown[-len(made) :], made, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Finished turns
+
+
+def test_a_stub_stands_for_a_result():
+    """The stub of the entry is the content; id, call, name and status stay; the artifact and the payload do not."""
+    made = turn(1, [Round((3_000,), sources=True)])
+    made[2].status = "error"  # type: ignore[attr-defined]
+    log = _log(made)
+    view = log.view(DEFAULT)
+    stub = view.messages[2]
+    assert isinstance(stub, ToolMessage)
+    assert stub.content == log.entries[0].messages[2].stub
+    assert (stub.id, stub.tool_call_id, stub.name, stub.status, stub.artifact) == (
+        "r1-0-0",
+        "c1-0-0",
+        "search",
+        "error",
+        None,
+    )
+    assert view.stubbed == ("r1-0-0",)
+    assert payloads_needed(rows_of(log.entries), DEFAULT) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage(LARGE, id="m"),
+        HumanMessage([{"type": "text", "text": "see"}, {"type": "image", "base64": LARGE}], id="m"),
+        AIMessage([{"type": "reasoning", "encrypted_content": LARGE}, "so"], id="m"),
+        AIMessage("", id="m", invalid_tool_calls=[{"name": "run", "args": LARGE, "id": "c", "error": None}]),
+        AIMessage("", id="m", tool_calls=[{"name": "run", "args": {"code": LARGE}, "id": "c"}]),
+        ChatMessage(LARGE, role="critic", id="m"),
+        FunctionMessage(LARGE, name="f", id="m"),
+    ],
+    ids=["text", "image", "reasoning", "invalid call", "call", "chat", "function"],
+)
+def test_a_large_part_of_a_finished_turn_is_a_placeholder(message):
+    """What leaves the view says so in its place, with the id that brings it back; the turn in progress has it whole."""
+    log = _log([HumanMessage("?", id="h"), message])
+    if message.type != "ai" or message.tool_calls or message.invalid_tool_calls:
+        assert same(log.view(DEFAULT).messages[1], message)
+    log.append([AIMessage("done", id="z")])
+    view = log.view(DEFAULT)
+    shown = view.messages[1]
+    assert type(shown) is type(message)
+    assert LARGE not in repr(shown)
+    assert "left out to save context; message id m]" in repr(shown)
+    assert view.placeholders == ("m",)
+    assert check_pairing(view.messages) == []
+
+
+def test_what_a_provider_ran_leaves_with_its_request():
+    """A server tool's large result becomes a placeholder, its request goes; other requests stay with their results."""
+    kept = [
+        {"type": "server_tool_use", "id": "s2", "input": {}},
+        {"type": "web_result", "tool_use_id": "s2", "content": "y"},
+    ]
+    gone = [
+        {"type": "server_tool_use", "id": "s1", "input": {}},
+        {"type": "web_result", "tool_use_id": "s1", "content": LARGE},
+    ]
+    shown = _log([HumanMessage("?", id="h"), AIMessage([*gone, *kept, "so"], id="m")]).view(DEFAULT).messages[1].content
+    assert isinstance(shown, list)
+    assert shown[1:] == [*kept, "so"]
+    assert shown[0]["text"].startswith("[web_result, ")  # type: ignore[index]
+
+
+def test_a_small_result_keeps_its_content_without_its_large_artifact():
+    """A result that is no stub is shown with its content; a large artifact stays away, and no payload is read."""
+    call = AIMessage("", id="a", tool_calls=[{"name": "plot", "args": {}, "id": "c"}])
+    plot = ToolMessage("plot saved", id="t", tool_call_id="c", name="plot", artifact={"png": b"x" * 50_000, "n": 1})
+    log = _log([HumanMessage("?", id="h"), call, plot, AIMessage("done", id="z")])
+    shown = log.view(DEFAULT).messages[2]
+    assert isinstance(shown, ToolMessage)
+    assert (shown.content, shown.artifact) == ("plot saved", {"n": 1})
+    assert payloads_needed(rows_of(log.entries), DEFAULT) == []
+    assert [
+        id_ for id_, _ in payloads_needed(rows_of(log.until(1).entries[:1]), HistoryPolicy(stub_tools="never"))
+    ] == ["t"]
+
+
+@pytest.mark.parametrize("content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}'])
+def test_a_lower_limit_makes_stubs_when_loading(content):
+    """A policy with a lower `stub_min_tokens` gets the stub that append would have made, and its true size."""
+    call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "call-id"}])
+    result = ToolMessage(content, id="t", tool_call_id="call-id", name="book", additional_kwargs={"k": 1})
+    log = _log([HumanMessage("?", id="h"), call, result, AIMessage("done", id="z")], counter=_exact)
+    log.counter = _exact
+    small = _log([HumanMessage("?", id="h"), call, result, AIMessage("done", id="z")])
+    assert small.view(DEFAULT).messages[2].content == content
+    view = small.view(HistoryPolicy(stub_min_tokens=100))
+    error = "none left" if content[0] == "{" else None
+    assert view.messages[2].content == make_stub(tool="book", tool_message_id="t", content=content, error=error)
+    assert view.tokens == sum(small.counter([message]) for message in view.messages)
+    assert view.stubbed == ("t",)
+
+
+def test_a_short_result_is_never_replaced_by_a_longer_stub():
+    """However low the limit, a stub is shorter than what it stands for."""
+    call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
+    log = _log(
+        [HumanMessage("?", id="h"), call, ToolMessage("ok", id="t", tool_call_id="c"), AIMessage("done", id="z")]
+    )
+    assert log.view(HistoryPolicy(stub_min_tokens=0)).messages[2].content == "ok"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is not in the log
+
+
+def test_the_note_is_this_text():
+    """The note says how many turns are left out and names their newest results with their source ids."""
+    note = make_note(2, [("m9", "11-20"), ("m4", "")], first=12)
+    assert note.content == (
+        "[Note: 2 earlier turns are left out here to save context. "
+        "Use retrieve_previous_sources to access their tool results; "
+        "newest tool message ids: m9 (source ids 11-20), m4.]"
+    )
+    assert make_note(1, [], first=3).content == "[Note: 1 earlier turn is left out here to save context.]"
+    assert (note.id, note.additional_kwargs) == ("note-12", {"convstore": {"kind": "note"}})
+
+
+def test_the_note_stands_behind_the_system_messages_and_names_twenty_results():
+    """A view that leaves turns out has one note, before all turns, with the newest 20 results of those left out."""
+    system = SystemMessage("rules", id="s")
+    log = log_of([([Round((900,), sources=True)], 50, 50)] * 40, begin=[system])
+    view = log.view(HistoryPolicy(max_tokens=2_000))
+    assert same(view.messages[0], system)
+    assert _kinds(view.messages) == [None, {"kind": "note"}, *[None] * (len(view.messages) - 2)]
+    first = next(message for message in view.messages[2:])
+    left_out = int(str(first.id).removeprefix("h")) - 1
+    text = view.messages[1].text
+    named = [
+        f"r{number}-0-0 (source ids {2 * number - 1}-{2 * number})" for number in range(left_out, left_out - 20, -1)
+    ]
+    assert text.startswith(f"[Note: {left_out} earlier turns")
+    assert text.endswith(f"newest tool message ids: {', '.join(named)}.]")
+
+
+def test_a_made_result_says_so():
+    """A call that nobody answered gets a result of its own kind, and the view names it, a late one, and an orphan."""
+    calls = [{"name": "search", "args": {}, "id": id_} for id_ in ("c1", "c2")]
+    late = ToolMessage("late", id="t2", tool_call_id="c2", name="search")
+    stray = ToolMessage("stray", id="t3", tool_call_id="c3", name="search")
+    made = [HumanMessage("?", id="h"), AIMessage("", id="a", tool_calls=calls), HumanMessage("!", id="h2"), late, stray]
+    view = _log(made).view(DEFAULT)
+    assert [message.id for message in view.messages] == ["h", "a", "a:missing-result-0", "t2", "h2"]
+    assert _kinds(view.messages)[2] == {"kind": "missing_result"}
+    assert (view.missing_results, view.moved, view.orphans) == (("c1",), ("t2",), ("t3",))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rest
+
+
+def _with_everyone() -> list[BaseMessage]:
+    return [
+        SystemMessage("s", id="s"),
+        *turn(1, [Round((2_000,), sources=True)]),
+        ChatMessage("c", role="critic", id="c"),
+        FunctionMessage("f", name="f", id="f"),
+        SystemMessage("later", id="s2"),
+        AIMessage("z", id="z"),
+    ]
+
+
+def test_a_conversation_view_is_the_talk_alone():
+    """No tool messages and no AI messages with calls; everybody else who speaks is in it, and the sizes know."""
+    log = _log(_with_everyone(), counter=_exact)
+    view = log.view(HistoryPolicy(view="conversation", max_tokens=None))
+    assert [message.id for message in view.messages] == ["s", "h1", "z1", "c", "s2", "z"]
+    assert view.tokens == _exact(view.messages)
+    assert view.missing_results == ()
+
+
+def test_the_talk_of_a_list_is_the_same_objects():
+    """`get_conversational_history` picks, in order, and changes nothing; calls that only content holds count too."""
+    in_content = AIMessage([{"type": "tool_use", "id": "c", "name": "t", "input": {}}], id="b")
+    made = [*_with_everyone(), in_content]
+    picked = get_conversational_history(made)
+    assert [message.id for message in picked] == ["s", "h1", "z1", "s2", "z"]
+    assert all(any(message is one for one in made) for message in picked)
+
+
+def test_a_long_system_prompt_is_shown_whole():
+    """System messages are for every call of the model: they begin the view whole, and no payload is read for them."""
+    prompts = [SystemMessage("p" * 30_000, id="s"), SystemMessage([{"type": "text", "text": LARGE}], id="b")]
+    later = SystemMessage("q" * 30_000, id="q")
+    view = _log([*prompts, *turn(1), later, *turn(2)]).view(HistoryPolicy(max_tokens=None))
+    assert same([*view.messages[:2], view.messages[4]], [*prompts, later])
+    assert view.placeholders == ()
+
+
+def test_a_view_is_the_callers_own():
+    """What a caller does to the messages of a view never shows in the next one."""
+    log = _log(turn(1, [Round((3_000, 50), sources=True)])[:-1])
+    for policy in (DEFAULT, HistoryPolicy(stub_tools="never")):
+        before = [json.dumps(message.model_dump(), default=repr) for message in log.view(policy).messages]
+        for message in log.view(policy).messages:
+            message.content = "changed"
+            message.additional_kwargs["changed"] = True
+            getattr(message, "tool_calls", []).clear()
+        assert [json.dumps(message.model_dump(), default=repr) for message in log.view(policy).messages] == before
+
+
+@pytest.mark.parametrize(
+    "body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}']
+)
+def test_a_damaged_message_is_named(body):
+    """A body that can not be read is a ValueError with the message's id, whichever form it would have had."""
+    log = _log(turn(1, [Round((3_000,), sources=True)]))
+    rows = rows_of(log.entries)
+    for place in range(len(rows)):
+        damaged = [*rows]
+        damaged[place] = replace(rows[place], message=replace(rows[place].message, body=body))
+        with pytest.raises(ValueError, match=f"message '{rows[place].message.id}'"):
+            build_view(damaged, DEFAULT, codec=log.codec, counter=log.counter, payloads=log.payloads)

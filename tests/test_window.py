@@ -1,0 +1,342 @@
+"""Promise 6 and the budget: where views begin, over logs of all shapes, whole or read from their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from strategies import PureLog, Round, log_of, policies, turn, turns
+
+from convstore.policy import HistoryPolicy
+from convstore.window import Row, choose_window, is_finished, leading_system, rows_of, shown_whole
+
+_BEGINNINGS: list[list[BaseMessage]] = [
+    [],
+    [SystemMessage("rules " * 9, id="s")],
+    [SystemMessage("one", id="s1"), SystemMessage("two", id="s2")],
+    [AIMessage("Hello, what can I do for you?", id="g")],
+    [SystemMessage("rules", id="s"), AIMessage("Hello!", id="g")],
+]
+_long = st.lists(turns, min_size=8, max_size=18)
+scripts = st.one_of(_long, _long, st.lists(turns, min_size=1, max_size=3))
+beginnings = st.sampled_from(_BEGINNINGS)
+some = settings(max_examples=60)
+
+
+def _moments(log: PureLog) -> Iterator[tuple[PureLog, Row]]:
+    """The log as it was behind each entry, with its last row."""
+    for entry in log.entries:
+        earlier = log.until(entry.number)
+        yield earlier, rows_of(earlier.entries)[-1]
+
+
+def _alone(log: PureLog, policy: HistoryPolicy) -> int:
+    """The largest view that holds nothing but one turn, at any moment of it, with system messages and a long note."""
+    rows = rows_of(log.entries)
+    numbers = {row.turn for row in rows}
+    sizes = [sum(row.message.tokens for row in rows if row.turn == number) for number in numbers]
+    return max(sizes) + sum(row.message.tokens for row in leading_system(rows)) + 250
+
+
+def _missing(view: Any, log: PureLog) -> int:
+    """Tokens of the results that were made for calls that have none, which are not in the log."""
+    made = [one for one in view.messages if one.additional_kwargs.get("convstore") == {"kind": "missing_result"}]
+    return sum(log.counter([one]) for one in made)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stability
+
+
+@given(scripts, beginnings, st.integers(700, 4_000), st.none() | st.integers(1, 9))
+@some
+def test_each_turn_begins_with_the_view_of_the_turn_before(script, begin, budget, max_turns):
+    """The view at the start of a turn begins with the view at the start of the last one, unless the start moved."""
+    policy = HistoryPolicy(max_tokens=budget, max_turns=max_turns)
+    before: tuple[int | None, list[BaseMessage]] = (None, [])
+    for log, row in _moments(log_of(script, begin=begin)):
+        if row.message.type == "human":
+            now = log.start(policy), log.view(policy).messages
+            if now[0] == before[0]:
+                assert now[1][: len(before[1])] == before[1]
+            before = now
+
+
+@given(scripts, beginnings, st.integers(300, 4_000))
+@some
+def test_within_a_turn_each_view_begins_with_the_one_before(script, begin, budget):
+    """While an agent works on a turn its view only grows, unless the start moved."""
+    policy = HistoryPolicy(max_tokens=budget)
+    before: tuple[Any, list[BaseMessage]] = (None, [])
+    for log, row in _moments(log_of(script, begin=begin)):
+        if row.message.type == "ai" and row.message.calls:
+            continue  # an agent loads when its calls are answered
+        if any(call[0] for call in log.totals.calls) or is_finished([row]):
+            continue
+        now = (row.turn, log.start(policy)), log.view(policy).messages
+        if now[0] == before[0]:
+            assert now[1][: len(before[1])] == before[1]
+        before = now
+
+
+@given(scripts, beginnings, policies)
+@some
+def test_the_start_never_moves_back(script, begin, policy):
+    """While no turn is larger than the budget, no message that left the view ever comes into it again."""
+    log = log_of(script, begin=begin)
+    assume(policy.max_tokens is None or _alone(log, policy) <= policy.max_tokens)
+    starts = [earlier.start(policy) for earlier, _ in _moments(log)]
+    assert all(earlier <= later for earlier, later in pairwise(starts) if earlier and later)
+
+
+def test_the_start_moves_seldom_and_by_large_steps():
+    """With turns small beside the budget, a move frees a good part of it and leaves more than half of it filled."""
+    budget = 8_000
+    policy = HistoryPolicy(max_tokens=budget)
+    script = [([Round((900, 300 * (number % 5)), sources=bool(number % 2))], 200, 300) for number in range(150)]
+    log = log_of(script, batch=5)
+    rows = rows_of(log.entries)
+    views = [(earlier.start(policy) or 0, earlier.view(policy).tokens) for earlier, _ in _moments(log)]
+    moves = [(old, new, tokens) for (old, _), (new, tokens) in pairwise(views) if old != new]
+    assert log.totals.view_tokens > 4 * budget
+    assert all(rows[new - 1].before - rows[old - 1].before >= budget / 8 for old, new, _ in moves)
+    assert all(tokens > budget / 2 for _, _, tokens in moves)
+    assert 4 <= len(moves) <= log.totals.view_tokens / (budget / 5)
+
+
+def test_one_large_turn_does_not_cost_the_rest_of_the_conversation():
+    """After a turn that nearly fills the budget the start stays where that turn put it, and history grows again."""
+    policy = HistoryPolicy(max_tokens=4_000)
+    small, large = ([], 200, 200), ([Round((13_000,), sources=True)], 100, 100)
+    log = log_of([*[small] * 10, large, *[small] * 12])
+    starts = [earlier.start(policy) for earlier, row in _moments(log) if row.turn > 11]
+    assert len(set(starts)) == 1
+    assert starts[0] is not None
+    assert rows_of(log.entries)[starts[0] - 1].turn < 11
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The budget
+
+
+@given(scripts, beginnings, policies)
+@some
+def test_the_view_is_within_the_budget_whenever_the_last_turn_is(script, begin, policy):
+    """A view of more than one turn never holds more than `max_tokens`, results made for missing ones apart."""
+    for log, _ in _moments(log_of(script, begin=begin)):
+        view, start = log.view(policy), log.start(policy)
+        shown = {row.turn for row in rows_of(log.entries)[(start or 1) - 1 :]}
+        if len(shown) > 1:
+            assert policy.max_tokens is None or view.tokens - _missing(view, log) <= policy.max_tokens
+
+
+@given(scripts, beginnings, policies)
+@some
+def test_a_view_never_begins_inside_a_turn(script, begin, policy):
+    """Behind the leading system messages stands a human message, or what the log begins with."""
+    log = log_of(script, begin=begin)
+    rows = rows_of(log.entries)
+    first = len(leading_system(rows)) + 1
+    for earlier, _ in _moments(log):
+        start = earlier.start(policy)
+        assert start is not None
+        assert start == first or start > len(earlier.entries) or rows[start - 1].message.type == "human"
+
+
+def test_the_turn_in_progress_is_never_cut():
+    """A turn larger than the whole budget is shown whole and alone while it is in progress, and no longer."""
+    policy = HistoryPolicy(max_tokens=1_000)
+    log = log_of([([], 100, 100)] * 3)
+    log.append(turn(4, [Round((3_000, 3_000), sources=True)])[:-1])
+    assert log.start(policy) == 7
+    assert log.view(policy).tokens > 1_000
+    log.append([AIMessage("done", id="z")])
+    assert log.start(policy) == 1
+    assert log.view(policy).tokens <= 1_000
+
+
+def test_what_is_well_within_the_budget_is_shown_whole():
+    """Nothing is left out, and there is no note, as long as a note would fit too."""
+    log = log_of([([], 300, 300)] * 8)
+    total = log.totals.tokens
+    for policy in (HistoryPolicy(max_tokens=None), HistoryPolicy(max_tokens=total + 100), HistoryPolicy(max_turns=8)):
+        before, window = log.window(policy)
+        assert window is not None
+        assert (before, window.start, window.left_out_turns) == (0, 0, 0)
+        assert log.view(policy).tokens == total
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same start for everybody
+
+
+@given(scripts, beginnings, policies, st.lists(st.integers(1, 9), min_size=1, max_size=4), st.data())
+@some
+def test_reading_from_any_place_gives_the_same_start(script, begin, policy, lengths, data):
+    """From the end of a log, or from an earlier lasting start on, the start is the whole log's or is not told."""
+    log = log_of(script, begin=begin, batch=lengths)
+    anchors: list[int] = []
+    for entry in log.entries:
+        earlier = log.until(entry.number)
+        _, window = earlier.window(policy)
+        start = earlier.start(policy)
+        assert window is not None
+        assert start is not None
+        since = data.draw(st.integers(1, entry.number))
+        assert earlier.start(policy, since=since) in (start, None)
+        for anchor in anchors[-3:]:
+            _, again = earlier.window(policy, since=anchor, anchored=True)
+            assert earlier.start(policy, since=anchor, anchored=True) == start
+            assert again is not None
+            assert (again.left_out_turns, again.lasting) == (window.left_out_turns, window.lasting)
+        if window.lasting and start <= earlier.totals.messages:
+            anchors.append(next(one.number for one in earlier.entries if one.first <= start <= one.last))
+
+
+@given(scripts, beginnings, policies, st.lists(st.integers(1, 9), min_size=1, max_size=4))
+@some
+def test_the_start_does_not_depend_on_batches(script, begin, policy, lengths):
+    """The same messages in other batches give the same start."""
+    assert log_of(script, begin=begin, batch=lengths).start(policy) == log_of(script, begin=begin).start(policy)
+
+
+@pytest.mark.parametrize("policy", [HistoryPolicy(max_tokens=2_000), HistoryPolicy(max_turns=4)])
+def test_a_long_log_is_told_from_its_end(policy):
+    """Little more than the view has to be read to know where it begins."""
+    log = log_of([([Round((600,), sources=True)], 100, 100)] * 60, batch=4)
+    start = log.start(policy)
+    assert log.start(policy, since=40) == start
+    assert log.start(policy, since=60) is None or policy.max_tokens is None
+
+
+def test_without_limits_the_whole_log_is_needed():
+    """A policy without budget and turns tells nothing from the end of a log."""
+    log = log_of([([], 50, 50)] * 5, batch=2)
+    assert log.start(HistoryPolicy(max_tokens=None), since=2) is None
+
+
+@pytest.mark.parametrize("begin", [1, 2, 4])
+def test_system_messages_in_entries_of_their_own_are_not_left_out_turns(begin):
+    """A load that does not read them again shows the log from its first turn on, without a note."""
+    log = log_of([([], 50, 50)] * 3, begin=_BEGINNINGS[begin])
+    systems = sum(message.type == "system" for message in _BEGINNINGS[begin])
+    for since in range(1, systems + 2):
+        before, window = log.window(HistoryPolicy(), since=since, anchored=True)
+        assert window is not None
+        assert (before + window.start, window.left_out_turns) == (systems, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Turns, results and views
+
+
+@given(scripts, beginnings, st.integers(1, 12))
+@some
+def test_max_turns_bounds_the_turns_of_a_view(script, begin, most):
+    """Never more turns than allowed, never fewer than three quarters of them once there were enough."""
+    for log, row in _moments(log_of(script, begin=begin)):
+        start = log.start(HistoryPolicy(max_tokens=None, max_turns=most))
+        assert start is not None
+        if row.turn:
+            shown = row.turn - max(1, rows_of(log.entries)[start - 1].turn) + 1
+            assert min(row.turn, most - max(0, most // 4 - 1)) <= shown <= most
+            assert most >= 8 or shown == min(row.turn, most)
+
+
+def _kept(log: PureLog, policy: HistoryPolicy) -> list[bool]:
+    """For each result of a finished turn whether it is whole."""
+    rows = rows_of(log.entries)
+    last = None if is_finished(rows) else rows[-1].turn
+    shown = zip(rows, shown_whole(rows, policy), strict=True)
+    return [whole for row, whole in shown if row.message.type == "tool" and row.turn != last]
+
+
+@given(scripts, st.integers(1, 5))
+@some
+def test_the_newest_results_are_kept_whole(script, least):
+    """At least so many of the newest results in finished turns are whole, and fewer than twice as many or two."""
+    policy = HistoryPolicy(max_tokens=None, keep_last_results=least, stub_min_tokens=0)
+    steps, last = 0, 0
+    for log, _ in _moments(log_of(script)):
+        kept = _kept(log, policy)
+        whole = sum(kept)
+        assert kept == [False] * (len(kept) - whole) + [True] * whole
+        assert min(len(kept), least) <= whole <= max(2, 2 * least - 1)
+        steps += len(kept) - whole > last
+        last = max(last, len(kept) - whole)
+    assert steps <= last / max(2, least) + 1
+
+
+def _log_of_two_tools() -> PureLog:
+    """A finished turn with results of two tools, one of them named by its call alone, and a small one."""
+    log = PureLog()
+    calls = [{"name": name, "args": {}, "id": f"c-{name}"} for name in ("search", "lookup", "clock")]
+    log.append([HumanMessage("?", id="h"), AIMessage("", id="a", tool_calls=calls)])
+    log.append(
+        [
+            ToolMessage("x" * 3_000, id="search", tool_call_id="c-search", name="search"),
+            ToolMessage("y" * 3_000, id="lookup", tool_call_id="c-lookup"),
+            ToolMessage("noon", id="clock", tool_call_id="c-clock", artifact={"raw": "z" * 20_000}),
+        ]
+    )
+    log.append([AIMessage("done", id="z")])
+    return log
+
+
+@pytest.mark.parametrize(
+    ("fields", "whole"),
+    [
+        ({}, set()),
+        ({"never_stub": {"search"}}, {"search"}),
+        ({"never_stub": {"lookup", "other"}}, {"lookup"}),
+        ({"stub_tools": "never"}, {"search", "lookup", "clock"}),
+        ({"stub_min_tokens": 5_000}, {"search", "lookup"}),
+        ({"keep_last_results": 2}, {"search", "lookup", "clock"}),
+    ],
+    ids=str,
+)
+def test_a_policy_says_which_results_stay_whole(fields, whole):
+    """By default no result of a finished turn needs its payload; what a policy exempts is shown in full."""
+    log, policy = _log_of_two_tools(), HistoryPolicy(**fields)
+    rows = rows_of(log.entries)
+    shown = zip(rows, shown_whole(rows, policy), strict=True)
+    assert {row.message.id for row, is_whole in shown if is_whole and row.message.type == "tool"} == whole
+    contents = {message.id: message.content for message in log.view(policy).messages}
+    assert {id_ for id_ in ("search", "lookup") if contents[id_][1:] in ("x" * 2_999, "y" * 2_999)} == whole - {"clock"}
+    assert contents["clock"] == "noon"
+
+
+def test_in_progress_everything_is_whole():
+    """Until the turn is finished nothing in it is a stub."""
+    log = _log_of_two_tools()
+    earlier = log.until(2)
+    assert all(shown_whole(rows_of(earlier.entries), HistoryPolicy()))
+    assert earlier.view(HistoryPolicy()).stubbed == ()
+    assert log.view(HistoryPolicy()).stubbed == ("search", "lookup")
+
+
+def test_rows_tell_the_log_before_them():
+    """Turn, results and tokens before each row come from the entry's totals, wherever reading begins."""
+    log = log_of([([Round((100, 2_000), sources=True)], 10, 10)] * 4, begin=_BEGINNINGS[4], batch=3)
+    rows = rows_of(log.entries)
+    for place, row in enumerate(rows):
+        assert row.turn == sum(one.message.type == "human" for one in rows[: place + 1])
+        assert row.result == sum(one.message.type == "tool" for one in rows[:place])
+        assert row.before == sum(one.message.view_tokens for one in rows[:place])
+        assert row.message.ordinal == place + 1
+    assert rows_of(log.entries[3:]) == rows[9:]
+
+
+def test_an_empty_log_has_an_empty_window():
+    """No rows, or system messages alone, give a view without turns."""
+    for log in (PureLog(), log_of([], begin=_BEGINNINGS[2])):
+        window = choose_window(
+            rows_of(log.entries), HistoryPolicy(), fixed_tokens=10, note_tokens=lambda _place: 1, anchored=False
+        )
+        assert window is not None
+        assert (window.start, window.left_out_turns, window.lasting) == (log.totals.messages, 0, False)
