@@ -307,12 +307,13 @@ def test_an_unreachable_passage_is_found(broken):
 
 def test_a_page_above_its_size_is_found(broken):
     """Pages that are too long for a model are errors."""
-    page = Pager._page
+    fill = Pager._fill
 
-    async def everything(self, scope, passages, offset, page_tokens):
-        return await page(self, scope, [*passages] * 9, offset, page_tokens * 9)
+    async def everything(self, scope, page, passages, offset, find):
+        page.room *= 9
+        await fill(self, scope, page, [*passages] * 9, offset, find)
 
-    assert any("more than 16,000" in what for what in broken(Pager, "_page", everything))
+    assert any("more than 16,000" in what for what in broken(Pager, "_fill", everything))
 
 
 def test_an_invalid_view_is_found(broken):
