@@ -110,7 +110,7 @@ class Conversation:
         if policy is not None and not isinstance(policy, HistoryPolicy):
             raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
         parts = await self._store.parts()
-        return await parts.reader.load(self._scope, policy or self._store.policy)
+        return await parts.loader.load(self._scope, policy or self._store.policy)
 
     async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
         """Messages in full, equal to what was appended, in the order asked for; unknown ids are left out.

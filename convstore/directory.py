@@ -12,7 +12,6 @@ from types import EllipsisType
 from typing import Any
 
 from convstore.codec import Codec
-from convstore.entries import Totals
 from convstore.exceptions import InvalidInputError
 from convstore.known import ID_LIFETIME, Clock, KnownConversations, Scope
 from convstore.models import ConversationInfo, ConversationPage
@@ -66,9 +65,11 @@ class Directory:
         details = {name: self._codec.encode(value, path=name) for name, value in given.items()}
         if too_long := [name for name, text in details.items() if len(text) > _DETAIL_CHARACTERS]:
             raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
-        head, _ = await self._heads.claim(dict(scope), at=self._clock.now(), totals=Totals())
-        self._known.add(scope, head.conversation)
-        await self._heads.describe(dict(scope), details)
+        described = False
+        while not described:  # once more if the conversation is deleted in between
+            head, _ = await self._heads.claim(dict(scope), at=self._clock.now())
+            known = self._known.add(scope, head.conversation)
+            described = await self._heads.describe(dict(scope), known.conversation, details)
 
     async def delete(self, scope: Scope) -> None:
         """End a conversation: first it can not be found any more, then everything in it goes."""
@@ -76,17 +77,19 @@ class Directory:
         if head is not None:
             now = self._clock.now()
             await self._heads.bury(dict(scope), head.conversation, sweep_at=now + _SWEEP_AFTER)
-            self._known.forget(scope)
+            self._known.forget(self._known.add(scope, head.conversation))
             await self._log.delete(head.conversation)
         await self.sweep()
 
     async def sweep(self) -> int:
         """Remove what writers in flight added to conversations deleted a while ago; gives how many were swept."""
-        due = await self._heads.due_tombstones(at=self._clock.now())
-        for conversation in due:
-            await self._log.delete(conversation)
-            await self._heads.forget_tombstone(conversation)
-        return len(due)
+        now, swept = self._clock.now(), 0
+        for conversation in await self._heads.due_tombstones(at=now):
+            if await self._heads.end(conversation, sweep_at=now + _SWEEP_AFTER):
+                await self._log.delete(conversation)
+                await self._heads.forget_tombstone(conversation)
+                swept += 1
+        return swept
 
     def _info(self, head: Head) -> ConversationInfo:
         return ConversationInfo(

@@ -14,7 +14,14 @@ from typing import Any, Literal
 
 from bson.errors import BSONError
 from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
-from pymongo.errors import ConnectionFailure, ExecutionTimeout, PyMongoError, WTimeoutError
+from pymongo.errors import (
+    BulkWriteError,
+    ConnectionFailure,
+    ExecutionTimeout,
+    PyMongoError,
+    WriteConcernError,
+    WTimeoutError,
+)
 from pymongo.read_concern import ReadConcern
 
 from convstore.exceptions import InvalidInputError, MissingExtraError, StoreError, StoreUnavailableError
@@ -143,7 +150,20 @@ async def driver_errors() -> AsyncIterator[None]:
         reason = str(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
         raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {reason}") from error
     except (PyMongoError, BSONError, OverflowError) as error:
+        if _is_undecided(error):
+            raise StoreUnavailableError(
+                f"MongoDB did not confirm a write, which may or may not last; repeat the call: {error}"
+            ) from error
         raise StoreError(f"MongoDB refused a command of the store: {error}") from error
+
+
+def _is_undecided(error: Exception) -> bool:
+    """Whether a write may have happened without the majority having confirmed it."""
+    if isinstance(error, WriteConcernError):
+        return True
+    if isinstance(error, BulkWriteError) and error.details.get("writeConcernErrors"):
+        return True
+    return isinstance(error, PyMongoError) and error.has_error_label("RetryableWriteError")
 
 
 def _memory_client() -> Any:

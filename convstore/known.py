@@ -66,6 +66,7 @@ class Start:
 class Known:
     """One conversation: its id, tail, starts of views, system messages, payloads of the turn in progress."""
 
+    scope: Scope
     conversation: str
     verified_at: float
     told_at: float = float("-inf")
@@ -84,9 +85,10 @@ class Known:
         while len(self.starts) > _POLICIES:
             self.starts.popitem(last=False)
 
-    def told(self, totals: Totals) -> None:
+    def told(self, totals: Totals, *, at: float) -> None:
         """Note that the head now tells of the log up to these totals."""
-        self.told_at, self.told_entries = self.verified_at, totals.entries
+        self.verified_at = self.told_at = at
+        self.told_entries = totals.entries
 
     def advance(self, tail: Totals) -> None:
         """Keep the newest tail of an acknowledged insert or a majority read."""
@@ -113,10 +115,10 @@ class KnownConversations:
         """Remember a scope's conversation, just read from its head; keeps what is known of the same one."""
         known = self._by_scope.get(scope)
         if known is None or known.conversation != conversation:
-            self.forget(scope)
-            known = self._by_scope[scope] = Known(conversation, self._clock.monotonic())
+            self._drop(scope)
+            known = self._by_scope[scope] = Known(scope, conversation, self._clock.monotonic())
             while len(self._by_scope) > _CONVERSATIONS:
-                self.forget(next(iter(self._by_scope)))
+                self._drop(next(iter(self._by_scope)))
         self.verify(known)
         return known
 
@@ -128,19 +130,23 @@ class KnownConversations:
         """Whether the id may be used without looking at the head first."""
         return self._clock.monotonic() - known.verified_at < ID_LIFETIME
 
-    def is_current(self, scope: Scope, known: Known) -> bool:
-        """Whether the scope still has this conversation, as far as is known."""
-        return self._by_scope.get(scope) is known
+    def is_current(self, known: Known) -> bool:
+        """Whether its scope still has this conversation, as far as is known."""
+        return self._by_scope.get(known.scope) is known
 
-    def forget(self, scope: Scope) -> None:
-        """Drop what is known of a scope."""
+    def forget(self, known: Known) -> None:
+        """Drop a conversation that its scope has no more."""
+        if self.is_current(known):
+            self._drop(known.scope)
+
+    def _drop(self, scope: Scope) -> None:
         known = self._by_scope.pop(scope, None)
         if known is not None:
             self.drop_payloads(known)
 
     def keep_payload(self, known: Known, message_id: str, payload: str) -> None:
         """Keep a payload of the turn in progress, as long as there is room for it."""
-        if self._payload_characters + len(payload) <= _PAYLOAD_CHARACTERS:
+        if self.is_current(known) and self._payload_characters + len(payload) <= _PAYLOAD_CHARACTERS:
             known.payloads[message_id] = payload
             self._payload_characters += len(payload)
 
@@ -149,6 +155,6 @@ class KnownConversations:
         self._payload_characters -= sum(map(len, known.payloads.values()))
         known.payloads.clear()
 
-    def all(self) -> list[tuple[Scope, Known]]:
+    def all(self) -> list[Known]:
         """Every conversation that is remembered."""
-        return list(self._by_scope.items())
+        return list(self._by_scope.values())

@@ -13,7 +13,7 @@ from typing import Any
 
 from convstore.codec import Codec, decode_message
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError
-from convstore.known import Scope
+from convstore.known import Known, Scope
 from convstore.models import Source, SourcePage
 from convstore.passages import Passage, passage_of_source, passages_of, snippets
 from convstore.reader import Reader
@@ -60,23 +60,14 @@ class Pager:
 
         What can not be found is named in both; nothing that a model sends raises.
         """
+        known = await self._reader.find(scope)
         if not request.tool_message_ids and not request.source_ids:
-            return await self._listing(scope), SourcePage()
-        passages, not_found = await self._collect(scope, request)
-        place, offset = _find(passages, request.cursor)
-        lines: list[str] = []
-        page = _Page(room=request.page_tokens * CHARACTERS_PER_TOKEN - _SHORTEST)
-        if place is None:
-            lines.append(f"Unknown cursor {request.cursor[:50]!r}. Ask again without a cursor.")
-        else:
-            await self._fill(scope, page, passages[place:], offset, request.find)
-            lines += page.lines or ([f"No match for {request.find[:50]!r}."] if request.find and passages else [])
-        if not_found:
-            lines.append(await self._not_found(scope, not_found))
-        lines.append(f'More: cursor="{page.following}"' if page.following else "End.")
-        return "\n".join(lines), SourcePage(
-            sources=page.sources, not_found=not_found, next_cursor=page.following or None
-        )
+            return await self._listing(known), SourcePage()
+        if known is None:
+            missing = _names(request)
+            return f"{_not_found(missing, [])}\nEnd.", SourcePage(not_found=missing)
+        async with self._reader.reading(known):
+            return await self._read(known, request)
 
     async def sources(self, scope: Scope, request: Request) -> SourcePage:
         """One page of sources alone.
@@ -84,22 +75,45 @@ class Pager:
         Raises:
             InvalidCursorError: The cursor is not of this request.
         """
-        passages, not_found = await self._collect(scope, request)
-        passages = [passage for passage in passages if passage.source]
-        place, offset = _find(passages, request.cursor)
-        if place is None:
-            raise InvalidCursorError(f"{request.cursor[:50]!r} is not a cursor of this call; begin again without one")
-        page = _Page(room=request.page_tokens * CHARACTERS_PER_TOKEN)
-        await self._fill(scope, page, passages[place:], offset, request.find)
+        known = await self._reader.find(scope)
+        if known is None:
+            return SourcePage(not_found=_names(request))
+        async with self._reader.reading(known):
+            passages, not_found = await self._collect(known, request)
+            passages = [passage for passage in passages if passage.source]
+            place, offset = _find(passages, request.cursor)
+            if place is None:
+                raise InvalidCursorError(
+                    f"{request.cursor[:50]!r} is not a cursor of this call; begin again without one"
+                )
+            page = _Page(room=request.page_tokens * CHARACTERS_PER_TOKEN)
+            await self._fill(known, page, passages[place:], offset, request.find)
         return SourcePage(sources=page.sources, not_found=not_found, next_cursor=page.following or None)
 
-    async def _collect(self, scope: Scope, request: Request) -> tuple[list[Passage], list[str]]:
+    async def _read(self, known: Known, request: Request) -> tuple[str, SourcePage]:
+        passages, not_found = await self._collect(known, request)
+        place, offset = _find(passages, request.cursor)
+        lines: list[str] = []
+        page = _Page(room=request.page_tokens * CHARACTERS_PER_TOKEN - _SHORTEST)
+        if place is None:
+            lines.append(f"Unknown cursor {request.cursor[:50]!r}. Ask again without a cursor.")
+        else:
+            await self._fill(known, page, passages[place:], offset, request.find)
+            lines += page.lines or ([f"No match for {request.find[:50]!r}."] if request.find and passages else [])
+        if not_found:
+            valid = await self._reader.newest_results(known, limit=_SUGGESTED)
+            lines.append(_not_found(not_found, [message.id for message in valid]))
+        lines.append(f'More: cursor="{page.following}"' if page.following else "End.")
+        following = page.following or None
+        return "\n".join(lines), SourcePage(sources=page.sources, not_found=not_found, next_cursor=following)
+
+    async def _collect(self, known: Known, request: Request) -> tuple[list[Passage], list[str]]:
         """The passages of what is asked for, and what is not in the conversation."""
         ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
         numbers = list(dict.fromkeys(request.source_ids))
         valid = [id_ for id_ in ids if not id_problem(id_)]
-        rows = await self._reader.messages_by_id(scope, valid) if valid else {}
-        found = await self._reader.sources_by_id(scope, numbers) if numbers else {}
+        rows = await self._reader.messages_by_id(known, valid) if valid else {}
+        found = await self._reader.sources_by_id(known, numbers) if numbers else {}
         passages = [passage for id_ in ids if id_ in rows for passage in self._passages(rows[id_])]
         for number in numbers:
             if number in found:
@@ -108,50 +122,50 @@ class Pager:
         missing = [str(name) for name in (*ids, *numbers) if name not in rows and name not in found]
         return list({passage.key: passage for passage in passages}.values()), missing
 
-    async def _fill(self, scope: Scope, page: _Page, passages: Sequence[Passage], offset: int, find: str) -> None:
+    async def _fill(self, known: Known, page: _Page, passages: Sequence[Passage], offset: int, find: str) -> None:
         for passage in passages:
             if find:
-                await self._fill_matches(scope, page, passage, offset, find)
+                await self._fill_matches(known, page, passage, offset, find)
             else:
-                await self._fill_text(scope, page, passage, offset)
+                await self._fill_text(known, page, passage, offset)
             if page.following:
                 return
             offset = 0
 
-    async def _fill_text(self, scope: Scope, page: _Page, passage: Passage, offset: int) -> None:
+    async def _fill_text(self, known: Known, page: _Page, passage: Passage, offset: int) -> None:
         page.room -= passage.overhead
         end = min(passage.length, offset + max(page.room, 0))
         if page.lines and page.room < _SHORTEST and end < passage.length:
             page.following = f"{passage.key}@{offset}"
             return
-        await self._show(scope, page, passage, offset, end)
+        await self._show(known, page, passage, offset, end)
         if end < passage.length:
             page.following = f"{passage.key}@{end}"
 
-    async def _fill_matches(self, scope: Scope, page: _Page, passage: Passage, offset: int, find: str) -> None:
+    async def _fill_matches(self, known: Known, page: _Page, passage: Passage, offset: int, find: str) -> None:
         """Show what is around each match from a place on; reads a long passage piece by piece."""
         while offset < passage.length:
             end = min(passage.length, offset + _READ_AT_ONCE)
-            text = await self._text(scope, passage, offset, end)
+            text = await self._text(known, passage, offset, end)
             for start, stop in snippets(text, find):
                 if page.lines and page.room < min(stop - start, _SHORTEST) + passage.overhead:
                     page.following = f"{passage.key}@{offset + start}"
                     return
                 page.room -= passage.overhead
                 shown = min(stop, start + max(page.room, _SHORTEST))
-                await self._show(scope, page, passage, offset + start, offset + shown)
+                await self._show(known, page, passage, offset + start, offset + shown)
                 if shown < stop:
                     page.following = f"{passage.key}@{offset + max(start + 1, shown - len(find))}"
                     return
             # A match may lie across the end of a piece.
             offset = end if end == passage.length else end - len(find)
 
-    async def _show(self, scope: Scope, page: _Page, passage: Passage, start: int, end: int) -> None:
-        text = await self._text(scope, passage, start, end)
+    async def _show(self, known: Known, page: _Page, passage: Passage, start: int, end: int) -> None:
+        text = await self._text(known, passage, start, end)
         page.room -= end - start
         page.lines.append(f"{passage.label}, characters {start}-{end} of {passage.length}\n{text}")
         if passage.source:
-            page.sources.append(await self._source(scope, passage, text))
+            page.sources.append(await self._source(known, passage, text))
 
     def _passages(self, row: StoredMessageRow) -> list[Passage]:
         return passages_of(row, self._decode(row))
@@ -162,12 +176,12 @@ class Pager:
         except ValueError as error:
             raise CorruptDocumentError(row.message.id, str(error)) from error
 
-    async def _text(self, scope: Scope, passage: Passage, start: int, end: int) -> str:
+    async def _text(self, known: Known, passage: Passage, start: int, end: int) -> str:
         if passage.ref is None:
             return passage.text[start:end]
-        return await self._reader.payload_range(scope, passage.ref, passage.start + start, passage.start + end)
+        return await self._reader.payload_range(known, passage.ref, passage.start + start, passage.start + end)
 
-    async def _source(self, scope: Scope, passage: Passage, text: str) -> Source:
+    async def _source(self, known: Known, passage: Passage, text: str) -> Source:
         source = passage.source
         assert source is not None  # noqa: S101 - asked by the caller
         return Source(
@@ -175,21 +189,21 @@ class Pager:
             title=source.title,
             url=source.url,
             content=text,
-            metadata=await self._metadata(scope, passage),
+            metadata=await self._metadata(known, passage),
             tool_message_id=source.message_id,
         )
 
-    async def _metadata(self, scope: Scope, passage: Passage) -> dict[str, Any]:
+    async def _metadata(self, known: Known, passage: Passage) -> dict[str, Any]:
         place = passage.source.place if passage.source else None
         if place is None or passage.ref is None:
             return passage.metadata
-        item = await self._reader.payload_range(scope, passage.ref, place.middle, place.end)
+        item = await self._reader.payload_range(known, passage.ref, place.middle, place.end)
         found = source_in(self._codec.decode(item, fetch=lambda _start, _end: ""))
         return found.metadata if found else {}
 
-    async def _listing(self, scope: Scope) -> str:
+    async def _listing(self, known: Known | None) -> str:
         """What can be read, for a model that names nothing."""
-        results = await self._reader.newest_results(scope, limit=_LISTED)
+        results = await self._reader.newest_results(known, limit=_LISTED) if known else []
         if not results:
             return "There are no tool results in this conversation yet."
         lines = [
@@ -198,10 +212,14 @@ class Pager:
         ]
         return "\n".join(["Tool results that can be read, newest first (tool_message_id: tool, source ids):", *lines])
 
-    async def _not_found(self, scope: Scope, names: Sequence[str]) -> str:
-        valid = [message.id for message in await self._reader.newest_results(scope, limit=_SUGGESTED)]
-        named = ", ".join(name[:100] for name in names[:20])
-        return f"Not found: {named}." + (f" Valid ids: {', '.join(valid)}." if valid else "")
+
+def _names(request: Request) -> list[str]:
+    return [str(name) for name in (*request.tool_message_ids[:MAX_IDS], *request.source_ids)]
+
+
+def _not_found(names: Sequence[str], valid: Sequence[str]) -> str:
+    named = ", ".join(name[:100] for name in names[:20])
+    return f"Not found: {named}." + (f" Valid ids: {', '.join(valid)}." if valid else "")
 
 
 @dataclass(slots=True)

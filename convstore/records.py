@@ -31,8 +31,12 @@ class Records:
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
         """Those messages that the conversation has, in the order asked for."""
-        rows = await self._reader.messages_by_id(scope, ids)
-        messages = await self._reader.decode_whole(scope, [row.message for row in rows.values()])
+        known = await self._reader.find(scope)
+        if known is None:
+            return []
+        async with self._reader.reading(known):
+            rows = await self._reader.messages_by_id(known, ids)
+            messages = await self._reader.decode_whole(known, [row.message for row in rows.values()])
         records = {id_: _record(rows[id_], message) for id_, message in zip(rows, messages, strict=True)}
         return [records[id_] for id_ in ids if id_ in records]
 
@@ -45,11 +49,15 @@ class Records:
         for name, value, most in (("before", before, None), ("after", after, None), ("limit", limit, _MOST_ON_A_PAGE)):
             if value is not None and (type(value) is not int or not 0 <= value <= (most or 2**53)):
                 raise InvalidInputError(f"{name} is a whole number from 0 to {most or 2**53}, not {value!r}")
-        rows = await self._reader.page(scope, before=before, after=after, limit=limit)
-        if full:
-            messages = await self._reader.decode_whole(scope, [message for message, _ in rows])
-        else:
-            messages = [self._reader.shorten(message) for message, _ in rows]
+        known = await self._reader.find(scope)
+        if known is None:
+            return []
+        async with self._reader.reading(known):
+            rows = await self._reader.page(known, before=before, after=after, limit=limit)
+            if full:
+                messages = await self._reader.decode_whole(known, [message for message, _ in rows])
+            else:
+                messages = [self._reader.shorten(message) for message, _ in rows]
         return [
             StoredMessage(ordinal=row.ordinal, created_at=at, message=message)
             for (row, at), message in zip(rows, messages, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, fields, is_dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -22,6 +23,7 @@ from convstore.directory import Directory
 from convstore.driver import Driver, close_client, open_client
 from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
 from convstore.known import Clock, KnownConversations
+from convstore.loader import Loader
 from convstore.migrate import Migrator
 from convstore.models import ConversationPage, ToolRecord
 from convstore.pager import Pager
@@ -38,6 +40,7 @@ from convstore.writer import Writer
 __all__ = ["ConversationStore", "Parts", "retrieve_previous_sources_tool"]
 
 _Result = TypeVar("_Result")
+_SWEEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Parts:
 
     writer: Writer
     reader: Reader
+    loader: Loader
     records: Records
     pager: Pager
     directory: Directory
@@ -84,21 +88,24 @@ class ConversationStore:
         self.policy = policy or HistoryPolicy()
         self._codec = Codec()
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
-        self._known = KnownConversations(clock or Clock())
-        self._parts = self._make_parts(driver, collection_prefix, token_counter, clock or Clock())
+        self._clock = clock or Clock()
+        self._known = KnownConversations(self._clock)
+        self._parts = self._make_parts(driver, collection_prefix, token_counter)
+        self._swept_at = self._clock.monotonic()
         self._is_ready = self._is_closed = False
         self._client: Any = None
         self._make_twin: Callable[[], ConversationStore] | None = None
         self._twin: tuple[LoopThread, ConversationStore] | None = None
         self._twin_lock = threading.Lock()
 
-    def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter, clock: Clock) -> Parts:
+    def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter) -> Parts:
         heads, log = Heads(driver, prefix=prefix), Log(driver, prefix=prefix)
-        known, codec = self._known, self._codec
-        reader = Reader(heads, log, known, codec=codec, counter=counter)
+        known, codec, clock = self._known, self._codec, self._clock
+        reader = Reader(heads, log, known, codec=codec)
         return Parts(
             writer=Writer(heads, log, known, codec=codec, counter=counter, clock=clock),
             reader=reader,
+            loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
             records=Records(reader),
             pager=Pager(reader, codec=codec),
             directory=Directory(heads, log, known, codec=codec, clock=clock),
@@ -224,11 +231,17 @@ class ConversationStore:
         self._codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
 
     async def parts(self) -> Parts:
-        """The working parts, once it is sure that the database is set up; one command the first time."""
+        """The working parts, once it is sure that the database is set up; one command the first time.
+
+        Once a minute what is left of deleted conversations is swept on the way.
+        """
         self._check_open()
         if not self._is_ready:
             await self._migrator.check()
             self._is_ready = True
+        if self._clock.monotonic() - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = self._clock.monotonic()
+            await self._parts.directory.sweep()
         return self._parts
 
     def run_sync(self, work: Callable[[ConversationStore], Coroutine[Any, Any, _Result]]) -> _Result:
@@ -244,15 +257,21 @@ class ConversationStore:
                 "call: use `await tool.ainvoke(...)`, or make the store with `ConversationStore.connect(uri)`"
             )
         with self._twin_lock:
+            self._check_open()
             if self._twin is None:
                 self._twin = LoopThread(), self._make_twin()
         thread, twin = self._twin
-        return thread.run(work(twin))
+        try:
+            return thread.run(work(twin))
+        except CancelledError as error:
+            raise StoreClosedError("this store was closed in the middle of the call; make a new one") from error
 
     def _stop_twin(self) -> None:
-        if self._twin is not None:
-            thread, twin = self._twin
-            thread.run(twin.close())
+        with self._twin_lock:
+            twin, self._twin = self._twin, None
+        if twin is not None:
+            thread, store = twin
+            thread.run(store.close())
             thread.stop()
 
     def _check_open(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 __all__ = ["LoopThread"]
@@ -21,12 +22,22 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="convstore-sync", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """The result of a coroutine, or its error; an interrupted caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """The result of a coroutine, or its error; an interrupted caller cancels it.
+
+        Raises:
+            concurrent.futures.CancelledError: `stop` was called before it was done.
+        """
+        with self._lock:
+            if self._is_stopped:
+                work.close()
+                raise CancelledError
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -34,7 +45,17 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """Cancel what is under way, whose callers are told so, and end the loop and its thread."""
+        with self._lock:
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from langchain_core.messages import BaseMessage
 
@@ -36,7 +37,10 @@ _DEFAULT = HistoryPolicy()
 
 @dataclass(slots=True)
 class _Attempt:
-    """One append under way: what is found of it in the log, what is left to write, what is sent already."""
+    """One append under way: what is found of it in the log, what is left to write, what is sent already.
+
+    `number` is that of the entry that was tried last.
+    """
 
     batch: Batch
     pending: Batch
@@ -45,11 +49,23 @@ class _Attempt:
     stored: dict[str, int] = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
     composed: Composed | None = None
+    number: int = 0
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to write."""
         return not self.pending.prepared and not self.reserve
+
+    @property
+    def totals(self) -> Totals:
+        """What the log holds once the composed entry is in it."""
+        assert self.composed is not None  # noqa: S101 - asked only then
+        return self.composed.entry.totals
+
+    def compose(self, tail: Totals, at: datetime) -> None:
+        """Make the entry that stands behind this tail."""
+        self.composed = compose(self.pending, tail, at=at, token=self.token, reserve=self.reserve)
+        self.number = self.composed.entry.number
 
 
 class Writer:
@@ -78,10 +94,9 @@ class Writer:
 
     async def flush(self) -> None:
         """Bring the heads of recently used conversations up to date, so that listings are."""
-        for scope, known in self._known.all():
-            tail = known.tail
-            if tail and tail.entries > known.told_entries:
-                await self._refresh(scope, known, tail)
+        for known in self._known.all():
+            if known.tail and known.tail.entries != known.told_entries:
+                await self._refresh(known, known.tail)
 
     async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0) -> _Attempt:
         try:
@@ -94,59 +109,60 @@ class Writer:
             ) from error
 
     async def _write_somewhere(self, scope: Scope, batch: Batch, reserve: int) -> _Attempt:
+        """Write to the scope's conversation; again if it turns out to be deleted."""
         while True:
             known = self._known.get(scope) or await self._claim(scope, batch)
             async with known.lock:
-                if not self._known.is_current(scope, known):
+                if not self._known.is_current(known):
                     continue
+                attempt = _Attempt(batch, batch, self._clock.token(), reserve)
                 try:
-                    attempt = await self._write_in_order(scope, known, batch, reserve)
+                    if await self._write_in_order(known, attempt):
+                        return attempt
                 except BaseException:
                     known.tail = None  # what became of the insert is not known
                     raise
-                if attempt is not None:
-                    return attempt
 
     async def _claim(self, scope: Scope, batch: Batch) -> Known:
-        """Find the scope's conversation or begin one, whose head tells of this batch already."""
+        """Find the scope's conversation or begin one."""
         now = self._clock.now()
-        first = compose(batch, Totals(), at=now, token="")
-        self._log.check_size(first.entry)
-        head, is_new = await self._heads.claim(dict(scope), at=now, totals=first.entry.totals)
+        # What can not be written begins no conversation.
+        self._log.check_size(compose(batch, Totals(), at=now, token="").entry)
+        head, is_new = await self._heads.claim(dict(scope), at=now)
         known = self._known.add(scope, head.conversation)
         if is_new:
             known.advance(Totals())
-            known.told(first.entry.totals)
         return known
 
-    async def _write_in_order(self, scope: Scope, known: Known, batch: Batch, reserve: int) -> _Attempt | None:
-        """Write one batch while no other of this store is on its way; None if the conversation is gone."""
-        attempt = _Attempt(batch, batch, self._clock.token(), reserve)
-        if self._log.must_look_first:
-            await self._look_up(known, attempt)
-        for tries in range(_TRIES):
-            if attempt.is_done:
-                break
-            if known.tail is None:
-                known.tail = await self._log.last_totals(known.conversation)
-            tail = known.tail
-            attempt.composed = compose(
-                attempt.pending, tail, at=self._clock.now(), token=attempt.token, reserve=reserve
-            )
-            if not self._known.is_fresh(known) and not await self._refresh(scope, known, attempt.composed.entry.totals):
-                self._known.forget(scope)
-                return None
-            if await self._insert(scope, known, attempt):
-                await self._finish(known, attempt)
-                return attempt
-            await self._after_collision(known, attempt, tail, tries)
-        else:
+    async def _write_in_order(self, known: Known, attempt: _Attempt) -> bool:
+        """Write one batch while no other of this store is on its way; False if the conversation is gone."""
+        try:
+            for tries in range(_TRIES):
+                if tries:
+                    await self._look_up(known, attempt)
+                if attempt.is_done:
+                    await self._correct_head(known, attempt)
+                    return True
+                if known.tail is None:
+                    known.tail = await self._log.last_totals(known.conversation)
+                if self._log.must_look_first and not tries:
+                    # Behind the tail: what another adds later takes the number that this batch tries for.
+                    await self._look_up(known, attempt)
+                    if attempt.is_done:
+                        return True
+                attempt.compose(known.tail, self._clock.now())
+                if not self._known.is_fresh(known) and not await self._refresh(known, attempt.totals):
+                    self._known.forget(known)
+                    return False
+                if await self._insert(known, attempt):
+                    self._finish(known, attempt)
+                    return True
+                await self._after_collision(known, attempt, tries)
             raise StoreError(f"{_TRIES} other writers were first; append again, and less at once to one conversation")
-        attempt.composed = None
-        await self._drop_unused(known, attempt)
-        return attempt
+        finally:
+            await self._drop_unused(known, attempt)
 
-    async def _insert(self, scope: Scope, known: Known, attempt: _Attempt) -> bool:
+    async def _insert(self, known: Known, attempt: _Attempt) -> bool:
         """Send the entry, and beside it the head if that is due; False if somebody was first."""
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - composed just before
@@ -156,9 +172,10 @@ class Writer:
             if self._clock.monotonic() - known.told_at < ID_LIFETIME:
                 await insert
             else:
-                await self._beside(insert, self._refresh(scope, known, composed.entry.totals))
+                await self._beside(insert, self._refresh(known, attempt.totals))
         except SlotTaken:
             attempt.sent.update(chunk.number for chunk in chunks)
+            attempt.composed = None
             return False
         return True
 
@@ -168,23 +185,23 @@ class Writer:
         if isinstance(outcome, BaseException):
             raise outcome
 
-    async def _refresh(self, scope: Scope, known: Known, totals: Totals) -> bool:
+    async def _refresh(self, known: Known, totals: Totals) -> bool:
         start = known.starts.get(_DEFAULT)
         position = (start.entry, start.first) if start else (0, 0)
-        is_there = await self._heads.refresh(dict(scope), known.conversation, totals=totals, start=position)
+        is_there = await self._heads.refresh(dict(known.scope), known.conversation, totals=totals, start=position)
         if is_there:
-            self._known.verify(known)
-            known.told(totals)
+            known.told(totals, at=self._clock.monotonic())
         return is_there
 
-    async def _after_collision(self, known: Known, attempt: _Attempt, tail: Totals, tries: int) -> None:
+    async def _correct_head(self, known: Known, attempt: _Attempt) -> None:
+        """Take back what the head was told of a batch that then turned out to be in the log already."""
+        if known.told_entries == attempt.number:
+            known.tail = await self._log.last_totals(known.conversation)
+            await self._refresh(known, known.tail)
+
+    async def _after_collision(self, known: Known, attempt: _Attempt, tries: int) -> None:
         known.tail = None
-        await self._look_up(known, attempt)
-        if attempt.is_done:
-            return
-        known.tail = await self._log.last_totals(known.conversation)
-        if known.tail.entries == tail.entries:
-            await self._explain(known, attempt)
+        await self._explain(known, attempt)
         if tries:
             most = min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))
             await asyncio.sleep(random.uniform(0, most))  # noqa: S311 - jitter
@@ -197,33 +214,28 @@ class Writer:
         found = await self._log.find_ids(known.conversation, batch.ids)
         for id_, digest in zip(batch.ids, batch.digests, strict=True):
             if id_ in found and found[id_][1] != digest:
-                attempt.composed = None
-                await self._drop_unused(known, attempt)
                 raise ContentConflictError(id_)
         attempt.stored = {id_: ordinal for id_, (ordinal, _) in found.items()}
         attempt.pending = batch.without(attempt.stored)
-        if self._log.must_look_first and attempt.pending.kept_source_ids:
+        if self._log.must_look_first:
             await self._explain(known, attempt)
 
     async def _explain(self, known: Known, attempt: _Attempt) -> None:
-        """Say which source id is taken, if it is one that stands in the way."""
+        """Say which source id is taken, if one is that a message not in the log yet came with."""
         numbers = attempt.pending.kept_source_ids
-        if numbers and (taken := await self._log.taken_source_ids(known.conversation, numbers)):
-            attempt.composed = None
-            await self._drop_unused(known, attempt)
+        if not numbers:
+            return
+        taken = await self._log.taken_source_ids(known.conversation, numbers)
+        if taken and not await self._log.find_ids(known.conversation, attempt.pending.ids):
             raise SourceIdClashError(taken[0])
 
-    async def _finish(self, known: Known, attempt: _Attempt) -> None:
+    def _finish(self, known: Known, attempt: _Attempt) -> None:
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - it was just inserted
         known.advance(composed.entry.totals)
         attempt.stored.update({message.id: message.ordinal for message in composed.entry.messages})
-        self._keep_payloads(known, attempt.pending, composed)
-        await self._drop_unused(known, attempt)
-
-    def _keep_payloads(self, known: Known, batch: Batch, composed: Composed) -> None:
-        """Keep what a load in the middle of this turn would read back at once."""
-        for one, message in zip(batch.prepared, composed.entry.messages, strict=True):
+        for one, message in zip(attempt.pending.prepared, composed.entry.messages, strict=True):
+            # What a load in the middle of this turn would read back at once.
             if message.type == "human":
                 self._known.drop_payloads(known)
             if message.payload and one.split:
@@ -231,10 +243,9 @@ class Writer:
 
     async def _drop_unused(self, known: Known, attempt: _Attempt) -> None:
         """Remove chunks that were sent ahead of an entry that did not need them in the end."""
-        used: set[int] = {chunk.number for chunk in attempt.composed.chunks} if attempt.composed else set()
-        for number in sorted(attempt.sent - used):
-            await self._log.drop_chunk(known.conversation, attempt.token, number)
-        attempt.sent &= used
+        used = {chunk.number for chunk in attempt.composed.chunks} if attempt.composed else set()
+        if unused := sorted(attempt.sent - used):
+            await self._log.drop_chunks(known.conversation, attempt.token, unused)
 
 
 def _receipt(attempt: _Attempt) -> Receipt:

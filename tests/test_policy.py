@@ -54,6 +54,19 @@ def test_unknown_fields_are_refused(unknown):
         HistoryPolicy(1_000)  # type: ignore[misc]
 
 
+def test_the_defaults_are_these():
+    """Budget, limits and views that a caller gets who says nothing."""
+    assert dataclasses.asdict(HistoryPolicy()) == {
+        "max_tokens": 32_000,
+        "max_turns": None,
+        "stub_tools": "finished_turns",
+        "stub_min_tokens": 256,
+        "keep_last_results": 0,
+        "never_stub": frozenset(),
+        "view": "full",
+    }
+
+
 def test_edges_are_allowed():
     """No limits, the smallest numbers and any collection of names."""
     policy = HistoryPolicy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from strategies import NOW, PureLog, any_text, turn, turns
 from convstore.entries import Entry, Totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.schema import (
+    LOG_INDEXES,
     chunk_id,
     chunk_range,
     conversation_range,
@@ -29,6 +31,7 @@ from convstore.schema import (
     entry_range,
     from_stored,
     head_id,
+    head_indexes,
     source_documents,
     to_stored,
     totals_document,
@@ -188,7 +191,30 @@ def test_numbers_that_do_not_agree_are_recognised(change):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Keys
+# Keys and indexes
+
+
+def test_indexes_cover_what_is_looked_up():
+    """Message and source ids are unique in a conversation; each index holds only documents that have its field."""
+    conversation = ("conversation", 1)
+    assert [(index.keys, index.unique, index.present) for index in LOG_INDEXES] == [
+        ((conversation, ("messages.id", 1)), True, "messages.id"),
+        ((conversation, ("sources.id", 1)), True, "sources.id"),
+        ((conversation, ("first", 1)), False, "first"),
+        ((conversation, ("results_at", 1)), False, "results_at"),
+    ]
+    newest = (("updated_at", -1), ("_id", -1))
+    assert [(index.keys, index.unique, index.present) for index in head_indexes(["a", "b"])] == [
+        ((("scope.a", 1), *newest), False, "scope.a"),
+        ((("scope.b", 1), *newest), False, "scope.b"),
+        (newest, False, "updated_at"),
+        ((("sweep_at", 1),), False, "sweep_at"),
+    ]
+    names = [index.name for index in (*LOG_INDEXES, *head_indexes(["a", "b"]))]
+    assert len(names) == len(set(names))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        LOG_INDEXES[0].name = "x"  # type: ignore[misc]
+
 
 _ids = st.text("0123456789abcdef", min_size=24, max_size=24)
 

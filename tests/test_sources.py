@@ -17,7 +17,7 @@ from convstore.codec import Codec
 from convstore.entries import EntrySource
 from convstore.exceptions import SourceIdClashError
 from convstore.models import Source, SourcePage
-from convstore.sources import MAX_SOURCES, FoundSource, find_sources, parse_json, source_in, write_ids
+from convstore.sources import MAX_SOURCES, FoundSource, find_sources, parse_json, read_ids, source_in, write_ids
 
 _HITS = [
     {"title": "A", "url": "https://a", "text": "first", "score": 1},
@@ -236,3 +236,29 @@ def test_written_ids_can_be_read_back(ids):
         assert [number for run in runs for number in range(run[0], run[-1] + 1)] == sorted(ids)
     assert all(after[0] > run[-1] + 1 for run, after in pairwise(runs))
     assert all(len(run) == 1 or run[0] < run[1] for run in runs)
+    if len(ids) <= MAX_SOURCES and all(run[-1] - run[0] < MAX_SOURCES for run in runs) and max(ids, default=0) < 10**15:
+        assert read_ids(text) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("", []),
+        ("7", [7]),
+        (" [3], 11-13 ,3,", [3, 11, 12, 13]),
+        ("13-11", []),
+        ("1-1000", list(range(1, 1_001))),
+        ("1-999999999999999", list(range(1, 1_001))),
+        ("1-600, 2000-2600", [*range(1, 601), *range(2_000, 2_400)]),
+    ],
+)
+def test_what_a_model_writes_is_read_within_bounds(text, ids):
+    """Numbers and ranges in any order, at most a thousand of them however far a range goes."""
+    assert read_ids(text) == ids
+
+
+@pytest.mark.parametrize("text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"])
+def test_what_is_no_list_of_ids_is_a_value_error(text):
+    """Anything else is told to be none, in a ValueError that the tool can answer with."""
+    with pytest.raises(ValueError, match="not a source id"):
+        read_ids(text)

@@ -34,7 +34,7 @@ def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
         end = _fit(text, start, size)
         ends.append(end)
         start = end
-    return ends or [0]
+    return ends
 
 
 def compress(text: str, ends: list[int]) -> list[bytes]:

@@ -24,8 +24,6 @@ from convstore.schema import HEADS, from_stored, head_id, to_stored, totals_docu
 
 __all__ = ["Head", "Heads"]
 
-_MAX_FIELDS = ("entries", "messages", "turns", "results", "tokens", "view_tokens", "sources_through")
-
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -59,8 +57,8 @@ class Heads:
             document = await self._heads.find_one({"_id": head_id(scope)})
         return _head_from(document) if document else None
 
-    async def claim(self, scope: Mapping[str, str], *, at: datetime, totals: Totals) -> tuple[Head, bool]:
-        """The head of a scope, made with these totals if there is none; whether it was made now. One command.
+    async def claim(self, scope: Mapping[str, str], *, at: datetime) -> tuple[Head, bool]:
+        """The head of a scope, made if there is none; whether it was made now. One command.
 
         Two writers that make it at once get the same one, and one of them is told that it made it.
         """
@@ -71,7 +69,7 @@ class Heads:
                 "conversation": conversation,
                 "scope": dict(scope),
                 "created_at": at,
-                "totals": totals_document(totals),
+                "totals": totals_document(Totals()),
                 "start": [0, 0],
             },
         }
@@ -92,30 +90,37 @@ class Heads:
         self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: tuple[int, int]
     ) -> bool:
         """Bring a head up to date; False if the scope has another conversation by now. One command."""
-        document = totals_document(totals)
-        newest = {f"totals.{key}": document[key] for key in _MAX_FIELDS}
         update = {
-            "$max": {"updated_at": totals.updated_at, "start": list(start), **newest},
-            "$set": {"totals.usage": document["usage"]},
+            "$max": {"updated_at": totals.updated_at, "start": list(start)},
+            "$set": {"totals": totals_document(totals)},
         }
         async with driver_errors():
             result = await self._heads.update_one({"_id": head_id(scope), "conversation": conversation}, update)
         return bool(result.matched_count)
 
-    async def describe(self, scope: Mapping[str, str], details: Mapping[str, str]) -> None:
-        """Set what the application says of a conversation that has a head; what is not named stays."""
+    async def hint(self, scope: Mapping[str, str], conversation: str, *, start: tuple[int, int]) -> None:
+        """Keep where the default view begins, for those who do not know it yet. One command."""
+        async with driver_errors():
+            await self._heads.update_one(
+                {"_id": head_id(scope), "conversation": conversation}, {"$max": {"start": list(start)}}
+            )
+
+    async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
+        """Set what the application says of a conversation; what is not named stays. False if it is gone."""
         changes = {f"details.{name}": to_stored(text) for name, text in details.items()}
-        if changes:
-            async with driver_errors():
-                await self._heads.update_one({"_id": head_id(scope)}, {"$set": changes})
+        if not changes:
+            return True
+        async with driver_errors():
+            query = {"_id": head_id(scope), "conversation": conversation}
+            return bool((await self._heads.update_one(query, {"$set": changes})).matched_count)
 
     async def bury(self, scope: Mapping[str, str], conversation: str, *, sweep_at: datetime) -> None:
         """Replace the head by a tombstone; from now on the scope has no conversation."""
         async with driver_errors():
-            # The tombstone comes first: a crash in between leaves a conversation that can be deleted again.
+            # The tombstone comes first, so that nothing is left without one; if the head then stays, the sweep ends it.
             await self._heads.update_one(
                 {"_id": f"deleted:{conversation}"},
-                {"$setOnInsert": {"conversation": conversation, "sweep_at": sweep_at}},
+                {"$setOnInsert": {"conversation": conversation, "head": head_id(scope), "sweep_at": sweep_at}},
                 upsert=True,
             )
             await self._heads.delete_one({"_id": head_id(scope), "conversation": conversation})
@@ -125,6 +130,22 @@ class Heads:
         async with driver_errors():
             found = await self._heads.find({"sweep_at": {"$lte": at}}).limit(limit).to_list(None)
         return [document["conversation"] for document in found]
+
+    async def end(self, conversation: str, *, sweep_at: datetime) -> bool:
+        """Whether a deleted conversation has no head any more.
+
+        If it still has one, because the deletion broke off, it is removed now, and the sweep put off: writers may
+        know the conversation yet.
+        """
+        async with driver_errors():
+            tombstone = await self._heads.find_one({"_id": f"deleted:{conversation}"})
+            if tombstone is None:
+                return True
+            ended = await self._heads.delete_one({"_id": tombstone["head"], "conversation": conversation})
+            if ended.deleted_count:
+                query = {"_id": f"deleted:{conversation}"}
+                await self._heads.update_one(query, {"$set": {"sweep_at": sweep_at}})
+            return not ended.deleted_count
 
     async def forget_tombstone(self, conversation: str) -> None:
         """Drop the tombstone of a conversation that is swept."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate, pairwise
 from typing import Any
 
 import bson
@@ -105,6 +106,8 @@ class Log:
             except DuplicateKeyError as error:
                 raise SlotTaken from error
             except BulkWriteError as error:
+                if error.details.get("writeConcernErrors"):
+                    raise  # the chunks may be rolled back yet, so they do not count as sent
                 failures = error.details.get("writeErrors", [])
                 if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] != len(last):
                     raise
@@ -117,10 +120,13 @@ class Log:
         else:
             await self._log.insert_many(documents, ordered=True)
 
-    async def drop_chunk(self, conversation: str, token: str, number: int) -> None:
-        """Remove a chunk that no entry refers to."""
+    async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
+        """Remove chunks of one append that no entry refers to. One command."""
+        low, high = chunk_range(conversation, token, min(numbers), max(numbers) - min(numbers) + 1)
+        query = _between(low, high)
+        query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         async with driver_errors():
-            await self._log.delete_one({"_id": chunk_id(conversation, token, number)})
+            await self._log.delete_many(query)
 
     async def find_ids(self, conversation: str, ids: Iterable[str]) -> dict[str, tuple[int, bytes]]:
         """Ordinal and digest of those messages that are in the log. One command."""
@@ -162,10 +168,13 @@ class Log:
             documents = await found.batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in documents]
 
-    async def newest_entries(self, conversation: str, *, before: int | None, limit: int) -> list[Entry]:
-        """The last entries, or the last before a number, in order. One command."""
+    async def newest_entries(
+        self, conversation: str, *, start: int = 0, before: int | None = None, limit: int
+    ) -> list[Entry]:
+        """The last entries, from a number on or before another, in order. One command up to a thousand."""
+        span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(_between(*entry_range(conversation, before=before)), _NO_SOURCES).sort("_id", -1)
+            found = self._log.find(_between(*span), _NO_SOURCES).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
 
@@ -186,18 +195,32 @@ class Log:
         return [entry_from(document) for document in documents]
 
     async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
-        """The whole text of some payloads, in their order; one command each append that they came with, in parallel.
+        """The whole text of some payloads, in their order; one command for those that stand together, in parallel.
 
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
         """
         gate = asyncio.Semaphore(_PARALLEL)
 
-        async def read(ref: PayloadRef) -> str:
+        async def read(run: list[PayloadRef]) -> list[str]:
             async with gate:
-                return await self.payload_range(conversation, ref, 0, ref.ends[-1])
+                return await self._read_run(conversation, run)
 
-        return list(await asyncio.gather(*(read(ref) for ref in refs)))
+        runs = _runs(refs)
+        texts = dict(
+            zip(
+                [(ref.token, ref.chunk) for run in runs for ref in run],
+                [text for texts in await asyncio.gather(*map(read, runs)) for text in texts],
+                strict=True,
+            )
+        )
+        return [texts[ref.token, ref.chunk] for ref in refs]
+
+    async def _read_run(self, conversation: str, run: Sequence[PayloadRef]) -> list[str]:
+        first, count = run[0].chunk, sum(len(ref.ends) for ref in run)
+        text = await self._chunks(conversation, run[0].token, first, count)
+        ends = [0, *accumulate(ref.ends[-1] for ref in run)]
+        return [text[start:end] for start, end in pairwise(ends)]
 
     async def payload_range(self, conversation: str, ref: PayloadRef, start: int, end: int) -> str:
         """Characters `start` to `end` of a payload; reads only the chunks that they lie in. One command.
@@ -207,17 +230,20 @@ class Log:
         """
         first = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
         last = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
-        low, high = chunk_range(conversation, ref.token, ref.chunk + first, last - first + 1)
+        text = await self._chunks(conversation, ref.token, ref.chunk + first, last - first + 1)
+        before = ref.ends[first - 1] if first else 0
+        return text[start - before : end - before]
+
+    async def _chunks(self, conversation: str, token: str, first: int, count: int) -> str:
+        low, high = chunk_range(conversation, token, first, count)
         async with driver_errors():
             found = self._log.find(_between(low, high), {"data": 1}).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
-        if len(documents) != last - first + 1:
-            raise CorruptDocumentError(low, f"{last - first + 1 - len(documents)} chunks of the payload are missing")
+        if len(documents) != count:
+            raise CorruptDocumentError(low, f"{count - len(documents)} chunks of the payload are missing")
         frames = [(document["_id"], bytes(document["data"])) for document in documents]
         heavy = sum(len(frame) for _, frame in frames) > _ENTRY_BYTES // 4
-        text = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
-        before = ref.ends[first - 1] if first else 0
-        return text[start - before : end - before]
+        return await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
 
     async def delete(self, conversation: str) -> int:
         """Remove everything that a conversation has in the log; gives the number of documents."""
@@ -236,6 +262,18 @@ def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]
         for message in entry.messages:
             rows[message.id] = StoredMessageRow(message, entry.at, tuple(by_message.get(message.id, ())))
     return rows
+
+
+def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
+    """Payloads in runs whose chunks follow each other, each payload once."""
+    runs: list[list[PayloadRef]] = []
+    for ref in sorted(set(refs), key=lambda ref: (ref.token, ref.chunk)):
+        last = runs[-1][-1] if runs else None
+        if last and last.token == ref.token and last.chunk + len(last.ends) == ref.chunk:
+            runs[-1].append(ref)
+        else:
+            runs.append([ref])
+    return runs
 
 
 def _between(low: str, high: str) -> dict[str, Any]:

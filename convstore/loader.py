@@ -1,0 +1,296 @@
+"""Loads the view of a conversation for the next model call.
+
+Layer 4, on the reader. The log is read from its end, back to where the last view under the same policy began, which
+this process remembers or the head tells; head and entries are asked for together. If neither knows, it is read on until
+the budget is full. What lies before that and is shown all the same, the leading system messages and the names of the
+newest results, never changes and is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+
+from langchain_core.messages import HumanMessage
+
+from convstore.codec import Codec
+from convstore.entries import Entry, EntryMessage, PayloadRef, Totals
+from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
+from convstore.known import Known, KnownConversations, Scope, Start
+from convstore.models import History, HistoryReport
+from convstore.policy import HistoryPolicy
+from convstore.reader import Reader, check_dense, results_in
+from convstore.repository import Heads, Log
+from convstore.tokens import TokenCounter, count
+from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
+from convstore.window import Row, Window, choose_window, is_finished, leading_system, rows_of
+
+__all__ = ["Loader"]
+
+_DEFAULT = HistoryPolicy()
+_TRIES = 3
+_FIRST_ENTRIES = 4
+_FEWEST_ENTRIES, _MOST_ENTRIES = 16, 1_000
+_UNKNOWN = Start(0, 0)
+
+
+@dataclass(slots=True)
+class _Load:
+    """One load under way: what is read so far and what it cost."""
+
+    policy: HistoryPolicy
+    known: Known
+    start: Start = _UNKNOWN
+    entries: list[Entry] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    earlier_results: tuple[NamedResult, ...] | None = None
+    documents: int = 0
+    bytes: int = 0
+    round_trips: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole log is read."""
+        return not self.entries or self.entries[0].number == 1
+
+    @property
+    def reaches_start(self) -> bool:
+        """Whether what is read goes back to where an earlier view began."""
+        return bool(self.start.entry and self.entries and self.entries[0].number <= self.start.entry)
+
+    def count(self, entries: Sequence[Entry]) -> None:
+        """Add documents to the report."""
+        self.documents += len(entries)
+        self.bytes += sum(entry.size for entry in entries)
+
+    def take(self, entries: list[Entry]) -> None:
+        """Take entries that stand right before those that are there.
+
+        Raises:
+            CorruptDocumentError: One is missing in between.
+        """
+        self.count(entries)
+        joined = entries + self.entries
+        if joined:
+            check_dense(self.known, joined, first=joined[-1].number - len(joined) + 1)
+        self.entries, self.rows = joined, rows_of(joined)
+        self.earlier_results = None
+        if self.entries and self.is_complete:
+            self.known.system = tuple(row.message for row in leading_system(self.rows))
+        if self.entries:
+            self.known.advance(self.entries[-1].totals)
+
+    def results_before(self, place: int) -> tuple[NamedResult, ...]:
+        """The newest results before a row, newest first."""
+        earlier = (self.rows[at].message for at in range(place - 1, -1, -1))
+        own = islice((_named(message) for message in earlier if message.type == "tool"), NOTE_RESULTS)
+        return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
+
+    def note(self, place: int, left_out: int = 99_999) -> HumanMessage:
+        """The note of a view that begins with a row."""
+        return make_note(left_out, self.results_before(place), first=self.rows[place].message.ordinal)
+
+
+class Loader:
+    """Loads views for all conversations of a store."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        heads: Heads,
+        log: Log,
+        known: KnownConversations,
+        *,
+        codec: Codec,
+        counter: TokenCounter,
+    ) -> None:
+        self._reader, self._heads, self._log, self._known = reader, heads, log, known
+        self._codec, self._counter = codec, counter
+
+    async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
+        """The view of a conversation; see `Conversation.load_history`."""
+        for _ in range(_TRIES):
+            # Deleted meanwhile, the scope has another conversation now, or none; that is what is asked for.
+            with suppress(ConversationDeletedError):
+                return await self._load(scope, policy)
+        return await self._load(scope, policy)
+
+    async def _load(self, scope: Scope, policy: HistoryPolicy) -> History:
+        load = await self._begin_warm(scope, policy) or await self._begin_cold(scope, policy)
+        if load is None:
+            return History(messages=[], report=HistoryReport(round_trips=1))
+        async with self._reader.reading(load.known):
+            window = await self._choose(load)
+            await self._remember(load, window)
+            return await self._show(load, window)
+
+    async def _begin_warm(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
+        """Read head and entries together, if the conversation is known."""
+        known = self._known.get(scope)
+        if known is None:
+            return None
+        load = _Load(policy, known, known.starts.get(policy, _UNKNOWN), round_trips=1)
+        limit = _entries_needed(load.start, known.tail or Totals(), policy)
+        head, entries = await asyncio.gather(self._heads.find(dict(scope)), self._read(load, limit))
+        if self._reader.seen(scope, head) is not known:
+            return None
+        load.documents = 1
+        async with self._reader.reading(known):
+            load.take(entries)
+        if load.reaches_start and load.entries[0].number == load.start.entry:
+            load.earlier_results = load.start.results
+        return load
+
+    async def _begin_cold(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
+        """Read the head and then entries; None if there is no conversation."""
+        head = await self._heads.find(dict(scope))
+        known = self._reader.seen(scope, head)
+        if head is None or known is None:
+            return None
+        start = Start(*head.start) if policy == _DEFAULT else _UNKNOWN
+        load = _Load(policy, known, start, documents=1, round_trips=2)
+        limit = _entries_needed(start, head.totals, policy)
+        async with self._reader.reading(known):
+            if start.entry > 1:
+                entries, results = await asyncio.gather(self._read(load, limit), self._read_before(load, start.first))
+                load.take(entries)
+                if load.entries[0].number == start.entry:
+                    load.earlier_results = results
+            else:
+                load.take(await self._read(load, limit))
+        return load
+
+    async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
+        """The last entries, or the last before a number, no further back than the view is known to begin."""
+        start = load.start.entry if before is None or before > load.start.entry else 0
+        return await self._log.newest_entries(load.known.conversation, start=start, before=before, limit=limit)
+
+    async def _read_before(self, load: _Load, first: int) -> tuple[NamedResult, ...]:
+        """What a view needs of the log before an ordinal: leading system messages and names of results."""
+        conversation = load.known.conversation
+        _, results = await asyncio.gather(
+            self._read_system(load),
+            self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS),
+        )
+        load.count(results)
+        return tuple(_named(message) for message in results_in(results))[:NOTE_RESULTS]
+
+    async def _read_system(self, load: _Load) -> None:
+        """The system messages that the log begins with; nearly always in its first entries."""
+        known, until = load.known, _FIRST_ENTRIES
+        while known.system is None:
+            entries = await self._log.entries(known.conversation, start=1, before=until + 1)
+            check_dense(known, entries, first=1)
+            load.count(entries)
+            rows = rows_of(entries)
+            system = tuple(row.message for row in leading_system(rows))
+            if len(system) < len(rows) or len(entries) < until:
+                known.system = system
+            until *= 4
+
+    async def _choose(self, load: _Load) -> Window:
+        """Where the view begins; reads further back until that can be told."""
+        while True:
+            window = await self._try_window(load)
+            if window is not None:
+                return window
+            load.round_trips += 1
+            before = load.entries[0].number
+            entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
+            if not entries:
+                raise CorruptDocumentError(f"{load.known.conversation}:{before - 1:012d}", "the entry is missing")
+            load.take(entries)
+
+    async def _try_window(self, load: _Load) -> Window | None:
+        """Where the view begins, None if what is read does not tell."""
+        if not load.rows:
+            return Window(0, 0, lasting=False) if load.is_complete else None
+        if not load.is_complete and load.earlier_results is None:
+            load.round_trips += 1
+            load.earlier_results = await self._read_before(load, load.rows[0].message.ordinal)
+        return choose_window(
+            load.rows,
+            load.policy,
+            fixed_tokens=sum(message.tokens for message in load.known.system or ()),
+            note_tokens=cache(lambda place: count(self._counter, load.note(place))),
+            anchored=load.reaches_start,
+        )
+
+    async def _remember(self, load: _Load, window: Window) -> None:
+        """Keep where the next view begins, and what lies before it; tell the head if it would have saved reading."""
+        if not window.lasting or window.start >= len(load.rows):
+            return
+        number = load.rows[window.start].entry
+        begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
+        start = Start(number, load.rows[begin].message.ordinal, load.results_before(begin))
+        load.known.remember_start(load.policy, start)
+        if load.policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
+            position = (start.entry, start.first)
+            await self._heads.hint(dict(load.known.scope), load.known.conversation, start=position)
+            load.round_trips += 1
+
+    async def _show(self, load: _Load, window: Window) -> History:
+        rows = load.rows[window.start :]
+        payloads = await self._read_payloads(load, payloads_needed(rows, load.policy))
+        try:
+            view = build_view(
+                rows,
+                load.policy,
+                codec=self._codec,
+                counter=self._counter,
+                system=load.known.system or (),
+                note=load.note(window.start, window.left_out_turns) if window.left_out_turns else None,
+                payloads=payloads,
+            )
+        except ValueError as error:
+            raise CorruptDocumentError(load.known.conversation, str(error)) from error
+        if is_finished(load.rows):
+            self._known.drop_payloads(load.known)
+        return History(messages=view.messages, tokens=view.tokens, report=_report(load, window, view))
+
+    async def _read_payloads(self, load: _Load, needed: Sequence[tuple[str, PayloadRef]]) -> dict[str, str]:
+        own = load.known.payloads
+        missing = {id_: ref for id_, ref in needed if id_ not in own}
+        if missing:
+            load.round_trips += 1
+            load.documents += sum(len(ref.ends) for ref in missing.values())
+            load.bytes += sum(ref.size for ref in missing.values())
+        texts = await self._reader.payloads(load.known, list(missing.values()))
+        return dict(own) | dict(zip(missing, texts, strict=True))
+
+
+def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
+    """How many entries to read first: those behind a known start, or about what fills the budget."""
+    if start.entry:
+        needed = totals.entries - start.entry + _FEWEST_ENTRIES
+    elif policy.max_tokens is None or not totals.view_tokens:
+        needed = totals.entries + _FEWEST_ENTRIES
+    else:
+        needed = min(totals.entries, 2 * policy.max_tokens * totals.entries // totals.view_tokens) + _FEWEST_ENTRIES
+    return max(_FEWEST_ENTRIES, min(needed, _MOST_ENTRIES))
+
+
+def _named(message: EntryMessage) -> NamedResult:
+    return message.id, message.sources
+
+
+def _report(load: _Load, window: Window, view: View) -> HistoryReport:
+    budget = load.policy.max_tokens
+    return HistoryReport(
+        stubbed=view.stubbed,
+        placeholders=view.placeholders,
+        left_out_turns=window.left_out_turns,
+        missing_results=view.missing_results,
+        orphans=view.orphans,
+        moved=view.moved,
+        over_budget=budget is not None and view.tokens > budget,
+        tokens_before=load.entries[-1].totals.tokens if load.entries else 0,
+        tokens_after=view.tokens,
+        documents=load.documents,
+        bytes=load.bytes,
+        round_trips=load.round_trips,
+    )
