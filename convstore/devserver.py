@@ -146,6 +146,8 @@ class DevNode:
     def pause(self) -> None:
         """Freeze it with SIGSTOP: connections stay open and nothing answers, as on a lost network."""
         os.kill(self.pid, signal.SIGSTOP)
+        # The signal is only sent by then; the node answers until all of its threads have stopped.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on after a ``pause``."""

@@ -85,10 +85,10 @@ class Directory:
         """Remove what writers in flight added to conversations deleted a while ago; gives how many were swept."""
         now, swept = self._clock.now(), 0
         for conversation in await self._heads.due_tombstones(at=now):
-            if await self._heads.end(conversation, sweep_at=now + _SWEEP_AFTER):
+            if await self._heads.is_ended(conversation):
                 await self._log.delete(conversation)
-                await self._heads.forget_tombstone(conversation)
                 swept += 1
+            await self._heads.forget_tombstone(conversation)
         return swept
 
     def _info(self, head: Head) -> ConversationInfo:

@@ -53,7 +53,7 @@ class Driver:
 
     def __init__(self, database: Any) -> None:
         classes = {class_.__name__ for class_ in type(database).__mro__}
-        found = next((name for class_, name in _KNOWN if class_ in classes), None)
+        found = _driver_name(classes)
         if found is None:
             raise InvalidInputError(
                 f"a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor is needed, such as "
@@ -107,6 +107,13 @@ class Driver:
         if clustered and tuple(version[:2]) >= _CLUSTERED_SINCE:
             options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
         return options
+
+
+def _driver_name(classes: set[str]) -> DriverName | None:
+    for class_, name in _KNOWN:
+        if class_ in classes:
+            return name
+    return None
 
 
 def open_client(uri: str) -> tuple[Any, Any]:

@@ -75,8 +75,10 @@ class _Load:
         """
         self.count(entries)
         joined = entries + self.entries
+        if not joined and self.start.entry:
+            raise CorruptDocumentError(f"{self.known.conversation}:{self.start.entry:012d}", "the entry is missing")
         if joined:
-            check_dense(self.known, joined, first=joined[-1].number - len(joined) + 1)
+            check_dense(self.known, joined, first=joined[0].number)
         self.entries, self.rows = joined, rows_of(joined)
         self.earlier_results = None
         if self.entries and self.is_complete:
@@ -195,23 +197,24 @@ class Loader:
     async def _choose(self, load: _Load) -> Window:
         """Where the view begins; reads further back until that can be told."""
         while True:
-            window = await self._try_window(load)
-            if window is not None:
+            window = self._window(load)
+            if window is not None and (load.is_complete or load.earlier_results is not None):
                 return window
             load.round_trips += 1
+            if window is not None:
+                # Only now is it worth to read what stands before; the note is a little larger with it.
+                load.earlier_results = await self._read_before(load, load.rows[0].message.ordinal)
+                continue
             before = load.entries[0].number
             entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(f"{load.known.conversation}:{before - 1:012d}", "the entry is missing")
             load.take(entries)
 
-    async def _try_window(self, load: _Load) -> Window | None:
+    def _window(self, load: _Load) -> Window | None:
         """Where the view begins, None if what is read does not tell."""
         if not load.rows:
             return Window(0, 0, lasting=False) if load.is_complete else None
-        if not load.is_complete and load.earlier_results is None:
-            load.round_trips += 1
-            load.earlier_results = await self._read_before(load, load.rows[0].message.ordinal)
         return choose_window(
             load.rows,
             load.policy,

@@ -120,7 +120,13 @@ def source_in(item: Any) -> FoundSource | None:
     if type(item) is dict:
         key, text = _first_text(item, _TEXT_KEYS)
         return FoundSource(item, text, _fields(item, key), key)
-    if type(item) in (tuple, list) and len(item) == 2 and type(item[0]) is str and type(item[1]) is dict:
+    if (
+        isinstance(item, tuple | list)
+        and type(item) in (tuple, list)
+        and len(item) == 2
+        and type(item[0]) is str
+        and type(item[1]) is dict
+    ):
         return FoundSource(item, item[0], _named(item[1]))
     return None
 

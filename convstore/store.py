@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -171,7 +171,10 @@ class ConversationStore:
             if self._is_ready:
                 await self._parts.writer.flush()
         finally:
-            await asyncio.to_thread(self._stop_twin)
+            if self._twin is not None:
+                # A thread of its own: those of the loop may all be waiting for the twin.
+                with ThreadPoolExecutor(1) as thread:
+                    await asyncio.get_running_loop().run_in_executor(thread, self._stop_twin)
             if self._client is not None:
                 await close_client(self._client)
 

@@ -309,9 +309,9 @@ def test_a_page_above_its_size_is_found(broken):
     """Pages that are too long for a model are errors."""
     fill = Pager._fill
 
-    async def everything(self, scope, page, passages, offset, find):
+    async def everything(self, known, page, passages, *rest):
         page.room *= 9
-        await fill(self, scope, page, [*passages] * 9, offset, find)
+        await fill(self, known, page, [*passages] * 9, *rest)
 
     assert any("more than 16,000" in what for what in broken(Pager, "_fill", everything))
 

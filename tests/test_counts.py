@@ -220,9 +220,7 @@ async def test_bytes_of_a_load_do_not_grow_with_tool_results(store: Conversation
     assert abs(received[1] - received[0]) < received[0] / 100
 
 
-async def test_bytes_of_a_load_do_not_grow_with_the_conversation(
-    store: ConversationStore, commands: Commands
-) -> None:
+async def test_bytes_of_a_load_do_not_grow_with_the_conversation(store: ConversationStore, commands: Commands) -> None:
     """What a warm load receives stays bounded by the budget."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     policy = HistoryPolicy(max_tokens=2_000)
@@ -235,9 +233,7 @@ async def test_bytes_of_a_load_do_not_grow_with_the_conversation(
     assert max(received[60:]) <= max(received[:60]) * 1.05
 
 
-async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(
-    chat: Conversation, commands: Commands
-) -> None:
+async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(chat: Conversation, commands: Commands) -> None:
     """A page of a 20 MB result costs one chunk."""
     turn = rag_turn("And orcas?")
     turn[2] = turn[2].model_copy(update={"content": uuid.uuid4().hex * 600_000, "artifact": None})

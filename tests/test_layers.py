@@ -23,7 +23,7 @@ LAYERS = (
     ),
     ("schema",),
     ("driver", "repository"),
-    ("directory", "known", "migrate", "pager", "passages", "reader", "records", "sync", "tools", "writer"),
+    ("directory", "known", "loader", "migrate", "pager", "passages", "reader", "records", "sync", "tools", "writer"),
     ("conversation", "store"),
     ("", "__main__", "cli", "devserver", "testing"),
 )

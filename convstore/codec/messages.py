@@ -79,6 +79,7 @@ class SourceItem(Protocol):
     @property
     def text(self) -> str:
         """The text that is read page by page."""
+        ...
 
     def with_text(self, text: Any) -> Any:
         """The item itself with something else in the place of its text."""
@@ -131,7 +132,7 @@ def fields_of(message: BaseMessage) -> dict[str, Any]:
     """
     name = message.type
     defaults, empty = _DEFAULTS[name], _EMPTY[name]
-    values = message.__dict__
+    values: Any = message.__dict__
     fields = {"type": name}
     for key, default in defaults.items():
         value = values.get(key, default)
@@ -193,8 +194,9 @@ def decode_message(codec: Codec, body: str, *, fetch: Callable[[int, int], str] 
 
 def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
     """A decoded tool message with its stub for content and without its artifact."""
-    message.__dict__["content"] = stub
-    message.__dict__["artifact"] = None
+    values: Any = message.__dict__
+    values["content"] = stub
+    values["artifact"] = None
     return leave_out(message)
 
 
@@ -204,7 +206,7 @@ def leave_out(message: BaseMessage) -> BaseMessage:
     A large text becomes a short text, a large content block a short text block; anything else leaves. Of the request
     and the result of a tool that the provider ran itself neither stays without the other: providers refuse that.
     """
-    values = message.__dict__
+    values: Any = message.__dict__
     values["content"] = _content_without_parts(values["content"], str(message.id))
     for key in ("tool_calls", "invalid_tool_calls"):
         if values.get(key):

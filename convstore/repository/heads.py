@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pymongo import ReturnDocument
@@ -74,16 +75,18 @@ class Heads:
             },
         }
         async with driver_errors():
-            for last_try in (False, True):
-                try:
-                    document = await self._heads.find_one_and_update(
-                        {"_id": head_id(scope)}, update, upsert=True, return_document=ReturnDocument.AFTER
-                    )
-                    break
-                except DuplicateKeyError:
-                    # Two upserts of one key: the server lets one of them fail; now it is there.
-                    if last_try:
-                        raise
+            upsert = partial(
+                self._heads.find_one_and_update,
+                {"_id": head_id(scope)},
+                update,
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+            )
+            try:
+                document = await upsert()
+            except DuplicateKeyError:
+                # Two upserts of one key: the server lets one of them fail; now it is there.
+                document = await upsert()
         return _head_from(document), document["conversation"] == conversation
 
     async def refresh(
@@ -117,10 +120,10 @@ class Heads:
     async def bury(self, scope: Mapping[str, str], conversation: str, *, sweep_at: datetime) -> None:
         """Replace the head by a tombstone; from now on the scope has no conversation."""
         async with driver_errors():
-            # The tombstone comes first, so that nothing is left without one; if the head then stays, the sweep ends it.
+            # First, so that nothing ended is without a tombstone; while the head stays it means nothing.
             await self._heads.update_one(
                 {"_id": f"deleted:{conversation}"},
-                {"$setOnInsert": {"conversation": conversation, "head": head_id(scope), "sweep_at": sweep_at}},
+                {"$set": {"conversation": conversation, "head": head_id(scope), "sweep_at": sweep_at}},
                 upsert=True,
             )
             await self._heads.delete_one({"_id": head_id(scope), "conversation": conversation})
@@ -131,21 +134,14 @@ class Heads:
             found = await self._heads.find({"sweep_at": {"$lte": at}}).limit(limit).to_list(None)
         return [document["conversation"] for document in found]
 
-    async def end(self, conversation: str, *, sweep_at: datetime) -> bool:
-        """Whether a deleted conversation has no head any more.
-
-        If it still has one, because the deletion broke off, it is removed now, and the sweep put off: writers may
-        know the conversation yet.
-        """
+    async def is_ended(self, conversation: str) -> bool:
+        """Whether a conversation with a tombstone has no head any more; it has one if the deletion broke off."""
         async with driver_errors():
             tombstone = await self._heads.find_one({"_id": f"deleted:{conversation}"})
             if tombstone is None:
-                return True
-            ended = await self._heads.delete_one({"_id": tombstone["head"], "conversation": conversation})
-            if ended.deleted_count:
-                query = {"_id": f"deleted:{conversation}"}
-                await self._heads.update_one(query, {"$set": {"sweep_at": sweep_at}})
-            return not ended.deleted_count
+                return False
+            head = await self._heads.find_one({"_id": tombstone["head"], "conversation": conversation}, {"_id": 1})
+        return head is None
 
     async def forget_tombstone(self, conversation: str) -> None:
         """Drop the tombstone of a conversation that is swept."""

@@ -131,6 +131,7 @@ class LoadContract:
         """Whole turns leave at the old end; system messages stay; a note says so and names the newest results."""
         await chat.append(SystemMessage("Answer in one line.", id="system"))
         results = []
+        history = await chat.load_history(_SMALL)
         for number in range(40):
             turn = rag_turn(f"What about fish {number}?")
             results.append(str(turn[2].id))

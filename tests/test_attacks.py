@@ -1,0 +1,196 @@
+"""What attacking the store once broke, each kept mended by a test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore, CorruptDocumentError, HistoryPolicy, StoreUnavailableError
+from convstore.devserver import DevServer
+from convstore.known import Clock
+from convstore.testing import rag_turn, same_messages
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @property
+    def clock(self) -> Clock:
+        """What a store is given."""
+        start = datetime.now(UTC).replace(microsecond=0)
+        return Clock(now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds)
+
+
+@pytest.fixture
+def time() -> Time:
+    """A clock at zero."""
+    return Time()
+
+
+@pytest.fixture
+async def store(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, time: Time) -> ConversationStore:
+    """A store that is set up."""
+    store = ConversationStore(pymongo_client[database_name], clock=time.clock)
+    await store.setup()
+    return store
+
+
+@pytest.fixture
+def chat(store: ConversationStore) -> Conversation:
+    """An empty conversation."""
+    return store.conversation(user_id="eve", thread_id=uuid.uuid4().hex)
+
+
+async def log_of(chat: Conversation) -> list[Any]:
+    """The whole log."""
+    return [message async for message in chat.messages()]
+
+
+@pytest.fixture
+def again(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, time: Time):
+    """Makes the same conversation as another process has it."""
+
+    def make(chat: Conversation) -> Conversation:
+        return ConversationStore(pymongo_client[database_name], clock=time.clock).conversation(**chat.scope)
+
+    return make
+
+
+async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again):
+    """Entries without messages are no end of the log."""
+    turn = rag_turn("What about seals?")
+    await chat.append(turn)
+    for _ in range(70):
+        await chat.reserve_source_ids(1)
+    assert len((await chat.load_history()).messages) == 4
+    assert len((await again(chat).load_history(HistoryPolicy(max_turns=3))).messages) == 4
+
+
+async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(time: Time):
+    """The caller was told that it failed; nothing that is appended afterwards is lost."""
+    with DevServer() as server:
+        async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
+            store = ConversationStore(client["app"], clock=time.clock)
+            await store.setup()
+            chat = store.conversation(user_id="u", thread_id="t")
+            await chat.append(rag_turn("What about seals?"))
+            failing = {"failCommands": ["delete"], "closeConnection": True}
+            server.primary().command("configureFailPoint", "failCommand", mode={"times": 2}, data=failing)
+            with pytest.raises(StoreUnavailableError):
+                await chat.delete()
+            await chat.append(rag_turn("And orcas?"))
+            time.seconds += 1_000
+            await store.setup()
+            assert len(await log_of(chat)) == len((await chat.load_history()).messages) == 8
+            await chat.delete()
+            assert await log_of(chat) == []
+
+
+async def test_a_missing_entry_is_named(
+    chat: Conversation, again, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
+):
+    """A hole is never skipped, however far back the view has to be read."""
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 50), AIMessage("a")])
+    log = pymongo_client[database_name]["log"]
+    newest = await log.find_one({"conversation": (await _head(chat, log))["conversation"], "first": 41})
+    await log.delete_one({"_id": newest["_id"]})
+    for policy in (HistoryPolicy(), HistoryPolicy(max_tokens=None)):
+        with pytest.raises(CorruptDocumentError, match=newest["_id"]):
+            await again(chat).load_history(policy)
+    with pytest.raises(CorruptDocumentError, match=newest["_id"]):
+        await log_of(chat)
+
+
+async def _head(chat: Conversation, log: Any) -> dict[str, Any]:
+    found: dict[str, Any] = await log.database["heads"].find_one({"scope": chat.scope})
+    return found
+
+
+async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, store: ConversationStore):
+    """A conversation that falls out of the store's memory is read to its end all the same."""
+    turns = [rag_turn(f"Fish {number}?") for number in range(3)]
+    for turn in turns:
+        await chat.append(turn)
+    reading = chat.messages()
+    read = [await anext(reading)]
+    for number in range(1_001):
+        store._known.add((("user_id", "x"), ("thread_id", str(number))), "0" * 24)
+    read += [message async for message in reading]
+    assert same_messages(read, [message for turn in turns for message in turn])
+
+
+async def test_a_conversation_deleted_in_the_middle_of_a_load_is_loaded_anew(chat: Conversation, again):
+    """No error and nothing of the old one: the scope's new, empty conversation."""
+    for number in range(40):
+        await chat.append([HumanMessage(f"q{number} " * 900), AIMessage("a")])
+        await chat.load_history()
+    other = again(chat)
+    parts = await other._store.parts()
+    find, calls = parts.loader._heads.find, []
+
+    async def find_and_delete(scope):
+        head = await find(scope)
+        if not calls:
+            calls.append(1)
+            await chat.delete()
+        return head
+
+    parts.loader._heads.find = find_and_delete
+    assert (await other.load_history()).messages == []
+
+
+async def test_a_repeated_batch_does_not_count_twice_in_listings(chat: Conversation, store: ConversationStore, time):
+    """What the head is told of a batch that is there already is taken back."""
+    turn = rag_turn("What about seals?")
+    await chat.append(turn)
+    time.seconds += 11
+    assert (await chat.append(turn)).written == 0
+    [listed] = (await store.list_conversations(**chat.scope)).conversations
+    assert listed.message_count == (await chat.info()).message_count == 4
+
+
+async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str, database_name: str):
+    """Whoever waits for an answer gets one, even if it is that the store is closed."""
+    host, _, options = server_uri.rpartition("/")
+    store = await ConversationStore.connect(f"{host}/{database_name}{options}")
+    await store.setup()
+    tool = store.conversation(user_id="a", thread_id=uuid.uuid4().hex).retrieve_previous_sources_tool()
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            tool.invoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": [1]}})
+
+    askers = [asyncio.create_task(asyncio.to_thread(ask)) for _ in range(6)]
+    await asyncio.sleep(0.2)
+    await store.close()
+    stop.set()
+    await asyncio.wait_for(asyncio.gather(*askers), 20)
+
+
+async def test_payloads_of_one_append_are_read_together(server_uri: str, database_name: str, chat: Conversation):
+    """A hundred results of one batch cost two commands."""
+    results = [ToolMessage("r" * 3_000, id=uuid.uuid4().hex, tool_call_id=f"c{number}") for number in range(100)]
+    await chat.append(results)
+    log = (await chat._store.parts()).reader._log
+    found, ranges = log._chunks, []
+
+    async def counted(conversation, token, first, count):
+        ranges.append(count)
+        return await found(conversation, token, first, count)
+
+    log._chunks = counted
+    records = await chat.get_tool_messages([str(result.id) for result in results])
+    assert [record.content for record in records] == [result.content for result in results]
+    assert ranges == [100]
