@@ -22,6 +22,7 @@ from convstore import History, StoreUnavailableError
 from convstore.cli import checks, corpus, main, migrations, output, readback
 from convstore.cli.commands import app
 from convstore.driver import open_client
+from convstore.loader import Loader
 from convstore.pager import Pager
 from convstore.reader import Reader
 
@@ -113,8 +114,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def loads_as(change: Callable[[History], History]) -> Callable[..., Any]:
-    """`Reader.load` with something done to each view."""
-    load = Reader.load
+    """`Loader.load` with something done to each view."""
+    load = Loader.load
 
     async def loaded(self, scope, policy):
         return change(await load(self, scope, policy))
@@ -309,7 +310,7 @@ def test_a_page_above_its_size_is_found(broken):
     """Pages that are too long for a model are errors."""
     fill = Pager._fill
 
-    async def everything(self, known, page, passages, *rest):
+    async def everything(self, known, page, passages, *rest: Any):
         page.room *= 9
         await fill(self, known, page, [*passages] * 9, *rest)
 
@@ -323,7 +324,7 @@ def test_an_invalid_view_is_found(broken):
         kept = [message for message in history.messages if not isinstance(message, ToolMessage)]
         return history.model_copy(update={"messages": kept})
 
-    assert any("has no result" in what for what in broken(Reader, "load", loads_as(without_results)))
+    assert any("has no result" in what for what in broken(Loader, "load", loads_as(without_results)))
 
 
 def test_an_unstable_view_is_found(broken):
@@ -334,7 +335,7 @@ def test_an_unstable_view_is_found(broken):
         said = SystemMessage(f"It is now {next(views)} o'clock.")
         return history.model_copy(update={"messages": [said, *history.messages]})
 
-    assert "view 2: message 0 is not that of the view before" in broken(Reader, "load", loads_as(dated))
+    assert "view 2: message 0 is not that of the view before" in broken(Loader, "load", loads_as(dated))
 
 
 def test_a_view_that_hides_turns_is_found(broken):
@@ -343,7 +344,7 @@ def test_a_view_that_hides_turns_is_found(broken):
     def last_turn(history: History) -> History:
         return history.model_copy(update={"messages": history.messages[-1:]})
 
-    found = broken(Reader, "load", loads_as(last_turn))
+    found = broken(Loader, "load", loads_as(last_turn))
     assert "view 2: it says that 0 turns are left out, but 1 are" in found
     assert "view 2: 1 turns are left out, though the whole log fits in the budget" in found
 
@@ -354,7 +355,7 @@ def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken):
     async def failing(self, scope, policy):
         raise KeyError("head")
 
-    (what,) = broken(Reader, "load", failing)
+    (what,) = broken(Loader, "load", failing)
     assert what.startswith("KeyError: 'head' (test_cli.py, line ")
 
 
@@ -364,7 +365,7 @@ def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest
     async def gone(self, scope, policy):
         raise StoreUnavailableError("no primary")
 
-    monkeypatch.setattr(Reader, "load", gone)
+    monkeypatch.setattr(Loader, "load", gone)
     result = convstore("replay", file)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("convstore: no primary. ")
