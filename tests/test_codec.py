@@ -582,6 +582,15 @@ def test_an_empty_value_of_another_type_is_not_taken_for_the_default():
     assert same(_restored(message), message)
 
 
+def test_defaults_are_not_stored():
+    """A body holds what differs from the default only, so that plain messages stay small."""
+    assert fields_of(HumanMessage("x", id="m")) == {"type": "human", "content": "x", "id": "m"}
+    assert fields_of(AIMessage("x", id="m")) == {"type": "ai", "content": "x", "id": "m"}
+    # A default that was put together at run time is another object, with the same digest.
+    built = ToolMessage("x", id="m", tool_call_id="c", status="".join(["succ", "ess"]))
+    assert fields_of(built) == {"type": "tool", "content": "x", "id": "m", "tool_call_id": "c"}
+
+
 @given(messages)
 def test_a_message_built_anew_has_the_same_digest(message):
     """The digest depends on the fields alone, not on the objects that hold them."""

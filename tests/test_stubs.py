@@ -195,13 +195,24 @@ def test_a_result_with_sources_is_stubbed_when_longer_than_its_stub(text, is_stu
     assert (stored.payload is not None) == is_stubbed
 
 
-@pytest.mark.parametrize(("characters", "is_stubbed"), [(980, False), (1_000, True)])
-def test_a_result_without_sources_is_stubbed_above_256_tokens(characters, is_stubbed):
-    """A booking record of a few hundred bytes stays; a long result leaves."""
-    message = _result("x" * characters, artifact={"booking": 7})
-    stored = _stored(message)
-    assert (stored.tokens > 256) == is_stubbed
-    assert (stored.stub is not None) == is_stubbed
+def test_a_result_as_long_as_its_stub_stays():
+    """Only what is longer than its stub gains by one."""
+    length = len(str(_stored(_result("", artifact=[{"text": "x" * 500}])).stub))
+    for more in (0, 1):
+        stored = _stored(_result("", artifact=[{"text": "x" * (length + more)}]))
+        assert (stored.stub is not None) == bool(more)
+
+
+def test_a_large_item_is_stubbed_though_its_text_is_short():
+    """Items of two thousand characters leave the view whatever part of them is text."""
+    assert _stored(_result("one hit", artifact=[{"row": "x" * 3_000}])).stub is not None
+
+
+@pytest.mark.parametrize(("tokens", "is_stubbed"), [(0, False), (256, False), (257, True)])
+def test_a_result_without_sources_is_stubbed_above_256_tokens(tokens, is_stubbed):
+    """A booking record of a few hundred bytes stays, a long result leaves, by the store's own counter."""
+    stored = PureLog(counter=lambda _messages: tokens).append([_result("x" * 3_000, artifact={"booking": 7})])
+    assert (stored.messages[0].stub is not None) == is_stubbed
 
 
 def test_a_stub_keeps_what_pairs_and_names_the_message():

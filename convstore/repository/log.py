@@ -68,7 +68,7 @@ class Log:
         low, high = entry_range(conversation)
         async with driver_errors():
             found = (
-                await self._log.find(_between(low, high), {"messages": 0, "sources": 0})
+                await self._log.find(_between(conversation, low, high), {"messages": 0, "sources": 0})
                 .sort("_id", -1)
                 .limit(1)
                 .to_list(None)
@@ -123,7 +123,7 @@ class Log:
     async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
         """Remove chunks of one append that no entry refers to. One command."""
         low, high = chunk_range(conversation, token, min(numbers), max(numbers) - min(numbers) + 1)
-        query = _between(low, high)
+        query = _between(conversation, low, high)
         query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         async with driver_errors():
             await self._log.delete_many(query)
@@ -164,7 +164,7 @@ class Log:
         """All entries from a number on, or up to another, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(_between(*span), _NO_SOURCES).sort("_id", 1)
+            found = self._log.find(_between(conversation, *span), _NO_SOURCES).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in documents]
 
@@ -174,7 +174,7 @@ class Log:
         """The last entries, from a number on or before another, in order. One command up to a thousand."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(_between(*span), _NO_SOURCES).sort("_id", -1)
+            found = self._log.find(_between(conversation, *span), _NO_SOURCES).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
 
@@ -237,7 +237,7 @@ class Log:
     async def _chunks(self, conversation: str, token: str, first: int, count: int) -> str:
         low, high = chunk_range(conversation, token, first, count)
         async with driver_errors():
-            found = self._log.find(_between(low, high), {"data": 1}).sort("_id", 1)
+            found = self._log.find(_between(conversation, low, high), {"data": 1}).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
         if len(documents) != count:
             raise CorruptDocumentError(low, f"{count - len(documents)} chunks of the payload are missing")
@@ -248,7 +248,7 @@ class Log:
     async def delete(self, conversation: str) -> int:
         """Remove everything that a conversation has in the log; gives the number of documents."""
         async with driver_errors():
-            result = await self._log.delete_many(_between(*conversation_range(conversation)))
+            result = await self._log.delete_many(_between(conversation, *conversation_range(conversation)))
         return int(result.deleted_count)
 
 
@@ -276,8 +276,9 @@ def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
     return runs
 
 
-def _between(low: str, high: str) -> dict[str, Any]:
-    return {"_id": {"$gte": low, "$lt": high}}
+def _between(conversation: str, low: str, high: str) -> dict[str, Any]:
+    """A range of keys of one conversation, which a sharded cluster finds by name and one server by key."""
+    return {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}
 
 
 def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
