@@ -123,12 +123,12 @@ class SourcePage(_Value):
 
     Attributes:
         sources: Sources whose text is on this page, in the order asked for.
-        not_found: What was asked for and is not in this conversation.
+        not_found: Source ids (int) and message ids (str) that were asked for and are not in this conversation.
         next_cursor: Ask again with it for the next page; None on the last.
     """
 
     sources: list[Source] = []
-    not_found: list[str] = []
+    not_found: list[int | str] = []
     next_cursor: str | None = None
 
 

@@ -107,7 +107,7 @@ class Pager:
         following = page.following or None
         return "\n".join(lines), SourcePage(sources=page.sources, not_found=not_found, next_cursor=following)
 
-    async def _collect(self, known: Known, request: Request) -> tuple[list[Passage], list[str]]:
+    async def _collect(self, known: Known, request: Request) -> tuple[list[Passage], list[int | str]]:
         """The passages of what is asked for, and what is not in the conversation."""
         ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
         numbers = list(dict.fromkeys(request.source_ids))
@@ -119,7 +119,8 @@ class Pager:
             if number in found:
                 row, source = found[number]
                 passages.append(passage_of_source(source, row, self._decode(row)))
-        missing = [str(name) for name in (*ids, *numbers) if name not in rows and name not in found]
+        missing: list[int | str] = [id_ for id_ in ids if id_ not in rows]
+        missing += [number for number in numbers if number not in found]
         return list({passage.key: passage for passage in passages}.values()), missing
 
     async def _fill(self, known: Known, page: _Page, passages: Sequence[Passage], offset: int, find: str) -> None:
@@ -213,12 +214,12 @@ class Pager:
         return "\n".join(["Tool results that can be read, newest first (tool_message_id: tool, source ids):", *lines])
 
 
-def _names(request: Request) -> list[str]:
-    return [str(name) for name in (*request.tool_message_ids[:MAX_IDS], *request.source_ids)]
+def _names(request: Request) -> list[int | str]:
+    return [*request.tool_message_ids[:MAX_IDS], *request.source_ids]
 
 
-def _not_found(names: Sequence[str], valid: Sequence[str]) -> str:
-    named = ", ".join(name[:100] for name in names[:20])
+def _not_found(names: Sequence[int | str], valid: Sequence[str]) -> str:
+    named = ", ".join(str(name)[:100] for name in names[:20])
     return f"Not found: {named}." + (f" Valid ids: {', '.join(valid)}." if valid else "")
 
 

@@ -167,7 +167,7 @@ def test_what_is_well_within_the_budget_is_shown_whole():
     for policy in (HistoryPolicy(max_tokens=None), HistoryPolicy(max_tokens=total + 100), HistoryPolicy(max_turns=8)):
         before, window = log.window(policy)
         assert window is not None
-        assert (before, window.start, window.left_out_turns) == (0, 0, 0)
+        assert (before, window.start, window.left_out_turns, window.lasting) == (0, 0, 0, True)
         assert log.view(policy).tokens == total
 
 
@@ -212,6 +212,14 @@ def test_a_long_log_is_told_from_its_end(policy):
     start = log.start(policy)
     assert log.start(policy, since=40) == start
     assert log.start(policy, since=60) is None or policy.max_tokens is None
+
+
+def test_with_max_turns_no_more_than_those_turns_is_read():
+    """The entries that hold the allowed turns are enough, one less is not."""
+    policy = HistoryPolicy(max_turns=4)
+    log = log_of([([], 50, 50)] * 20, batch=2)
+    assert log.start(policy) == log.start(policy, since=17) == 33
+    assert log.start(policy, since=18) is None
 
 
 def test_without_limits_the_whole_log_is_needed():

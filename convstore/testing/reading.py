@@ -177,7 +177,7 @@ class ReadBackContract:
         assert [source.source_id for source in page.sources] == [5, 2, 3]
         assert page.sources[0].content.startswith("Passage 2 on orcas.")
         assert page.sources[0].metadata == {"score": 0.5}
-        assert (page.not_found, page.next_cursor) == (["99"], None)
+        assert (page.not_found, page.next_cursor) == ([99], None)
         for asked in ([5, 2, 3, 99], "5, 2-3, 99", ["5", "2-3", 99]):
             result = await _ask(chat, 4_000, source_ids=asked)
             assert str(result.content).startswith("[5] Orcas 2 (https://example.org/orcas/2), characters 0-")
