@@ -138,14 +138,18 @@ def test_the_view_is_within_the_budget_whenever_the_last_turn_is(script, begin, 
 @given(scripts, beginnings, policies)
 @some
 def test_a_view_never_begins_inside_a_turn(script, begin, policy):
-    """Behind the leading system messages stands a human message, or what the log begins with."""
+    """Behind the leading system messages stands a human message, or the log's first; turns before it are counted."""
     log = log_of(script, begin=begin)
     rows = rows_of(log.entries)
     first = len(leading_system(rows)) + 1
     for earlier, _ in _moments(log):
-        start = earlier.start(policy)
-        assert start is not None
+        before, window = earlier.window(policy)
+        assert window is not None
+        assert before == 0
+        start = window.start + 1
         assert start == first or start > len(earlier.entries) or rows[start - 1].message.type == "human"
+        left_out = sum(row.message.type == "human" for row in rows[: start - 1])
+        assert window.left_out_turns == (max(1, left_out) if first < start <= len(earlier.entries) else 0)
 
 
 def test_the_turn_in_progress_is_never_cut():
@@ -254,6 +258,18 @@ def test_max_turns_bounds_the_turns_of_a_view(script, begin, most):
             shown = row.turn - max(1, rows_of(log.entries)[start - 1].turn) + 1
             assert min(row.turn, most - max(0, most // 4 - 1)) <= shown <= most
             assert most >= 8 or shown == min(row.turn, most)
+
+
+@pytest.mark.parametrize(("most", "step"), [(4, 1), (8, 2), (12, 3), (40, 10)])
+def test_from_eight_on_turns_leave_a_quarter_at_a_time(most, step):
+    """Few turns leave one by one; more leave a quarter of `max_turns` at once, and none while they are not too many."""
+    policy, numbers = HistoryPolicy(max_tokens=None, max_turns=most), list[int]()
+    for log, row in _moments(log_of([([], 9, 9)] * (2 * most + 5), batch=2)):
+        first = rows_of(log.entries)[(log.start(policy) or 0) - 1].turn
+        assert first == 1 or first % step == 0
+        assert (first == 1) == (row.turn <= most)
+        numbers.append(first)
+    assert [new - old for old, new in pairwise(dict.fromkeys(numbers))][1:] == [step] * (len(set(numbers)) - 2)
 
 
 def _kept(log: PureLog, policy: HistoryPolicy) -> list[bool]:
