@@ -190,14 +190,14 @@ def test_a_lower_limit_makes_stubs_when_loading(content):
     """A policy with a lower `stub_min_tokens` gets the stub that append would have made, and its true size."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "call-id"}])
     result = ToolMessage(content, id="t", tool_call_id="call-id", name="book", additional_kwargs={"k": 1})
-    log = _log([HumanMessage("?", id="h"), call, result, AIMessage("done", id="z")], counter=_exact)
-    log.counter = _exact
-    small = _log([HumanMessage("?", id="h"), call, result, AIMessage("done", id="z")])
-    assert small.view(DEFAULT).messages[2].content == content
-    view = small.view(HistoryPolicy(stub_min_tokens=100))
+    log = _log([HumanMessage("?", id="h"), call, result, AIMessage("done", id="z")])
+    assert log.view(DEFAULT).messages[2].content == content
+    tokens = log.entries[0].messages[2].tokens
+    assert log.view(HistoryPolicy(stub_min_tokens=tokens)).messages[2].content == content
+    view = log.view(HistoryPolicy(stub_min_tokens=tokens - 1))
     error = "none left" if content[0] == "{" else None
     assert view.messages[2].content == make_stub(tool="book", tool_message_id="t", content=content, error=error)
-    assert view.tokens == sum(small.counter([message]) for message in view.messages)
+    assert view.tokens == sum(log.counter([message]) for message in view.messages)
     assert view.stubbed == ("t",)
 
 
