@@ -1,51 +1,45 @@
-"""A batch on its way into the log: everything that can be worked out before the server is asked.
+"""A batch on its way into the log: everything that can be worked out before the log is known.
 
-Layer 1. `prepare` encodes, counts and compresses once; `compose` adds what depends on the log before the batch
-(ordinals, source ids, tool names, stubs, totals) and is done again after each collision with another writer.
+Layer 1. `prepare` encodes, counts and compresses once, however often the batch is then tried at another place.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from itertools import count as counting
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.codec import (
     PART_MINIMUM,
     Codec,
     EncodedMessage,
+    SourcePlace,
     compress,
     cut,
-    decode_message,
     digest_of,
     encode_message,
+    encode_source,
     fields_of,
-    leave_out,
-    with_stub,
 )
-from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef, Totals
-from convstore.exceptions import SourceIdClashError, UnencodableError
-from convstore.pairing import Call, calls_of
+from convstore.entries import PayloadRef
+from convstore.exceptions import UnencodableError
+from convstore.extraction import SourceExtractor, extract_sources, parse_json
 from convstore.policy import HistoryPolicy
-from convstore.sources import FoundSources, find_sources, parse_json, write_ids
-from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
+from convstore.sources import FoundSources
+from convstore.stubs import RETRIEVAL_TOOL, failure_in, text_of
 from convstore.tokens import TokenCounter, count
 
-__all__ = ["Batch", "Chunk", "Composed", "Prepared", "Split", "compose", "is_heavy", "prepare"]
+__all__ = ["Batch", "Chunk", "Prepared", "Split", "is_heavy", "prepare"]
 
 _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
 _SHORT = 2_000
 """A result of so few characters may be shorter than its stub; whether it is shows only with its ids."""
-_MOST_OPEN_CALLS, _MOST_LATE_CALLS = 200, 20
-_TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 _HEAVY = 200_000
 _NO_SOURCES = FoundSources()
-_USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
+_NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,22 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One message, encoded. At least one of `whole` and `split` is there; both while the stub may decide."""
+    """One message, encoded.
+
+    Attributes:
+        message: The message itself.
+        id: Its id.
+        digest: What tells equal content from other content.
+        tokens: Its size in full.
+        whole: All of it in the body; None if it is too large for that.
+        split: Body and payload; None if the body is all. Both are there while the stub may decide.
+        found: The sources of a tool result.
+        digests: What tells their texts apart.
+        pieces: The sources as they are kept beside `whole`.
+        text: The text of a tool result.
+        error: What it says of a failure, None if it succeeded.
+        wants_stub: Whether it gets a stub, unless that is longer than the result.
+    """
 
     message: BaseMessage
     id: str
@@ -82,6 +91,8 @@ class Prepared:
     whole: EncodedMessage | None
     split: Split | None = None
     found: FoundSources = _NO_SOURCES
+    digests: tuple[bytes, ...] = ()
+    pieces: tuple[tuple[str, SourcePlace], ...] = ()
     text: str = ""
     error: str | None = None
     wants_stub: bool = False
@@ -96,12 +107,14 @@ class Batch:
         digests: What tells equal content from other content, in the same order.
         kept_source_ids: Numbers that tools gave their sources.
         omitted: Where values of unknown types were left out.
+        renumber: Sources that came with a number that is taken get another one.
     """
 
     prepared: tuple[Prepared, ...]
     codec: Codec
     counter: TokenCounter
     omitted: tuple[str, ...] = ()
+    renumber: bool = False
 
     @property
     def ids(self) -> list[str]:
@@ -124,56 +137,40 @@ class Batch:
         return replace(self, prepared=tuple(one for one in self.prepared if one.id not in ids))
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """An entry for one place in the log, and the chunks that it refers to."""
-
-    entry: Entry
-    chunks: tuple[Chunk, ...]
-
-
-def prepare(messages: Sequence[BaseMessage], *, codec: Codec, counter: TokenCounter, omit: bool = False) -> Batch:
+def prepare(
+    messages: Sequence[BaseMessage],
+    *,
+    codec: Codec,
+    counter: TokenCounter,
+    extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
+    omit: bool = False,
+    renumber: bool = False,
+) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
 
+    Args:
+        messages: In order.
+        codec: Knows the types of values.
+        counter: Counts tokens.
+        extractors: By the name of a tool what finds the sources in its results.
+        omit: Leave values of unknown types out instead of refusing them.
+        renumber: Give sources whose number is taken another one.
+
     Raises:
+        InvalidInputError: An extractor failed.
         UnencodableError: A value of a type that the codec does not know, unless `omit`.
     """
-    numbers = counting()
+    work = _Preparation(codec, counter, extractors)
     omitted: list[str] = []
     prepared = []
     for index, message in enumerate(messages):
         places: list[str] | None = [] if omit else None
         try:
-            prepared.append(_prepare(message, codec, counter, numbers, places))
+            prepared.append(work.prepare(message, places))
         except UnencodableError as error:
             raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
         omitted.extend(dict.fromkeys(f"message {index}.{place}" for place in places or ()))
-    return Batch(tuple(prepared), codec, counter, tuple(omitted))
-
-
-def compose(batch: Batch, after: Totals, *, at: datetime, token: str, reserve: int = 0) -> Composed:
-    """The entry that the batch makes behind a log with these totals.
-
-    Ordinals go on, sources without a number get the next free ones in order, stubs name them; then `reserve` more
-    numbers are set aside.
-
-    Raises:
-        SourceIdClashError: Two sources of the batch came with one number.
-    """
-    kept = Counter(batch.kept_source_ids)
-    if clashes := [number for number, times in kept.items() if times > 1]:
-        raise SourceIdClashError(min(clashes))
-    state = _Running(after, max([after.sources_through, *kept]))
-    made = [state.add(one, batch, token) for one in batch.prepared]
-    state.sources_through += reserve
-    entry = Entry(
-        first=after.messages + 1,
-        at=at,
-        messages=tuple(message for message, _, _ in made),
-        totals=state.totals(after, at, batch),
-        sources=tuple(source for _, sources, _ in made for source in sources),
-    )
-    return Composed(entry, tuple(chunk for _, _, chunks in made for chunk in chunks))
+    return Batch(tuple(prepared), codec, counter, tuple(omitted), renumber)
 
 
 def is_heavy(messages: Sequence[BaseMessage]) -> bool:
@@ -194,192 +191,59 @@ def is_heavy(messages: Sequence[BaseMessage]) -> bool:
     return bool(todo) or budget <= 0
 
 
-class _OpenCalls:
-    """Calls without a result, by which a result without a name is named; answered in the order of `pairing`."""
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """How the messages of one batch are prepared; `numbers` counts the chunks of all of them."""
 
-    def __init__(self, calls: Sequence[tuple[str, str]]) -> None:
-        self._tools: dict[str, list[str]] = {}
-        for id_, tool in calls:
-            self._tools.setdefault(id_, []).append(tool)
+    codec: Codec
+    counter: TokenCounter
+    extractors: Mapping[str, SourceExtractor]
+    numbers: Iterator[int] = field(default_factory=counting)
 
-    def begin_turn(self) -> None:
-        """Drop what is hardly ever answered any more."""
-        self._tools = dict(list(self._tools.items())[-_MOST_LATE_CALLS:])
+    def prepare(self, message: BaseMessage, omitted: list[str] | None) -> Prepared:
+        fields = fields_of(message)
+        canonical = self.codec.encode(fields, omitted=omitted)
+        # Encoded a second time, the same values are left out, from paths that begin at their part.
+        again: list[str] | None = None if omitted is None else []
+        tokens = count(self.counter, message)
+        one = Prepared(message, str(message.id), digest_of(canonical), tokens, EncodedMessage(canonical))
+        if isinstance(message, ToolMessage):
+            one = self._read_result(one, message)
+        if one.wants_stub:
+            return self._split_result(one, fields, again, is_short=len(canonical) < _SHORT)
+        # A system prompt is for every call of the model, so it stays in the entry, whole.
+        if len(canonical) >= PART_MINIMUM and message.type != "system":
+            encoded = encode_message(self.codec, fields, omitted=again)
+            if encoded.payload:  # else it has only many small parts
+                return replace(one, whole=None, split=self._split(encoded))
+        return one
 
-    def open(self, calls: Sequence[Call]) -> None:
-        for call in reversed(calls):
-            self._tools.setdefault(call.id, []).append(call.tool)
-
-    def answer(self, call_id: str) -> str:
-        """The tool of the call that a result answers, "" if there is none."""
-        tools = self._tools.get(call_id, [""])
-        tool = tools.pop()
-        if not tools:
-            self._tools.pop(call_id, None)
-        return tool
-
-    def newest(self) -> tuple[tuple[str, str], ...]:
-        calls = [(id_, tool) for id_, tools in self._tools.items() for tool in tools]
-        return tuple(calls[-_MOST_OPEN_CALLS:])
-
-
-class _Running:
-    """What changes from message to message while an entry is composed."""
-
-    def __init__(self, after: Totals, sources_through: int) -> None:
-        self.ordinal = after.messages
-        self.sources_through = sources_through
-        self.calls = _OpenCalls(after.calls)
-        self.turns = self.results = self.tokens = self.view_tokens = 0
-
-    def add(self, one: Prepared, batch: Batch, token: str) -> tuple[EntryMessage, list[EntrySource], tuple[Chunk, ...]]:
-        self.ordinal += 1
-        calls = calls_of(one.message)
-        tool = self._follow(one.message, calls)
-        sources = self._number(one)
-        ids = write_ids(source.id for source in sources)
-        stub = _stub(one, tool, ids)
-        split = one.split if one.split and (stub is not None or one.whole is None) else None
-        encoded = split.encoded if split else one.whole
-        assert encoded is not None  # noqa: S101 - Prepared holds one of them
-        message = EntryMessage(
-            ordinal=self.ordinal,
-            id=one.id,
-            type=one.message.type,
-            body=encoded.body,
-            digest=one.digest,
-            tokens=one.tokens,
-            view_tokens=_view_tokens(one, stub, split, batch),
-            calls=len(calls),
-            tool=tool,
-            sources=ids,
-            stub=stub,
-            payload=split.ref(token) if split else None,
-        )
-        self.tokens += message.tokens
-        self.view_tokens += message.view_tokens
-        if split:
-            sources = [replace(source, place=place) for source, place in _with_places(sources, encoded)]
-        return message, sources, split.chunks if split else ()
-
-    def totals(self, after: Totals, at: datetime, batch: Batch) -> Totals:
-        usage = dict(after.usage)
-        for one in batch.prepared:
-            for key, number in _usage(one.message):
-                usage[key] = usage.get(key, 0) + number
-        return Totals(
-            entries=after.entries + 1,
-            messages=self.ordinal,
-            turns=after.turns + self.turns,
-            results=after.results + self.results,
-            tokens=after.tokens + self.tokens,
-            view_tokens=after.view_tokens + self.view_tokens,
-            sources_through=self.sources_through,
-            usage=usage,
-            calls=self.calls.newest(),
-            updated_at=at,
+    def _read_result(self, one: Prepared, message: ToolMessage) -> Prepared:
+        """What stubs and sources are made of."""
+        text = text_of(message.content)
+        parsed = parse_json(text) if isinstance(message.content, str) else None  # the JSON of blocks is ours
+        is_own = message.name == RETRIEVAL_TOOL
+        found = _NO_SOURCES if is_own else extract_sources(message, parsed, self.extractors)
+        return replace(
+            one,
+            found=found,
+            digests=tuple(source.digest(self.codec) for source in found.items),
+            text=text,
+            error=failure_in(message.status, text, parsed),
+            wants_stub=bool(found.items) or one.tokens > _STUB_MIN_TOKENS,
         )
 
-    def _follow(self, message: BaseMessage, calls: Sequence[Call]) -> str:
-        """Keep count of turns, results and open calls; gives the tool's name of a tool result."""
-        if message.type == "human":
-            self.turns += 1
-            self.calls.begin_turn()
-        self.calls.open(calls)
-        if not isinstance(message, ToolMessage):
-            return ""
-        self.results += 1
-        called = self.calls.answer(message.tool_call_id)
-        return message.name or called
+    def _split_result(
+        self, one: Prepared, fields: dict[str, Any], omitted: list[str] | None, *, is_short: bool
+    ) -> Prepared:
+        items, rebuild = one.found.items, one.found.rebuild
+        encoded = encode_message(self.codec, fields, items=items, rebuild=rebuild, split_result=True, omitted=omitted)
+        one = replace(one, split=self._split(encoded))
+        if not is_short:
+            return replace(one, whole=None)
+        return replace(one, pieces=tuple(encode_source(self.codec, item, omitted=omitted) for item in items))
 
-    def _number(self, one: Prepared) -> list[EntrySource]:
-        numbered = []
-        for source in one.found.items:
-            number = source.kept_id
-            if number is None:
-                self.sources_through += 1
-                number = self.sources_through
-            title, url = source.title[:_TITLE_CHARACTERS], source.url[:_URL_CHARACTERS]
-            numbered.append(EntrySource(number, one.id, title, url))
-        return numbered
-
-
-def _prepare(
-    message: BaseMessage, codec: Codec, counter: TokenCounter, numbers: Iterator[int], omitted: list[str] | None
-) -> Prepared:
-    fields = fields_of(message)
-    canonical = codec.encode(fields, omitted=omitted)
-    # Encoded a second time, the same values are left out, from paths that begin at their part.
-    again: list[str] | None = None if omitted is None else []
-    one = Prepared(message, str(message.id), digest_of(canonical), count(counter, message), EncodedMessage(canonical))
-    if isinstance(message, ToolMessage):
-        one = _read_result(one, message)
-    if one.wants_stub:
-        encoded = encode_message(
-            codec,
-            fields,
-            items=one.found.items,
-            rebuild=one.found.rebuild,
-            split_result=True,
-            omitted=again,
-        )
-        return replace(one, whole=one.whole if len(canonical) < _SHORT else None, split=_split(encoded, numbers))
-    # A system prompt is for every call of the model, so it stays in the entry, whole.
-    if len(canonical) >= PART_MINIMUM and message.type != "system":
-        encoded = encode_message(codec, fields, omitted=again)
-        if encoded.payload:  # else it has only many small parts
-            return replace(one, whole=None, split=_split(encoded, numbers))
-    return one
-
-
-def _read_result(one: Prepared, message: ToolMessage) -> Prepared:
-    """What stubs and sources are made of."""
-    text = text_of(message.content)
-    parsed = parse_json(text) if isinstance(message.content, str) else None  # the JSON of blocks is ours
-    found = _NO_SOURCES if message.name == RETRIEVAL_TOOL else find_sources(message, parsed)
-    wants_stub = bool(found.items) or one.tokens > _STUB_MIN_TOKENS
-    return replace(one, found=found, text=text, error=failure_in(message.status, text, parsed), wants_stub=wants_stub)
-
-
-def _split(encoded: EncodedMessage, numbers: Iterator[int]) -> Split:
-    ends = cut(encoded.payload)
-    chunks = tuple(Chunk(next(numbers), data) for data in compress(encoded.payload, ends))
-    return Split(encoded, digest_of(encoded.payload), tuple(ends), chunks)
-
-
-def _stub(one: Prepared, tool: str, ids: str) -> str | None:
-    """The stub of a result, None if the result is not longer than it."""
-    if not one.wants_stub:
-        return None
-    stub = make_stub(
-        tool=tool,
-        tool_message_id=one.id,
-        content=one.text,
-        source_count=len(one.found.items),
-        source_ids=ids,
-        error=one.error,
-    )
-    in_artifact = one.found.items if one.found.rebuild else ()
-    length = len(one.text) + sum(len(source.text) for source in in_artifact)
-    return stub if one.whole is None or length > len(stub) else None
-
-
-def _view_tokens(one: Prepared, stub: str | None, split: Split | None, batch: Batch) -> int:
-    if split is None:
-        return one.tokens
-    shown = decode_message(batch.codec, split.encoded.body)
-    return count(batch.counter, leave_out(shown) if stub is None else with_stub(shown, stub))
-
-
-def _with_places(sources: list[EntrySource], encoded: EncodedMessage) -> Iterator[tuple[EntrySource, Any]]:
-    places = encoded.places or (None,) * len(sources)
-    return zip(sources, places, strict=True)
-
-
-def _usage(message: BaseMessage) -> list[tuple[str, int]]:
-    usage = message.usage_metadata if isinstance(message, AIMessage) else None
-    if not isinstance(usage, dict):
-        return []
-    counts = ((key, usage.get(key)) for key in _USAGE_KEYS)
-    # MongoDB holds no larger sums; the message itself keeps what the model said.
-    return [(key, count) for key, count in counts if type(count) is int and count.bit_length() < 50]
+    def _split(self, encoded: EncodedMessage) -> Split:
+        ends = cut(encoded.payload)
+        chunks = tuple(Chunk(next(self.numbers), data) for data in compress(encoded.payload, ends))
+        return Split(encoded, digest_of(encoded.payload), tuple(ends), chunks)

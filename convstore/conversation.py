@@ -54,6 +54,7 @@ class Conversation:
         *,
         key: str | None = None,
         unencodable: Literal["raise", "omit"] = "raise",
+        on_source_clash: Literal["raise", "renumber"] = "raise",
     ) -> Receipt:
         """Add messages to the log: all of them or none, once, in order, for ever.
 
@@ -65,20 +66,25 @@ class Conversation:
             messages: LangChain messages or OpenAI-format dicts. A message without an id gets one, on your object.
             key: Makes the ids of dicts without one, so that a repeated request makes the same: a request id.
             unencodable: "omit" replaces values of unknown types by a marker, which the receipt names.
+            on_source_clash: "renumber" gives sources that came with a taken number the next free one; the message
+                stays as it is, receipt and `Source.given_id` tell both. One command more when numbers may be taken.
 
         Raises:
             InvalidMessageError: A message is refused; says which one and which field.
             UnencodableError: An artifact holds a value of a type that can not be given back equal.
             BatchTooLargeError: More than 1 MB in one batch, large tool results and parts of messages apart.
             ContentConflictError: An id is in the log with other content.
-            SourceIdClashError: A source came with a number that is taken.
+            SourceIdClashError: A source came with a number that is taken; see `on_source_clash`.
             StoreUnavailableError: No answer from the server; repeat the call.
         """
         if unencodable not in ("raise", "omit"):
             raise InvalidInputError(f'unencodable is "raise" or "omit", not {unencodable!r}')
+        if on_source_clash not in ("raise", "renumber"):
+            raise InvalidInputError(f'on_source_clash is "raise" or "renumber", not {on_source_clash!r}')
         whole = normalize_messages(messages, key=key)
+        omit, renumber = unencodable == "omit", on_source_clash == "renumber"
         parts = await self._store.parts()
-        return await parts.writer.append(self._scope, whole, omit=unencodable == "omit")
+        return await parts.writer.append(self._scope, whole, omit=omit, renumber=renumber)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Source ids that nobody else gets, in any process: for a tool that numbers its sources before it answers.
@@ -91,7 +97,8 @@ class Conversation:
         if type(number) is not int or not 1 <= number <= MAX_SOURCES:
             raise InvalidInputError(f"number is a whole number from 1 to {MAX_SOURCES}, not {number!r}")
         parts = await self._store.parts()
-        return await parts.writer.reserve(self._scope, number)
+        numbers, _ = await parts.writer.reserve(self._scope, number)
+        return numbers
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """The view for the next model call: valid for any provider, stable, within the budget.

@@ -14,7 +14,7 @@ from typing import Any
 from convstore.codec import Codec
 from convstore.exceptions import InvalidInputError
 from convstore.known import ID_LIFETIME, Clock, KnownConversations, Scope
-from convstore.models import ConversationInfo, ConversationPage
+from convstore.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.repository import Head, Heads, Log
 from convstore.writer import APPEND_SECONDS
 
@@ -22,6 +22,7 @@ __all__ = ["Directory"]
 
 _DETAIL_CHARACTERS = 100_000
 _MOST_ON_A_PAGE = 1_000
+_USAGE = ("input_tokens", "output_tokens", "total_tokens")
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
 """By then every append that did not know of a deletion has ended."""
 
@@ -92,13 +93,15 @@ class Directory:
         return swept
 
     def _info(self, head: Head) -> ConversationInfo:
+        totals, preview = head.totals, head.totals.preview
         return ConversationInfo(
             scope=head.scope,
             title=self._codec.decode(head.details["title"]) if "title" in head.details else None,
             metadata=self._codec.decode(head.details["metadata"]) if "metadata" in head.details else {},
             created_at=head.created_at,
             updated_at=head.updated_at,
-            message_count=head.totals.messages,
-            tokens=head.totals.tokens,
-            usage=dict(head.totals.usage),
+            message_count=totals.messages,
+            tokens=totals.tokens,
+            usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
+            last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
         )

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from convstore.codec import SourcePlace
 
-__all__ = ["Entry", "EntryMessage", "EntrySource", "PayloadRef", "Totals"]
+__all__ = ["Entry", "EntryMessage", "EntrySource", "OpenCall", "PayloadRef", "Preview", "Totals", "Usage"]
 
-_NO_USAGE: Mapping[str, int] = {}
+Usage = tuple[int, int, int]
+"""What a model counted: input, output and total tokens."""
+
+_NO_USAGE: Mapping[str, Usage] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class EntryMessage:
         view_tokens: Its size in the default view of a finished turn.
         calls: How many tool calls it makes.
         tool: For a tool result the tool's name, "" if nothing names it.
+        call: For a tool result the id of the call that it answers, "" if that can not be looked up.
+        arguments: For a tool result the beginning of its call's arguments as JSON, "" if its call is not known.
         sources: For a tool result the ids of its sources as text, "" if it has none.
         stub: What stands for it in the view; None if it is shown as it is.
         payload: Where the rest of it is; None if the body is all.
@@ -64,6 +70,8 @@ class EntryMessage:
     view_tokens: int
     calls: int = 0
     tool: str = ""
+    call: str = ""
+    arguments: str = ""
     sources: str = ""
     stub: str | None = None
     payload: PayloadRef | None = None
@@ -71,13 +79,42 @@ class EntryMessage:
 
 @dataclass(frozen=True, slots=True)
 class EntrySource:
-    """A source of an entry's tool result; `place` is where it stands in the payload, if it has a piece of its own."""
+    """A source of an entry's tool result.
+
+    Attributes:
+        id: Its number in the conversation.
+        message_id: The tool message it came with.
+        title: The beginning of its title.
+        url: The beginning of its address.
+        place: Where it stands in its message's payload, or in `piece`.
+        piece: The source itself, if its message has no payload.
+        given: The number it came with, if that was taken.
+        earlier: The number under which the same text was shown before, None if it is new.
+    """
 
     id: int
     message_id: str
     title: str
     url: str
-    place: SourcePlace | None = None
+    place: SourcePlace
+    piece: str = ""
+    given: int | None = None
+    earlier: int | None = None
+
+
+class OpenCall(NamedTuple):
+    """A call without a result: its id, its tool, the beginning of its arguments as JSON."""
+
+    id: str
+    tool: str
+    arguments: str
+
+
+class Preview(NamedTuple):
+    """The beginning of the last message with a text of its own, for listings: its type and the text."""
+
+    type: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +129,12 @@ class Totals:
         tokens: All messages in full.
         view_tokens: All messages as in the default view of finished turns.
         sources_through: Highest source id in use or reserved.
-        usage: Sums of the model's own counts.
-        calls: Calls without a result, id and tool name: those of the turn in progress and a few older ones.
+        usage: Sums of the models' own counts, by model.
+        calls: Calls without a result: those of the turn in progress and a few older ones.
+        preview: What a listing shows of the last message.
+        shown_at: Number of the last entry with sources, 0 if there is none.
+        shown: The newest different sources, by digest of their text the lowest number they were shown under; None if
+            it was not read, see entry `shown_at`.
         updated_at: When the entry was appended.
     """
 
@@ -104,8 +145,11 @@ class Totals:
     tokens: int = 0
     view_tokens: int = 0
     sources_through: int = 0
-    usage: Mapping[str, int] = field(default_factory=lambda: _NO_USAGE)
-    calls: tuple[tuple[str, str], ...] = ()
+    usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
+    calls: tuple[OpenCall, ...] = ()
+    preview: Preview | None = None
+    shown_at: int = 0
+    shown: Mapping[bytes, int] | None = field(default=None, compare=False)
     updated_at: datetime | None = None
 
 

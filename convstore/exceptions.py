@@ -23,6 +23,7 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     │   ├── ConversationDeletedError          deleted while it was being read: call again
     │   ├── CorruptDocumentError              a stored document is not what was written: names it
     │   └── SyncUnsupportedError              a sync call on a store that lives on the caller's event loop
+    ├── SummaryError (ValueError)             a model answered without a summary; nothing was summarised
     └── MissingExtraError (ImportError)       an optional dependency is not installed
 """
 
@@ -46,6 +47,7 @@ __all__ = [
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
+    "SummaryError",
     "SyncUnsupportedError",
     "TooManyIdsError",
     "UnencodableError",
@@ -133,8 +135,8 @@ class SourceIdClashError(ConflictError):
     def __init__(self, source_id: int) -> None:
         self.source_id = source_id
         super().__init__(
-            f"source id {source_id} is taken in this conversation; leave source_id out of the tool's results, "
-            "then the store numbers them"
+            f"source id {source_id} is taken in this conversation; let number_sources wrap the tool, leave source_id "
+            'out of its results, or append with on_source_clash="renumber"'
         )
 
 
@@ -182,6 +184,10 @@ class SyncUnsupportedError(StoreError):
 
     Use ``ainvoke``, or make the store with ``ConversationStore.connect``, which serves sync callers too.
     """
+
+
+class SummaryError(ConvstoreError, ValueError):
+    """A model answered the request for a summary without text; nothing was summarised, all is as it was."""
 
 
 class MissingExtraError(ConvstoreError, ImportError):

@@ -16,6 +16,7 @@ __all__ = [
     "ConversationPage",
     "History",
     "HistoryReport",
+    "MessagePreview",
     "Receipt",
     "Source",
     "SourcePage",
@@ -39,6 +40,7 @@ class Receipt(_Value):
         written: How many messages were written now; 0 for a repeated batch.
         source_ids: Source ids allotted to the results written now, lowest and highest; None without sources.
         omitted: Where values of unknown types were left out (``unencodable="omit"``).
+        renumbered: By tool message id, old and new numbers of sources (``on_source_clash="renumber"``).
     """
 
     message_ids: tuple[str, ...]
@@ -48,6 +50,7 @@ class Receipt(_Value):
     written: int
     source_ids: tuple[int, int] | None = None
     omitted: tuple[str, ...] = ()
+    renumbered: dict[str, dict[int, int]] = {}
 
 
 class HistoryReport(_Value):
@@ -108,6 +111,9 @@ class Source(_Value):
         content: Its text, or the part of it that is on this page.
         metadata: Everything else that the tool said of it.
         tool_message_id: The tool message it came with.
+        earlier_id: The number under which the same text was shown first, None if it was new; of documents long ago
+            nothing is known.
+        given_id: The number it came with, if that was taken (``on_source_clash="renumber"``).
     """
 
     source_id: int
@@ -116,6 +122,8 @@ class Source(_Value):
     content: str = ""
     metadata: dict[str, Any] = {}
     tool_message_id: str = ""
+    earlier_id: int | None = None
+    given_id: int | None = None
 
 
 class SourcePage(_Value):
@@ -172,6 +180,18 @@ class StoredMessage(_Value):
     message: BaseMessage
 
 
+class MessagePreview(_Value):
+    """The beginning of a message, for a listing.
+
+    Attributes:
+        type: "human" or "ai".
+        text: Up to 120 characters in one line.
+    """
+
+    type: str
+    text: str
+
+
 class ConversationInfo(_Value):
     """What is known of a conversation without reading it.
 
@@ -183,7 +203,10 @@ class ConversationInfo(_Value):
         updated_at: When its last message was appended (UTC); in a listing exact to 10 s.
         message_count: Messages in the log.
         tokens: Size of the whole log by the store's counter.
-        usage: Sum of the model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens.
+        usage: By model the sums of its own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; the
+            model is "unknown" where messages do not name it.
+        last_message: The beginning of the last message with a text, None before there is one; in a listing exact to
+            10 s.
     """
 
     scope: dict[str, str]
@@ -193,7 +216,8 @@ class ConversationInfo(_Value):
     updated_at: datetime | None = None
     message_count: int = 0
     tokens: int = 0
-    usage: dict[str, int] = {}
+    usage: dict[str, dict[str, int]] = {}
+    last_message: MessagePreview | None = None
 
 
 class ConversationPage(_Value):

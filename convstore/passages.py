@@ -1,29 +1,55 @@
 """What can be read of a stored message, as passages with names.
 
-Layer 4, pure. A passage is read from its beginning to its end; its key and a character make a cursor, such as
-``11@4000`` for source 11.
+Layer 4, pure. A passage is read from its beginning to its end. Its key and a character make a cursor: ``11@4000`` goes
+on in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second further part of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.codec import PayloadRange
+from convstore.codec import Codec, PayloadRange
 from convstore.entries import EntrySource, PayloadRef
+from convstore.models import Source
 from convstore.repository import StoredMessageRow
-from convstore.sources import find_sources, parse_json
+from convstore.sources import source_in
 from convstore.stubs import text_of
 
-__all__ = ["Passage", "passage_of_source", "passages_of", "snippets"]
+__all__ = ["Cursor", "Passage", "make_source", "passage_of_source", "passages_of", "read_cursor", "snippets"]
 
 _AROUND = 200
 _LABEL_CHARACTERS = 200
 _NUMBERS = 60
+_CURSOR = re.compile(r"(?P<key>(?P<source>\d{1,15})|m(?P<ordinal>\d{1,15})(\.\d{1,6})?)@(?P<offset>\d{1,15})", re.ASCII)
+
+
+class Cursor(NamedTuple):
+    """Where a page ended: the passage, and what it is a passage of: a source or the message with an ordinal."""
+
+    key: str
+    source_id: int | None
+    ordinal: int | None
+    offset: int
+
+
+def read_cursor(text: str) -> Cursor | None:
+    """The place that a cursor names; None if it is none.
+
+    >>> read_cursor("11@4000")
+    Cursor(key='11', source_id=11, ordinal=None, offset=4000)
+    """
+    found = _CURSOR.fullmatch(text.strip())
+    if not found:
+        return None
+    source, ordinal = found["source"], found["ordinal"]
+    return Cursor(
+        found["key"], int(source) if source else None, int(ordinal) if ordinal else None, int(found["offset"])
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +64,6 @@ class Passage:
         ref: The payload that it is in, if it is in one.
         start: Where it begins in the payload.
         source: The source that it is the text of.
-        metadata: Of a source whose text is at hand.
     """
 
     key: str
@@ -48,31 +73,64 @@ class Passage:
     ref: PayloadRef | None = None
     start: int = 0
     source: EntrySource | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def overhead(self) -> int:
         """Characters of its header line on a page."""
         return len(self.label) + _NUMBERS
 
+    @property
+    def item_range(self) -> tuple[int, int]:
+        """Where what is said of its source stands in the payload."""
+        assert self.source is not None  # noqa: S101 - asked for sources only
+        return self.source.place.middle, self.source.place.end
+
 
 def passages_of(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
     """All passages of a message whose payload was not read: sources, content, and what else stands outside."""
-    ref = row.message.payload
-    texts = [passage_of_source(source, row, message) for source in row.sources]
-    content = _of_value(row.message.id, row.message.tool or row.message.type, message.content, ref)
-    return [*texts, *content, *_rest(message, ref, has_sources=bool(texts))]
+    ref, key = row.message.payload, f"m{row.message.ordinal}"
+    texts = [passage_of_source(source, row) for source in row.sources]
+    content = _of_value(row.message.tool or row.message.type, message.content, ref)
+    rest = _rest(message, ref, has_sources=bool(texts))
+    own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate([*content, *rest])]
+    return [*texts, *own]
 
 
-def passage_of_source(source: EntrySource, row: StoredMessageRow, message: BaseMessage) -> Passage:
+def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
     """The text of one source; an item without a text of its own is read as it is."""
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
-    label = _one_line(f"[{source.id}] {named}")
-    place = source.place
-    if place is None or row.message.payload is None:
-        return _at_hand(source, row, message, label)
+    same = f", the same as [{source.earlier}]" if source.earlier else ""
+    label = _one_line(f"[{source.id}] {named}")[: _LABEL_CHARACTERS - len(same)] + same
+    place, ref = source.place, row.message.payload
     start, end = (place.start, place.middle) if place.middle > place.start else (place.middle, place.end)
-    return Passage(str(source.id), label, end - start, ref=row.message.payload, start=start, source=source)
+    if source.piece or ref is None:
+        return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source)
+    return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source)
+
+
+def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -> Source:
+    """A source as the public API gives it.
+
+    Args:
+        codec: Decodes the item.
+        source: What its entry says of it.
+        content: Its text, or the part of it that is asked for.
+        item: What the tool said of it, as it is stored.
+
+    Raises:
+        ValueError: The item is not what was written.
+    """
+    found = source_in(codec.decode(item, fetch=lambda _start, _end: ""))
+    return Source(
+        source_id=source.id,
+        title=found.title if found else source.title,
+        url=found.url if found else source.url,
+        content=content,
+        metadata=found.metadata if found else {},
+        tool_message_id=source.message_id,
+        earlier_id=source.earlier,
+        given_id=source.given,
+    )
 
 
 def snippets(text: str, find: str) -> Iterator[tuple[int, int]]:
@@ -92,27 +150,16 @@ def snippets(text: str, find: str) -> Iterator[tuple[int, int]]:
         yield start, stop
 
 
-def _at_hand(source: EntrySource, row: StoredMessageRow, message: BaseMessage, label: str) -> Passage:
-    """A source of a small result, which is whole in its entry."""
-    assert isinstance(message, ToolMessage)  # noqa: S101 - nothing else has sources
-    found = find_sources(message, parse_json(text_of(message.content))).items[row.sources.index(source)]
-    text = found.text or text_of(found.item)
-    return Passage(str(source.id), label, len(text), text=text, source=source, metadata=found.metadata)
-
-
-def _of_value(key: str, label: str, value: Any, ref: PayloadRef | None) -> list[Passage]:
+def _of_value(label: str, value: Any, ref: PayloadRef | None) -> list[Passage]:
     """A content or an artifact as passages; what lies in the payload in pieces of its own."""
     label = _one_line(label)
     if isinstance(value, PayloadRange):
-        return [Passage(key, label, value.end - value.start, ref=ref, start=value.start)]
+        return [Passage("", label, value.end - value.start, ref=ref, start=value.start)]
     if isinstance(value, list) and any(isinstance(part, PayloadRange) for part in value):
-        return [
-            passage
-            for place, part in enumerate(value, 1)
-            for passage in _of_value(f"{key}#{place}", f"{label}, part {place}", part, ref)
-        ]
+        parts = enumerate(value, 1)
+        return [passage for place, part in parts for passage in _of_value(f"{label}, part {place}", part, ref)]
     text = text_of(value)
-    return [Passage(key, label, len(text), text=text)]
+    return [Passage("", label, len(text), text=text)]
 
 
 def _rest(message: BaseMessage, ref: PayloadRef | None, *, has_sources: bool) -> list[Passage]:
@@ -130,7 +177,7 @@ def _rest(message: BaseMessage, ref: PayloadRef | None, *, has_sources: bool) ->
         passage
         for label, value in found
         if isinstance(value, PayloadRange) or label == "artifact"
-        for passage in _of_value(f"{message.id}#{label.replace(' ', '-')}", label, value, ref)
+        for passage in _of_value(label, value, ref)
     ]
 
 

@@ -66,6 +66,14 @@ class Reader:
         """Those of some messages that the conversation has, by id."""
         return await self._log.messages_by_id(known.conversation, ids)
 
+    async def messages_by_call(self, known: Known, calls: Sequence[str]) -> list[StoredMessageRow]:
+        """The results of some tool calls, in the order of the log."""
+        return await self._log.messages_by_call(known.conversation, calls)
+
+    async def message_at(self, known: Known, ordinal: int) -> list[StoredMessageRow]:
+        """The message with an ordinal, if there is one."""
+        return await self._log.message_at(known.conversation, ordinal)
+
     async def sources_by_id(
         self, known: Known, numbers: Sequence[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
@@ -81,9 +89,14 @@ class Reader:
         """The whole text of some payloads, in their order."""
         return await self._log.payloads(known.conversation, refs) if refs else []
 
-    async def payload_range(self, known: Known, ref: PayloadRef, start: int, end: int) -> str:
-        """A piece of a payload, in characters; reads only the chunks that it lies in."""
-        return await self._log.payload_range(known.conversation, ref, start, end)
+    async def payload_ranges(self, known: Known, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
+        """Pieces of payloads, in characters; reads only the chunks that they lie in."""
+        return await self._log.payload_ranges(known.conversation, wanted) if wanted else []
+
+    async def payloads_of(self, known: Known, messages: Sequence[EntryMessage]) -> dict[str, str]:
+        """The payloads of those messages that have one, by message id."""
+        refs = {message.id: message.payload for message in messages if message.payload}
+        return dict(zip(refs, await self.payloads(known, list(refs.values())), strict=True))
 
     async def decode_whole(self, known: Known, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         """Messages in full, equal to what was appended.
@@ -91,9 +104,8 @@ class Reader:
         Raises:
             CorruptDocumentError: What is stored is not what was written.
         """
-        refs = {message.id: message.payload for message in messages if message.payload}
-        texts = dict(zip(refs, await self.payloads(known, list(refs.values())), strict=True))
-        return [self._decode(message, texts.get(message.id)) for message in messages]
+        texts = await self.payloads_of(known, messages)
+        return [self.decode(message, texts.get(message.id)) for message in messages]
 
     def shorten(self, message: EntryMessage) -> BaseMessage:
         """A message as views show it once its turn is finished."""
@@ -147,7 +159,12 @@ class Reader:
             start += limit
         return found[:limit]
 
-    def _decode(self, message: EntryMessage, payload: str | None) -> BaseMessage:
+    def decode(self, message: EntryMessage, payload: str | None) -> BaseMessage:
+        """A message in full from its body and its payload, if it has one.
+
+        Raises:
+            CorruptDocumentError: What is stored is not what was written.
+        """
         ref = message.payload
         is_whole = message.digest == digest_of(message.body) if ref is None else ref.digest == digest_of(payload or "")
         if not is_whole:

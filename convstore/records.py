@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 
+from convstore.codec import Codec
 from convstore.entries import EntrySource
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.known import Scope
 from convstore.models import Source, StoredMessage, ToolRecord
+from convstore.passages import make_source
 from convstore.reader import Reader
 from convstore.repository import StoredMessageRow
-from convstore.sources import find_sources, parse_json
-from convstore.stubs import text_of
 
 __all__ = ["Records"]
 
@@ -26,8 +26,8 @@ _MOST_ON_A_PAGE = 1_000
 class Records:
     """Gives messages of the log in full."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader, *, codec: Codec) -> None:
+        self._reader, self._codec = reader, codec
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
         """Those messages that the conversation has, in the order asked for."""
@@ -36,8 +36,8 @@ class Records:
             return []
         async with self._reader.reading(known):
             rows = await self._reader.messages_by_id(known, ids)
-            messages = await self._reader.decode_whole(known, [row.message for row in rows.values()])
-        records = {id_: _record(rows[id_], message) for id_, message in zip(rows, messages, strict=True)}
+            payloads = await self._reader.payloads_of(known, [row.message for row in rows.values()])
+            records = {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
         return [records[id_] for id_ in ids if id_ in records]
 
     async def page(
@@ -63,40 +63,31 @@ class Records:
             for (row, at), message in zip(rows, messages, strict=True)
         ]
 
-
-def _record(row: StoredMessageRow, message: BaseMessage) -> ToolRecord:
-    record = ToolRecord(
-        tool_message_id=row.message.id,
-        content=message.content,
-        ordinal=row.message.ordinal,
-        created_at=row.at,
-    )
-    if not isinstance(message, ToolMessage):
-        return record
-    return record.model_copy(
-        update={
-            "tool_call_id": message.tool_call_id,
-            "tool": row.message.tool,
-            "status": message.status,
-            "artifact": message.artifact,
-            "sources": _sources(message, row.sources),
-        }
-    )
-
-
-def _sources(message: ToolMessage, numbered: Sequence[EntrySource]) -> list[Source]:
-    """The sources of a result as the tool gave them, with the numbers that they were given at append."""
-    if not numbered:
-        return []
-    found = find_sources(message, parse_json(text_of(message.content)))
-    return [
-        Source(
-            source_id=number.id,
-            title=source.title,
-            url=source.url,
-            content=source.text,
-            metadata=source.metadata,
-            tool_message_id=number.message_id,
+    def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
+        message = self._reader.decode(row.message, payload)
+        record = ToolRecord(
+            tool_message_id=row.message.id,
+            content=message.content,
+            ordinal=row.message.ordinal,
+            created_at=row.at,
         )
-        for number, source in zip(numbered, found.items, strict=True)
-    ]
+        if not isinstance(message, ToolMessage):
+            return record
+        return record.model_copy(
+            update={
+                "tool_call_id": message.tool_call_id,
+                "tool": row.message.tool,
+                "status": message.status,
+                "artifact": message.artifact,
+                "sources": [self._source(source, payload) for source in row.sources],
+            }
+        )
+
+    def _source(self, source: EntrySource, payload: str | None) -> Source:
+        """A source as it stands in its message's payload, or beside a small message."""
+        held, place = source.piece or payload or "", source.place
+        text, item = held[place.start : place.middle], held[place.middle : place.end]
+        try:
+            return make_source(self._codec, source, content=text, item=item)
+        except ValueError as error:
+            raise CorruptDocumentError(source.message_id, str(error)) from error

@@ -3,7 +3,7 @@
 Layer 2: knows names and shapes, sends nothing. ``log`` holds entries and payload chunks in one key order::
 
     <conversation>#<token>#<chunk>      {conversation, data}                       a chunk of a payload
-    <conversation>:<entry number>       {conversation, first, count, at, messages, sources, totals, size}
+    <conversation>:<entry number>       {conversation, first, count, at, messages, totals, size, sources, shown}
 
 so that "#" < ":" < ";" gives a conversation one key range, its entries another. ``heads`` holds one document for each
 conversation, found by a hash of its scope, and a tombstone for each one that was deleted.
@@ -14,13 +14,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from convstore.codec import SourcePlace
-from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.entries import Entry, EntryMessage, EntrySource, OpenCall, PayloadRef, Preview, Totals
 from convstore.exceptions import CorruptDocumentError
+from convstore.sources import DIGEST_BYTES
 
 __all__ = [
     "HEADS",
@@ -38,16 +39,19 @@ __all__ = [
     "from_stored",
     "head_id",
     "head_indexes",
-    "source_documents",
+    "source_parts",
     "to_stored",
     "totals_document",
     "totals_from",
+    "unpack_shown",
     "utc",
 ]
 
 LOG = "log"
 HEADS = "heads"
 MIGRATIONS = "convstore_migrations"
+
+_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Index:
 LOG_INDEXES = (
     Index("message_ids", (("conversation", 1), ("messages.id", 1)), unique=True, present="messages.id"),
     Index("source_ids", (("conversation", 1), ("sources.id", 1)), unique=True, present="sources.id"),
+    Index("call_ids", (("conversation", 1), ("messages.call", 1)), present="messages.call"),
     Index("ordinals", (("conversation", 1), ("first", 1), ("_id", 1)), present="first"),
     Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
 )
@@ -112,7 +117,7 @@ def conversation_range(conversation: str) -> tuple[str, str]:
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
-    """The document of an entry, its ``size`` and ``sources`` not yet in it."""
+    """The document of an entry, its ``size`` and what `source_parts` gives not yet in it."""
     document: dict[str, Any] = {
         "_id": entry_id(conversation, entry.number),
         "conversation": conversation,
@@ -129,18 +134,36 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     return document
 
 
-def source_documents(sources: Sequence[EntrySource]) -> list[dict[str, Any]]:
-    """What an entry keeps of its sources."""
-    return [
-        {
-            "id": source.id,
-            "message": source.message_id,
-            "title": to_stored(source.title),
-            "url": to_stored(source.url),
-            "place": [source.place.start, source.place.middle, source.place.end] if source.place else None,
-        }
-        for source in sources
-    ]
+def source_parts(entry: Entry) -> dict[str, Any]:
+    """What an entry keeps of its sources, which loads leave out; nothing without sources."""
+    if not entry.sources:
+        return {}
+    return {"sources": [_source_document(source) for source in entry.sources], "shown": _pack(entry.totals.shown or {})}
+
+
+def _source_document(source: EntrySource) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": source.id,
+        "message": source.message_id,
+        "title": to_stored(source.title),
+        "url": to_stored(source.url),
+        "place": [source.place.start, source.place.middle, source.place.end],
+    }
+    optional = {"piece": to_stored(source.piece), "given": source.given, "earlier": source.earlier}
+    return document | {key: value for key, value in optional.items() if value}
+
+
+def _pack(shown: Mapping[bytes, int]) -> bytes:
+    return b"".join(digest + number.to_bytes(_NUMBER_BYTES) for digest, number in shown.items())
+
+
+def unpack_shown(packed: Any) -> dict[bytes, int]:
+    """The newest different sources as an entry keeps them: digest and number, one after the other."""
+    text, step = _bytes(packed), DIGEST_BYTES + _NUMBER_BYTES
+    if len(text) % step:
+        raise ValueError("the digests of sources are cut off")
+    pieces = (text[start : start + step] for start in range(0, len(text), step))
+    return {piece[:DIGEST_BYTES]: int.from_bytes(piece[DIGEST_BYTES:]) for piece in pieces}
 
 
 def entry_from(document: Mapping[str, Any]) -> Entry:
@@ -157,6 +180,8 @@ def entry_from(document: Mapping[str, Any]) -> Entry:
 
 def _entry_from(document: Mapping[str, Any]) -> Entry:
     first, count, totals = _number(document["first"]), _number(document["count"]), totals_from(document["totals"])
+    if "shown" in document or not totals.shown_at:
+        totals = replace(totals, shown=unpack_shown(document.get("shown", b"")))
     if document["_id"] != entry_id(_text(document["conversation"]), totals.entries):
         raise ValueError("the key, the conversation and the number of the entry do not agree")
     messages = _list(document.get("messages", ()))
@@ -189,8 +214,10 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "tokens": totals.tokens,
         "view_tokens": totals.view_tokens,
         "sources_through": totals.sources_through,
-        "usage": dict(totals.usage),
-        "calls": [[to_stored(id_), to_stored(tool)] for id_, tool in totals.calls],
+        "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
+        "calls": [[to_stored(part) for part in call] for call in totals.calls],
+        "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
+        "shown_at": totals.shown_at,
         "updated_at": totals.updated_at,
     }
 
@@ -205,8 +232,13 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         tokens=_number(document["tokens"]),
         view_tokens=_number(document["view_tokens"]),
         sources_through=_number(document["sources_through"]),
-        usage={key: _number(value, least=None) for key, value in document["usage"].items()},
-        calls=tuple((from_stored(id_), from_stored(tool)) for id_, tool in _list(document["calls"])),
+        usage={
+            from_stored(model): (_number(a, least=None), _number(b, least=None), _number(c, least=None))
+            for model, a, b, c in _list(document["usage"])
+        },
+        calls=tuple(OpenCall(*map(from_stored, _list(call))) for call in _list(document["calls"])),
+        preview=None if (preview := document.get("preview")) is None else Preview(*map(from_stored, _list(preview))),
+        shown_at=_number(document["shown_at"]),
         updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
     )
 
@@ -223,6 +255,8 @@ def _message_document(message: EntryMessage) -> dict[str, Any]:
     optional = {
         "calls": message.calls,
         "tool": to_stored(message.tool),
+        "call": message.call,
+        "arguments": to_stored(message.arguments),
         "sources": message.sources,
         "stub": message.stub,
         "payload": _payload_document(message.payload) if message.payload else None,
@@ -242,6 +276,8 @@ def _message_from(document: Mapping[str, Any], ordinal: int) -> EntryMessage:
         _number(document["view_tokens"]),
         _number(document.get("calls", 0)),
         from_stored(document.get("tool", "")),
+        _text(document.get("call", "")),
+        from_stored(document.get("arguments", "")),
         _text(document.get("sources", "")),
         None if stub is None else _text(stub),
         None if payload is None else _payload_from(payload),
@@ -263,13 +299,14 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
 
 
 def _source_from(document: Mapping[str, Any]) -> EntrySource:
-    place = document["place"]
     return EntrySource(
         _number(document["id"]),
         _text(document["message"]),
         from_stored(document["title"]),
         from_stored(document["url"]),
-        None if place is None else SourcePlace(*(_number(part) for part in _list(place))),
+        SourcePlace(*(_number(part) for part in _list(document["place"]))),
+        from_stored(document.get("piece", "")),
+        *(None if document.get(key) is None else _number(document[key]) for key in ("given", "earlier")),
     )
 
 

@@ -1,29 +1,25 @@
-"""Finds the sources in a tool result and writes ranges of their numbers.
+"""What a source is: one retrieved item of a tool result, its number, and ranges of such numbers.
 
-Layer 1. A source is one retrieved item: a ``Document``, a ``(text, metadata)`` pair or a dict, in a list that is the
-artifact itself or stands under ``sources``, ``results`` or ``documents`` in it, or in the same places of JSON content.
+Layer 1. An item is a ``Document``, a ``(text, metadata)`` pair or a dict; where items stand in a tool result is known
+by ``extraction``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import ToolMessage
 
-from convstore.codec import Codec, DocumentFields
-from convstore.models import SourcePage
+from convstore.codec import Codec, DocumentFields, digest_of
 
 __all__ = [
+    "DIGEST_BYTES",
     "MAX_SOURCES",
     "FoundSource",
     "FoundSources",
-    "find_sources",
-    "parse_json",
     "read_ids",
     "source_in",
     "write_ids",
@@ -32,7 +28,12 @@ __all__ = [
 MAX_SOURCES = 1_000
 """A list with more items is data, not sources: nobody cites row 40,000 of a table."""
 
-_LIST_KEYS = ("sources", "results", "documents")
+_MOST_KEPT = 1_000_000_000
+"""A larger number is no number of a source; it would leave none for those that follow."""
+
+DIGEST_BYTES = 8
+"""Enough to tell the sources of one conversation apart."""
+
 _TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 _TITLE_KEYS = ("title", "name")
 _URL_KEYS = ("url", "link", "uri")
@@ -56,9 +57,14 @@ class FoundSource:
 
     @property
     def kept_id(self) -> int | None:
-        """The number that the tool gave it: a positive int under ``source_id``, nothing else."""
+        """The number that the tool gave it: a positive int under ``source_id``, up to a billion."""
         number = self.fields.get("source_id")
-        return number if type(number) is int and 0 < number < 2**53 else None
+        return number if type(number) is int and 0 < number <= _MOST_KEPT else None
+
+    def digest(self, codec: Codec) -> bytes:
+        """What tells it from other sources: the beginning of the sha256 of its text, or of all that is said of it."""
+        said = {key: value for key, value in self.fields.items() if key != "source_id"}
+        return digest_of(self.text or codec.encode(said, omitted=[]))[:DIGEST_BYTES]
 
     @property
     def title(self) -> str:
@@ -93,24 +99,11 @@ class FoundSources:
 
     Attributes:
         items: In the tool's order.
-        rebuild: The artifact with something else in the place of each item; None if they stand in the content.
+        rebuild: The artifact with something else in the place of each item; None if they do not stand in it as such.
     """
 
     items: tuple[FoundSource, ...] = ()
     rebuild: Callable[[list[Any]], Any] | None = None
-
-
-def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
-    """The sources in a tool result, none if it has none; the artifact is looked at before the content.
-
-    >>> found = find_sources(ToolMessage("2 hits", tool_call_id="1", artifact=[("text", {"title": "T"})]), None)
-    >>> [(source.title, source.text) for source in found.items]
-    [('T', 'text')]
-    """
-    if isinstance(message.artifact, SourcePage):
-        return FoundSources()  # what was read back keeps its numbers
-    in_artifact = _in_value(message.artifact)
-    return in_artifact if in_artifact.items else FoundSources(_in_value(parsed_content).items)
 
 
 def source_in(item: Any) -> FoundSource | None:
@@ -129,16 +122,6 @@ def source_in(item: Any) -> FoundSource | None:
     ):
         return FoundSource(item, item[0], _named(item[1]))
     return None
-
-
-def parse_json(text: str) -> Any:
-    """The dict or list that a text is in JSON; None if it is anything else."""
-    if text.lstrip()[:1] not in ("{", "["):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def write_ids(ids: Iterable[int]) -> str:
@@ -175,24 +158,6 @@ def _number(text: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > 15:
         raise ValueError(f"{text[:50]!r} is not a source id")
     return int(digits)
-
-
-def _in_value(value: Any) -> FoundSources:
-    if type(value) in (list, tuple):
-        return FoundSources(_all(value), type(value))
-    if type(value) is dict:
-        for key in _LIST_KEYS:
-            if type(value.get(key)) is list and (items := _all(value[key])):
-                return FoundSources(items, lambda parts, key=key: {**value, key: parts})  # type: ignore[misc]
-    return FoundSources()
-
-
-def _all(values: Sequence[Any]) -> tuple[FoundSource, ...]:
-    """The sources that the items of a list are, if every one of them is one."""
-    if not 0 < len(values) <= MAX_SOURCES:
-        return ()
-    found = tuple(source_in(value) for value in values)
-    return () if None in found else found  # type: ignore[return-value]
 
 
 def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:

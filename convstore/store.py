@@ -22,6 +22,7 @@ from convstore.conversation import Conversation
 from convstore.directory import Directory
 from convstore.driver import Driver, close_client, open_client
 from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
+from convstore.extraction import SourceExtractor
 from convstore.known import Clock, KnownConversations
 from convstore.loader import Loader
 from convstore.migrate import Migrator
@@ -87,6 +88,7 @@ class ConversationStore:
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = policy or HistoryPolicy()
         self._codec = Codec()
+        self._extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
         self._known = KnownConversations(self._clock)
@@ -103,10 +105,10 @@ class ConversationStore:
         known, codec, clock = self._known, self._codec, self._clock
         reader = Reader(heads, log, known, codec=codec)
         return Parts(
-            writer=Writer(heads, log, known, codec=codec, counter=counter, clock=clock),
+            writer=Writer(heads, log, known, codec=codec, counter=counter, clock=clock, extractors=self._extractors),
             reader=reader,
             loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
-            records=Records(reader),
+            records=Records(reader, codec=codec),
             pager=Pager(reader, codec=codec),
             directory=Directory(heads, log, known, codec=codec, clock=clock),
         )
@@ -138,6 +140,7 @@ class ConversationStore:
                 other = cls(other_database, **options)
                 other._client = other_client
             other._codec.copy_from(store._codec)
+            other._extractors.update(store._extractors)
             return other
 
         store._make_twin = twin
@@ -232,6 +235,23 @@ class ConversationStore:
         """
         dump, load = _functions(type_, dump, load)
         self._codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
+
+    def register_source_extractor(self, tool: str, extractor: SourceExtractor) -> None:
+        """Say where the sources in a tool's results are, if the store does not find them by itself.
+
+        It is asked at append, for results that carry this name; what is stored keeps its sources whatever it says
+        later. Call it whenever a store is made.
+
+        Args:
+            tool: Name of the tool.
+            extractor: Gives the sources of a result: ``Document``s, ``(text, metadata)`` pairs or dicts with a text.
+
+        Raises:
+            InvalidInputError: Not a name, or not a function.
+        """
+        if type(tool) is not str or not tool or not callable(extractor):
+            raise InvalidInputError("pass the name of a tool and a function from a ToolMessage to a list of sources")
+        self._extractors[tool] = extractor
 
     async def parts(self) -> Parts:
         """The working parts, once it is sure that the database is set up; one command the first time.

@@ -14,9 +14,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.codec import Codec, decode_message, leave_out, with_stub
 from convstore.entries import EntryMessage, PayloadRef
+from convstore.extraction import parse_json
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
-from convstore.sources import parse_json
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.tokens import TokenCounter, count
 from convstore.window import Row, is_hidden, shown_whole

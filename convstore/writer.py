@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.batch import Batch, Composed, compose, is_heavy, prepare
+from convstore.batch import Batch, is_heavy, prepare
 from convstore.codec import Codec
-from convstore.entries import Totals
+from convstore.compose import Composed, compose
+from convstore.entries import EntrySource, Totals
 from convstore.exceptions import ContentConflictError, SourceIdClashError, StoreError, StoreUnavailableError
+from convstore.extraction import SourceExtractor
 from convstore.known import ID_LIFETIME, Clock, Known, KnownConversations, Scope
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
@@ -37,9 +40,18 @@ _DEFAULT = HistoryPolicy()
 
 @dataclass(slots=True)
 class _Attempt:
-    """One append under way: what is found of it in the log, what is left to write, what is sent already.
+    """One append under way.
 
-    `number` is that of the entry that was tried last.
+    Attributes:
+        batch: What is to be in the log in the end.
+        pending: What of it is left to write.
+        token: Names its chunks.
+        reserve: Source ids to set aside.
+        stored: Ordinals of what is found in the log.
+        taken: Numbers of its sources that others have, if those may be renumbered.
+        sent: Chunks that are written.
+        composed: The entry that was tried last, None if it was refused.
+        number: The number of that entry.
     """
 
     batch: Batch
@@ -47,6 +59,7 @@ class _Attempt:
     token: str
     reserve: int = 0
     stored: dict[str, int] = field(default_factory=dict)
+    taken: frozenset[int] = frozenset()
     sent: set[int] = field(default_factory=set)
     composed: Composed | None = None
     number: int = 0
@@ -57,6 +70,11 @@ class _Attempt:
         return not self.pending.prepared and not self.reserve
 
     @property
+    def shows(self) -> bool:
+        """Whether it has to know which sources were shown before."""
+        return bool(self.reserve) or any(one.found.items for one in self.pending.prepared)
+
+    @property
     def totals(self) -> Totals:
         """What the log holds once the composed entry is in it."""
         assert self.composed is not None  # noqa: S101 - asked only then
@@ -64,7 +82,7 @@ class _Attempt:
 
     def compose(self, tail: Totals, at: datetime) -> None:
         """Make the entry that stands behind this tail."""
-        self.composed = compose(self.pending, tail, at=at, token=self.token, reserve=self.reserve)
+        self.composed = compose(self.pending, tail, at=at, token=self.token, reserve=self.reserve, taken=self.taken)
         self.number = self.composed.entry.number
 
 
@@ -72,25 +90,40 @@ class Writer:
     """Appends for all conversations of a store."""
 
     def __init__(
-        self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec, counter: TokenCounter, clock: Clock
+        self,
+        heads: Heads,
+        log: Log,
+        known: KnownConversations,
+        *,
+        codec: Codec,
+        counter: TokenCounter,
+        clock: Clock,
+        extractors: Mapping[str, SourceExtractor],
     ) -> None:
         self._heads, self._log, self._known = heads, log, known
-        self._codec, self._counter, self._clock = codec, counter, clock
+        self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
 
-    async def append(self, scope: Scope, messages: Sequence[BaseMessage], *, omit: bool) -> Receipt:
+    async def append(
+        self, scope: Scope, messages: Sequence[BaseMessage], *, omit: bool = False, renumber: bool = False
+    ) -> Receipt:
         """Write messages that have ids; see `Conversation.append`."""
-        if is_heavy(messages):
-            batch = await asyncio.to_thread(prepare, messages, codec=self._codec, counter=self._counter, omit=omit)
-        else:
-            batch = prepare(messages, codec=self._codec, counter=self._counter, omit=omit)
+        work = partial(
+            prepare,
+            messages,
+            codec=self._codec,
+            counter=self._counter,
+            extractors=self._extractors,
+            omit=omit,
+            renumber=renumber,
+        )
+        batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
         return _receipt(await self._write(scope, batch))
 
-    async def reserve(self, scope: Scope, number: int) -> range:
-        """Set source ids aside; see `Conversation.reserve_source_ids`."""
+    async def reserve(self, scope: Scope, number: int) -> tuple[range, Mapping[bytes, int]]:
+        """Set source ids aside, and tell which sources were shown before; see `Conversation.reserve_source_ids`."""
         attempt = await self._write(scope, Batch((), self._codec, self._counter), reserve=number)
-        assert attempt.composed is not None  # noqa: S101 - it was just inserted
-        through = attempt.composed.entry.totals.sources_through
-        return range(through - number + 1, through + 1)
+        through = attempt.totals.sources_through
+        return range(through - number + 1, through + 1), attempt.totals.shown or {}
 
     async def flush(self) -> None:
         """Bring the heads of recently used conversations up to date, so that listings are."""
@@ -143,14 +176,14 @@ class Writer:
                 if attempt.is_done:
                     await self._correct_head(known, attempt)
                     return True
-                if known.tail is None:
-                    known.tail = await self._log.last_totals(known.conversation)
+                tail = await self._tail(known, attempt)
                 if self._log.must_look_first and not tries:
                     # Behind the tail: what another adds later takes the number that this batch tries for.
                     await self._look_up(known, attempt)
                     if attempt.is_done:
                         return True
-                attempt.compose(known.tail, self._clock.now())
+                await self._find_taken(known, attempt, tail)
+                attempt.compose(tail, self._clock.now())
                 if not self._known.is_fresh(known) and not await self._refresh(known, attempt.totals):
                     self._known.forget(known)
                     return False
@@ -161,6 +194,20 @@ class Writer:
             raise StoreError(f"{_TRIES} other writers were first; append again, and less at once to one conversation")
         finally:
             await self._drop_unused(known, attempt)
+
+    async def _tail(self, known: Known, attempt: _Attempt) -> Totals:
+        """What the log holds, as far as the attempt must know it; no command when warm."""
+        if known.tail is None:
+            known.tail = await self._log.last_totals(known.conversation)
+        if known.tail.shown is None and known.tail.shown_at and attempt.shows:
+            known.tail = replace(known.tail, shown=await self._log.shown(known.conversation, known.tail.shown_at))
+        return known.tail
+
+    async def _find_taken(self, known: Known, attempt: _Attempt, tail: Totals) -> None:
+        """Find out which numbers must be given anew; only what is not above all numbers so far can be taken."""
+        numbers = attempt.pending.kept_source_ids
+        if attempt.batch.renumber and numbers and min(numbers) <= tail.sources_through:
+            attempt.taken = frozenset(await self._log.taken_source_ids(known.conversation, numbers))
 
     async def _insert(self, known: Known, attempt: _Attempt) -> bool:
         """Send the entry, and beside it the head if that is due; False if somebody was first."""
@@ -223,7 +270,7 @@ class Writer:
     async def _explain(self, known: Known, attempt: _Attempt) -> None:
         """Say which source id is taken, if one is that a message not in the log yet came with."""
         numbers = attempt.pending.kept_source_ids
-        if not numbers:
+        if not numbers or attempt.batch.renumber:
             return
         taken = await self._log.taken_source_ids(known.conversation, numbers)
         if taken and not await self._log.find_ids(known.conversation, attempt.pending.ids):
@@ -260,4 +307,13 @@ def _receipt(attempt: _Attempt) -> Receipt:
         written=len(entry.messages) if entry else 0,
         source_ids=(min(numbers), max(numbers)) if numbers else None,
         omitted=attempt.batch.omitted,
+        renumbered=_renumbered(entry.sources if entry else ()),
     )
+
+
+def _renumbered(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:
+    changed: dict[str, dict[int, int]] = {}
+    for source in sources:
+        if source.given is not None:
+            changed.setdefault(source.message_id, {})[source.given] = source.id
+    return changed

@@ -27,8 +27,9 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
-from convstore.batch import compose, prepare
+from convstore.batch import prepare
 from convstore.codec import Codec
+from convstore.compose import compose
 from convstore.entries import Entry, Totals
 from convstore.policy import HistoryPolicy
 from convstore.tokens import TokenCounter, approximate_tokens, count

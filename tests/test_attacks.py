@@ -186,9 +186,9 @@ async def test_payloads_of_one_append_are_read_together(server_uri: str, databas
     log = (await chat._store.parts()).reader._log
     found, ranges = log._chunks, []
 
-    async def counted(conversation, token, first, count):
-        ranges.append(count)
-        return await found(conversation, token, first, count)
+    async def counted(conversation, token, numbers):
+        ranges.append(len(numbers))
+        return await found(conversation, token, numbers)
 
     log._chunks = counted
     records = await chat.get_tool_messages([str(result.id) for result in results])

@@ -308,13 +308,12 @@ def test_an_unreachable_passage_is_found(broken):
 
 def test_a_page_above_its_size_is_found(broken):
     """Pages that are too long for a model are errors."""
-    fill = Pager._fill
+    cut = Pager._page
 
-    async def everything(self, known, page, passages, *rest: Any):
-        page.room *= 9
-        await fill(self, known, page, [*passages] * 9, *rest)
+    async def everything(self, known, request, passages, *, room: int):
+        return await cut(self, known, request, [*passages] * 9, room=9 * room)
 
-    assert any("more than 16,000" in what for what in broken(Pager, "_fill", everything))
+    assert any("more than 16,000" in what for what in broken(Pager, "_page", everything))
 
 
 def test_an_invalid_view_is_found(broken):

@@ -58,8 +58,8 @@ from convstore.codec import (
 from convstore.codec import messages as rules
 from convstore.codec import values as value_rules
 from convstore.exceptions import InvalidInputError, UnencodableError
+from convstore.extraction import find_sources
 from convstore.models import Source, SourcePage
-from convstore.sources import find_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 CODEC = Codec()

@@ -24,7 +24,7 @@ class Commands(monitoring.CommandListener):
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
-        self.bytes = 0
+        self.bytes = self.documents = 0
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         """Keep what is sent."""
@@ -36,6 +36,8 @@ class Commands(monitoring.CommandListener):
         if event.command_name in DATA:
             reply = {key: value for key, value in event.reply.items() if not key.startswith("$")}
             self.bytes += len(bson.encode(reply))
+            cursor = reply.get("cursor", {})
+            self.documents += len(cursor.get("firstBatch", cursor.get("nextBatch", ())))
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
         """A refused insert is counted when it starts."""
@@ -48,7 +50,7 @@ class Commands(monitoring.CommandListener):
     @contextmanager
     def counted(self) -> Iterator[Commands]:
         """Begin to count."""
-        self.sent, self.bytes = [], 0
+        self.sent, self.bytes, self.documents = [], 0, 0
         yield self
 
 
@@ -244,3 +246,39 @@ async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(chat: Conv
     assert len(text) < 16_100
     assert commands.bytes < 1_100_000
     assert len(commands.sent) == 2
+
+
+async def test_a_source_of_a_large_result_is_two_commands(chat: Conversation, commands: Commands) -> None:
+    """Its text and what the tool said of it come at once, with no chunk that holds neither."""
+    turn = rag_turn("And seals?")
+    texts = [uuid.uuid4().hex * size for size in (300_000, 10, 200_000, 10)]  # 9.6 MB, 320 B, 6.4 MB, 320 B
+    artifact = [{"content": text, "title": f"T{place}"} for place, text in enumerate(texts)]
+    turn[2] = turn[2].model_copy(update={"artifact": artifact})
+    first, _ = (await chat.append(turn)).source_ids or (0, 0)
+    for place, chunks in ((1, 1), (3, 1), (2, 2), (0, 2)):
+        with commands.counted():
+            page = await chat.get_sources([first + place])
+        assert texts[place].startswith(page.sources[0].content)
+        assert page.sources[0].title == f"T{place}"
+        assert commands.names == ["find", "find"]
+        assert commands.documents <= 1 + chunks
+
+
+async def test_a_page_of_many_sources_is_one_command_for_each_result(chat: Conversation, commands: Commands) -> None:
+    """However many sources of it are on the page."""
+    receipts = [await chat.append(rag_turn(f"And {name}?", sources=8)) for name in ("orcas", "seals")]
+    numbers = [number for receipt in receipts for number in receipt.source_ids or ()]
+    with commands.counted():
+        page = await chat.get_sources(range(numbers[0], numbers[3] + 1), page_tokens=16_000)
+    assert len(page.sources) == 16
+    assert len(commands.sent) == 3
+
+
+async def test_a_warm_append_with_sources_is_one_command(chat: Conversation, commands: Commands) -> None:
+    """Numbers, and the earlier number of what comes again, cost nothing."""
+    first = await chat.append(rag_turn("And seals?"))
+    with commands.counted():
+        again = await chat.append(rag_turn("And seals?"))
+    assert commands.names == ["insert"]
+    [number, _], [earlier, _] = again.source_ids or (0, 0), first.source_ids or (0, 0)
+    assert (await chat.get_sources([number])).sources[0].earlier_id == earlier

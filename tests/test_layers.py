@@ -18,8 +18,8 @@ PACKAGE = ROOT / "convstore"
 LAYERS = (
     ("exceptions", "models", "policy"),
     (
-        *("batch", "codec", "entries", "normalize", "pairing", "scopes"),
-        *("sources", "stubs", "tokens", "view", "window"),
+        *("batch", "codec", "compose", "entries", "extraction", "normalize", "pairing", "scopes"),
+        *("sources", "stubs", "summarization", "tokens", "view", "window"),
     ),
     ("schema",),
     ("driver", "repository"),

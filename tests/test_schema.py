@@ -32,7 +32,7 @@ from convstore.schema import (
     from_stored,
     head_id,
     head_indexes,
-    source_documents,
+    source_parts,
     to_stored,
     totals_document,
     totals_from,
@@ -43,7 +43,7 @@ _ODD = "\ud83d\ude00 \0 é"
 
 def _document(entry: Entry) -> dict[str, Any]:
     document = entry_document("conv", entry)
-    return document | {"sources": source_documents(entry.sources), "size": 7}
+    return document | source_parts(entry) | {"size": 7}
 
 
 def _through_bson(document: dict[str, Any], *, tz_aware: bool = True) -> dict[str, Any]:
@@ -91,8 +91,20 @@ def test_a_projection_without_messages_gives_the_totals():
     """The tail is read without messages and sources."""
     entry = _odd_log().entries[-1]
     document = _document(entry)
-    del document["messages"], document["sources"]
-    assert entry_from(document).totals == entry.totals
+    del document["messages"], document["sources"], document["totals"]["preview"]
+    assert entry_from(document).totals == replace(entry.totals, preview=None)
+
+
+def test_the_newest_sources_come_back_with_an_entry_that_has_some():
+    """Without sources they stand in an earlier entry, which the totals name; an empty log has none."""
+    log = _odd_log()
+    read = [entry_from(_through_bson(_document(entry))).totals for entry in log.entries]
+    assert [totals.shown_at for totals in read] == [0, 2, 3]
+    assert [totals.shown for totals in read] == [{}, log.entries[1].totals.shown, log.entries[2].totals.shown]
+    assert sorted(read[2].shown.values()) == [1, 2, 3]
+    log.append([HumanMessage("bye", id="bye")])
+    last = entry_from(_through_bson(_document(log.entries[-1]))).totals
+    assert (last.shown_at, last.shown) == (3, None)
 
 
 @given(any_text)
@@ -148,8 +160,9 @@ def _wrong(path: tuple[Any, ...], value: Any) -> list[Any]:
 
 _DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
 _PLACES = [(number, path) for number, document in enumerate(_DOCUMENTS) for path in _fields(document)]
-_OPTIONAL = {"calls", "tool", "sources", "stub", "payload"}
+_OPTIONAL = {"calls", "tool", "call", "arguments", "sources", "stub", "payload"}
 """Fields of a message that are not stored at their default."""
+_OPTIONAL_OF_SOURCES = {"piece", "given", "earlier"}
 
 
 def _damaged(number: int, path: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
@@ -173,8 +186,9 @@ def test_a_field_that_is_gone_is_recognised(number, path):
     """Each field that is always written makes the entry a corrupt one when it is missing."""
     document, holder = _damaged(number, path)
     del holder[path[-1]]
-    may_be_left_out = path in (("messages",), ("sources",)) or (len(path) == 3 and path[-1] in _OPTIONAL)
-    if may_be_left_out or path[-2:-1] == ("usage",):
+    optional = _OPTIONAL if path[0] == "messages" else _OPTIONAL_OF_SOURCES
+    may_be_left_out = (len(path) == 3 and path[-1] in optional) or path[-1] in ("preview", "shown")
+    if may_be_left_out or path in (("messages",), ("sources",)):
         assert entry_from(document)
     else:
         with pytest.raises(CorruptDocumentError):
@@ -200,6 +214,7 @@ def test_indexes_cover_what_is_looked_up():
     assert [(index.keys, index.unique, index.present) for index in LOG_INDEXES] == [
         ((conversation, ("messages.id", 1)), True, "messages.id"),
         ((conversation, ("sources.id", 1)), True, "sources.id"),
+        ((conversation, ("messages.call", 1)), False, "messages.call"),
         ((conversation, ("first", 1), ("_id", 1)), False, "first"),
         ((conversation, ("results_at", 1)), False, "results_at"),
     ]

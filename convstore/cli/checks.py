@@ -15,8 +15,8 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.cli.readback import ReadBack
 from convstore.codec import PART_MINIMUM, Codec
+from convstore.extraction import find_sources
 from convstore.models import History, ToolRecord
-from convstore.sources import find_sources
 from convstore.stubs import text_of
 
 __all__ = [

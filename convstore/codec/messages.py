@@ -3,7 +3,7 @@
 The body is the message's fields as text of ``codec.values``. What is too large for an entry, and content and artifact
 of a tool result that has a stub, goes into the payload: one long text, to which `PayloadRange` values in the body
 refer. Each source of a tool result stands in one piece of it, text first, so that it can be read without the rest;
-sources in JSON content have such pieces too, beside the content as it came::
+sources that stand elsewhere, in JSON content for example, have such pieces too, beside what holds them::
 
     text of source 1 | item 1 | text of source 2 | item 2 | … | content | artifact without its items | other parts
 
@@ -38,6 +38,7 @@ __all__ = [
     "decode_message",
     "digest_of",
     "encode_message",
+    "encode_source",
     "fields_of",
     "leave_out",
     "with_stub",
@@ -177,6 +178,13 @@ def encode_message(
             fields["artifact"] = payload.put(artifact)
     _put_large_parts(fields, payload)
     return EncodedMessage(codec.encode(fields, omitted=omitted), "".join(payload.pieces), places)
+
+
+def encode_source(codec: Codec, item: SourceItem, *, omitted: list[str] | None = None) -> tuple[str, SourcePlace]:
+    """A source as it stands in a payload, for a message that has none."""
+    payload = _Payload(codec, omitted)
+    place, _ = payload.put_source(item)
+    return "".join(payload.pieces), place
 
 
 def decode_message(codec: Codec, body: str, *, fetch: Callable[[int, int], str] | None = None) -> BaseMessage:

@@ -29,8 +29,10 @@ from convstore.schema import (
     conversation_range,
     entry_document,
     entry_from,
+    entry_id,
     entry_range,
-    source_documents,
+    source_parts,
+    unpack_shown,
 )
 
 __all__ = ["Log", "SlotTaken", "StoredMessageRow"]
@@ -40,7 +42,8 @@ _COMMAND_BYTES = 32_000_000
 _BATCH = 1_000
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
-_NO_SOURCES = {"sources": 0}
+_LEAN = {"sources": 0, "shown": 0, "totals.preview": 0}
+"""What views do not need of an entry."""
 
 
 class SlotTaken(Exception):  # noqa: N818 - an answer, caught in this package's caller
@@ -74,6 +77,20 @@ class Log:
                 .to_list(None)
             )
         return entry_from(found[0]).totals if found else Totals()
+
+    async def shown(self, conversation: str, number: int) -> dict[bytes, int]:
+        """The newest different sources, as the last entry with sources keeps them. One command.
+
+        Raises:
+            CorruptDocumentError: It keeps none.
+        """
+        key = entry_id(conversation, number)
+        async with driver_errors():
+            document = await self._log.find_one({"_id": key, "conversation": conversation}, {"shown": 1})
+        try:
+            return unpack_shown((document or {})["shown"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptDocumentError(key, f"the digests of its sources: {error!r}") from error
 
     def check_size(self, entry: Entry) -> None:
         """Refuse an entry that `insert` would refuse, before its conversation is begun. No command.
@@ -141,6 +158,22 @@ class Log:
             documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
         return {id_: row for id_, row in _rows(documents).items() if id_ in wanted}
 
+    async def messages_by_call(self, conversation: str, calls: Iterable[str]) -> list[StoredMessageRow]:
+        """The results of some tool calls, in the order of the log. One command."""
+        wanted = set(calls)
+        async with driver_errors():
+            query = {"conversation": conversation, "messages.call": {"$in": sorted(wanted)}}
+            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+        rows = [row for row in _rows(documents).values() if row.message.call in wanted]
+        return sorted(rows, key=lambda row: row.message.ordinal)
+
+    async def message_at(self, conversation: str, ordinal: int) -> list[StoredMessageRow]:
+        """The message with an ordinal; none if there is none. One command."""
+        query = {"conversation": conversation, "first": {"$lte": ordinal}}
+        async with driver_errors():
+            documents = await self._log.find(query).sort([("first", -1), ("_id", -1)]).limit(1).to_list(None)
+        return [row for row in _rows(documents).values() if row.message.ordinal == ordinal]
+
     async def sources_by_id(
         self, conversation: str, numbers: Iterable[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
@@ -164,7 +197,7 @@ class Log:
         """All entries from a number on, or up to another, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(_between(conversation, *span), _NO_SOURCES).sort("_id", 1)
+            found = self._log.find(_between(conversation, *span), _LEAN).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in documents]
 
@@ -174,7 +207,7 @@ class Log:
         """The last entries, from a number on or before another, in order. One command up to a thousand."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(_between(conversation, *span), _NO_SOURCES).sort("_id", -1)
+            found = self._log.find(_between(conversation, *span), _LEAN).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
 
@@ -182,7 +215,7 @@ class Log:
         """The last entries that begin before an ordinal, in order. One command."""
         query = {"conversation": conversation, "first": {"$lt": before}}
         async with driver_errors():
-            found = self._log.find(query, _NO_SOURCES).sort([("first", -1), ("_id", -1)]).limit(limit)
+            found = self._log.find(query, _LEAN).sort([("first", -1), ("_id", -1)]).limit(limit)
             documents = await found.batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
 
@@ -190,7 +223,7 @@ class Log:
         """The last entries with tool results that begin before an ordinal, newest first. One command."""
         query = {"conversation": conversation, "results_at": {"$lt": before}}
         async with driver_errors():
-            found = self._log.find(query, _NO_SOURCES).sort("results_at", -1).limit(limit)
+            found = self._log.find(query, _LEAN).sort("results_at", -1).limit(limit)
             documents = await found.to_list(None)
         return [entry_from(document) for document in documents]
 
@@ -218,32 +251,47 @@ class Log:
 
     async def _read_run(self, conversation: str, run: Sequence[PayloadRef]) -> list[str]:
         first, count = run[0].chunk, sum(len(ref.ends) for ref in run)
-        text = await self._chunks(conversation, run[0].token, first, count)
+        chunks = await self._chunks(conversation, run[0].token, range(first, first + count))
+        text = "".join(chunks.values())
         ends = [0, *accumulate(ref.ends[-1] for ref in run)]
         return [text[start:end] for start, end in pairwise(ends)]
 
-    async def payload_range(self, conversation: str, ref: PayloadRef, start: int, end: int) -> str:
-        """Characters `start` to `end` of a payload; reads only the chunks that they lie in. One command.
+    async def payload_ranges(self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
+        """Pieces of payloads, each from one character to another; reads only the chunks that they lie in.
+
+        One command for all pieces that came with one append, in parallel.
 
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
         """
-        first = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
-        last = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
-        text = await self._chunks(conversation, ref.token, ref.chunk + first, last - first + 1)
-        before = ref.ends[first - 1] if first else 0
-        return text[start - before : end - before]
+        numbers: dict[str, set[int]] = {}
+        for ref, start, end in wanted:
+            if held := _chunks_of(ref, start, end):
+                numbers.setdefault(ref.token, set()).update(held)
+        gate = asyncio.Semaphore(_PARALLEL)
 
-    async def _chunks(self, conversation: str, token: str, first: int, count: int) -> str:
-        low, high = chunk_range(conversation, token, first, count)
+        async def read(token: str) -> dict[int, str]:
+            async with gate:
+                return await self._chunks(conversation, token, sorted(numbers[token]))
+
+        texts = dict(zip(numbers, await asyncio.gather(*map(read, numbers)), strict=True))
+        return [_piece(ref, start, end, texts.get(ref.token, {})) for ref, start, end in wanted]
+
+    async def _chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> dict[int, str]:
+        """Some chunks of one append, by number. One command."""
+        low, high = chunk_range(conversation, token, numbers[0], numbers[-1] - numbers[0] + 1)
+        query = _between(conversation, low, high)
+        if numbers[-1] - numbers[0] >= len(numbers):
+            query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         async with driver_errors():
-            found = self._log.find(_between(conversation, low, high), {"data": 1}).sort("_id", 1)
+            found = self._log.find(query, {"data": 1}).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
-        if len(documents) != count:
-            raise CorruptDocumentError(low, f"{count - len(documents)} chunks of the payload are missing")
+        if len(documents) != len(numbers):
+            raise CorruptDocumentError(low, f"{len(numbers) - len(documents)} chunks of the payload are missing")
         frames = [(document["_id"], bytes(document["data"])) for document in documents]
         heavy = sum(len(frame) for _, frame in frames) > _ENTRY_BYTES // 4
-        return await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
+        texts = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
+        return dict(zip(numbers, texts, strict=True))
 
     async def delete(self, conversation: str) -> int:
         """Remove everything that a conversation has in the log; gives the number of documents."""
@@ -285,9 +333,7 @@ def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
     """The document of an entry with its size in it; refuses one that is too large."""
     document = entry_document(conversation, entry)
     size = len(bson.encode({**document, "size": 0}))
-    if entry.sources:
-        document["sources"] = source_documents(entry.sources)
-    document["size"] = size
+    document |= {"size": size, **source_parts(entry)}
     whole = len(bson.encode(document)) if entry.sources else size
     if whole > _ENTRY_BYTES:
         raise BatchTooLargeError(
@@ -310,11 +356,29 @@ def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return commands
 
 
-def _decompress(frames: Sequence[tuple[str, bytes]]) -> str:
+def _chunks_of(ref: PayloadRef, start: int, end: int) -> range:
+    """Numbers of the chunks that hold a piece of a payload."""
+    if start >= end:
+        return range(0)
+    first = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
+    last = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
+    return range(ref.chunk + first, ref.chunk + last + 1)
+
+
+def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> str:
+    """A piece of a payload, from the chunks that hold it."""
+    held = _chunks_of(ref, start, end)
+    if not held:
+        return ""
+    before = ref.ends[held.start - ref.chunk - 1] if held.start > ref.chunk else 0
+    return "".join(chunks[number] for number in held)[start - before : end - before]
+
+
+def _decompress(frames: Sequence[tuple[str, bytes]]) -> list[str]:
     texts = []
     for key, frame in frames:
         try:
             texts.append(decompress(frame))
         except ValueError as error:
             raise CorruptDocumentError(key, str(error)) from error
-    return "".join(texts)
+    return texts

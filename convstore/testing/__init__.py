@@ -22,11 +22,19 @@ from convstore.testing.loading import LoadContract
 from convstore.testing.lossless import LosslessContract
 from convstore.testing.reading import ReadBackContract
 from convstore.testing.samples import rag_turn, same_messages
+from convstore.testing.sources import SourcesContract
 
 __all__ = ["StoreContract", "rag_turn", "same_messages"]
 
 
 class StoreContract(
-    LosslessContract, AppendContract, LoadContract, ReadBackContract, IsolationContract, EndContract, ContractFixtures
+    LosslessContract,
+    AppendContract,
+    LoadContract,
+    ReadBackContract,
+    SourcesContract,
+    IsolationContract,
+    EndContract,
+    ContractFixtures,
 ):
     """All promises of the architecture that a store keeps by itself, one test each."""

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidCursorError, InvalidInputError, InvalidScopeError
 from convstore.known import Clock
+from convstore.models import MessagePreview
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn
 
@@ -80,16 +82,18 @@ class EndContract:
         assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
 
     async def test_info_tells_what_is_there(self, chat: Conversation) -> None:
-        """Counts are exact, usage is summed."""
-        usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-        for _ in range(2):
-            await chat.append([HumanMessage("q"), AIMessage("a", usage_metadata=usage)])
+        """Counts are exact, usage is summed by model, the last message with a text is shown."""
+        usage = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
+        for model in ("gpt-4.1", "gpt-4.1", "$small"):
+            answer = AIMessage("It\nis  so.", usage_metadata=usage, response_metadata={"model_name": model})
+            await chat.append([HumanMessage("q"), answer])
+        await chat.append(AIMessage("", usage_metadata=usage))
         info = await chat.info()
-        assert (info.scope, info.message_count, info.usage) == (
-            chat.scope,
-            4,
-            {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30},
-        )
+        assert (info.scope, info.message_count) == (chat.scope, 7)
+        once = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+        twice = {key: 2 * number for key, number in once.items()}
+        assert info.usage == {"gpt-4.1": twice, "$small": once, "unknown": once}
+        assert info.last_message == MessagePreview(type="ai", text="It is so.")
         assert info.created_at is not None
         assert info.updated_at is not None
         assert info.created_at <= info.updated_at

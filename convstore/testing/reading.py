@@ -160,13 +160,13 @@ class ReadBackContract:
         assert (await _ask(chat, 1_000, **arguments)).status == "error"
 
     async def test_without_arguments_the_tool_tells_what_can_be_read(self, chat: Conversation) -> None:
-        """Ids, tools and source ids of the newest results."""
+        """Ids, tools with their arguments, and source ids of the newest results."""
         assert "no tool results" in str((await _ask(chat, 1_000)).content)
         turns = [rag_turn(f"Fish {number}?") for number in range(3)]
         for turn in turns:
             await chat.append(turn)
         lines = str((await _ask(chat, 1_000)).content).splitlines()
-        assert lines[1] == f"{turns[2][2].id}: search, source ids 7-9"
+        assert lines[1] == f'{turns[2][2].id}: search {{"query": "Fish 2?"}}, source ids 7-9'
         assert len(lines) == 4
 
     async def test_sources_are_read_by_their_numbers(self, chat: Conversation) -> None:

@@ -1,0 +1,297 @@
+"""Makes the entry that a batch becomes behind a given log.
+
+Layer 1. What depends on the log before the batch is added here, and again after each collision with another writer:
+ordinals, numbers of sources, names of tools, stubs and running totals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from convstore.batch import Batch, Chunk, Prepared, Split
+from convstore.codec import decode_message, leave_out, with_stub
+from convstore.entries import Entry, EntryMessage, EntrySource, OpenCall, Preview, Totals, Usage
+from convstore.exceptions import SourceIdClashError
+from convstore.pairing import Call, calls_of
+from convstore.scopes import id_problem
+from convstore.sources import write_ids
+from convstore.stubs import make_stub, text_of
+from convstore.tokens import count
+
+__all__ = ["MOST_SHOWN", "Composed", "compose"]
+
+MOST_SHOWN = 200
+"""A source remembers an earlier number if it was one of so many newest different ones."""
+
+_MOST_OPEN_CALLS, _MOST_LATE_CALLS = 200, 20
+_MOST_MODELS, _OTHER_MODELS = 20, "other"
+_TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
+_ARGUMENT_CHARACTERS, _PREVIEW_CHARACTERS, _MODEL_CHARACTERS = 120, 120, 100
+_USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
+_MODEL_KEYS = ("model_name", "model", "model_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """An entry for one place in the log, and the chunks that it refers to."""
+
+    entry: Entry
+    chunks: tuple[Chunk, ...]
+
+
+def compose(
+    batch: Batch,
+    after: Totals,
+    *,
+    at: datetime,
+    token: str,
+    reserve: int = 0,
+    taken: frozenset[int] = frozenset(),
+) -> Composed:
+    """The entry that the batch makes behind a log with these totals.
+
+    Ordinals go on, sources without a number get the next free ones in order, stubs name them; then `reserve` more
+    numbers are set aside.
+
+    Args:
+        batch: What is appended.
+        after: The log before it; with `shown` if the batch has sources.
+        at: When.
+        token: Names the chunks of this append.
+        reserve: How many source ids to set aside.
+        taken: Numbers of other sources, for a batch whose sources may be renumbered.
+
+    Raises:
+        SourceIdClashError: Two sources of the batch came with one number.
+    """
+    kept = Counter(batch.kept_source_ids)
+    clashes = [number for number, times in kept.items() if times > 1]
+    if clashes and not batch.renumber:
+        raise SourceIdClashError(min(clashes))
+    running = _Running(after, max([after.sources_through, *kept]), set(taken))
+    made = [running.add(one, batch, token) for one in batch.prepared]
+    running.sources_through += reserve
+    sources = tuple(source for _, found, _ in made for source in found)
+    entry = Entry(
+        first=after.messages + 1,
+        at=at,
+        messages=tuple(message for message, _, _ in made),
+        totals=running.totals(at, shown_now=bool(sources)),
+        sources=sources,
+    )
+    return Composed(entry, tuple(chunk for _, _, chunks in made for chunk in chunks))
+
+
+class _OpenCalls:
+    """Calls without a result, by which a result without a name is named; answered in the order of `pairing`."""
+
+    def __init__(self, calls: Sequence[OpenCall]) -> None:
+        self._calls: dict[str, list[OpenCall]] = {}
+        for call in calls:
+            self._calls.setdefault(call.id, []).append(call)
+
+    def begin_turn(self) -> None:
+        """Drop what is hardly ever answered any more."""
+        self._calls = dict(list(self._calls.items())[-_MOST_LATE_CALLS:])
+
+    def open(self, message: BaseMessage, calls: Sequence[Call]) -> None:
+        for call in reversed(calls):
+            opened = OpenCall(call.id, call.tool, _arguments(message, call))
+            self._calls.setdefault(call.id, []).append(opened)
+
+    def answer(self, call_id: str) -> OpenCall:
+        """The call that a result answers, an empty one if there is none."""
+        calls = self._calls.get(call_id, [OpenCall(call_id, "", "")])
+        call = calls.pop()
+        if not calls:
+            self._calls.pop(call_id, None)
+        return call
+
+    def newest(self) -> tuple[OpenCall, ...]:
+        calls = [call for same_id in self._calls.values() for call in same_id]
+        return tuple(calls[-_MOST_OPEN_CALLS:])
+
+
+_NO_CALL = OpenCall("", "", "")
+
+
+@dataclass(slots=True)
+class _Running:
+    """What changes from message to message while an entry is composed."""
+
+    after: Totals
+    sources_through: int
+    taken: set[int]
+    calls: _OpenCalls = field(init=False)
+    shown: dict[bytes, int] = field(init=False)
+    usage: dict[str, Usage] = field(init=False)
+    preview: Preview | None = field(init=False)
+    messages: int = 0
+    turns: int = 0
+    results: int = 0
+    tokens: int = 0
+    view_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.calls = _OpenCalls(self.after.calls)
+        self.shown = dict(self.after.shown or {})
+        self.usage = dict(self.after.usage)
+        self.preview = self.after.preview
+
+    def add(self, one: Prepared, batch: Batch, token: str) -> tuple[EntryMessage, list[EntrySource], tuple[Chunk, ...]]:
+        self.messages += 1
+        calls = calls_of(one.message)
+        call = self._follow(one.message, calls)
+        numbers = [self._number(source.kept_id) for source in one.found.items]
+        ids = write_ids(number for number, _ in numbers)
+        tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
+        stub = _stub(one, tool, ids)
+        split = one.split if one.split and (stub is not None or one.whole is None) else None
+        encoded = split.encoded if split else one.whole
+        assert encoded is not None  # noqa: S101 - Prepared holds one of them
+        message = EntryMessage(
+            ordinal=self.after.messages + self.messages,
+            id=one.id,
+            type=one.message.type,
+            body=encoded.body,
+            digest=one.digest,
+            tokens=one.tokens,
+            view_tokens=_view_tokens(one, stub, split, batch),
+            calls=len(calls),
+            tool=tool,
+            call="" if id_problem(call.id) else call.id,
+            arguments=call.arguments,
+            sources=ids,
+            stub=stub,
+            payload=split.ref(token) if split else None,
+        )
+        self.tokens += message.tokens
+        self.view_tokens += message.view_tokens
+        return message, self._sources(one, numbers, split), split.chunks if split else ()
+
+    def totals(self, at: datetime, *, shown_now: bool) -> Totals:
+        after, entries = self.after, self.after.entries + 1
+        return Totals(
+            entries=entries,
+            messages=after.messages + self.messages,
+            turns=after.turns + self.turns,
+            results=after.results + self.results,
+            tokens=after.tokens + self.tokens,
+            view_tokens=after.view_tokens + self.view_tokens,
+            sources_through=self.sources_through,
+            usage=self.usage,
+            calls=self.calls.newest(),
+            preview=self.preview,
+            shown_at=entries if shown_now else after.shown_at,
+            shown=self.shown if shown_now else after.shown,
+            updated_at=at,
+        )
+
+    def _follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:
+        """Keep count of turns, results, usage and open calls; gives the call that a tool result answers."""
+        if message.type == "human":
+            self.turns += 1
+            self.calls.begin_turn()
+        self.calls.open(message, calls)
+        self._use(message)
+        if message.type in ("human", "ai") and (text := _own_text(message)):
+            self.preview = Preview(message.type, text)
+        if not isinstance(message, ToolMessage):
+            return _NO_CALL
+        self.results += 1
+        return self.calls.answer(message.tool_call_id)
+
+    def _use(self, message: BaseMessage) -> None:
+        counts = message.usage_metadata if isinstance(message, AIMessage) else None
+        if not isinstance(counts, dict) or not counts:
+            return
+        model = _model(message)
+        if model not in self.usage and len(self.usage) >= _MOST_MODELS:
+            model = _OTHER_MODELS
+        numbers = (counts.get(key) for key in _USAGE_KEYS)
+        # MongoDB holds no larger sums; the message itself keeps what the model said.
+        added = [number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers]
+        before = self.usage.get(model, (0, 0, 0))
+        self.usage[model] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
+
+    def _number(self, kept: int | None) -> tuple[int, int | None]:
+        """The number of a source, and the one it came with if that was taken."""
+        given = kept
+        if kept is None or kept in self.taken:
+            self.sources_through += 1
+            kept = self.sources_through
+        self.taken.add(kept)
+        return kept, given if given != kept else None
+
+    def _sources(
+        self, one: Prepared, numbers: Sequence[tuple[int, int | None]], split: Split | None
+    ) -> list[EntrySource]:
+        pieces = [("", place) for place in split.encoded.places] if split else one.pieces
+        made = []
+        for source, (number, given), (piece, place), digest in zip(
+            one.found.items, numbers, pieces, one.digests, strict=True
+        ):
+            title, url = source.title[:_TITLE_CHARACTERS], source.url[:_URL_CHARACTERS]
+            earlier = self._show(digest, number)
+            made.append(EntrySource(number, one.id, title, url, place, piece, given, earlier))
+        return made
+
+    def _show(self, digest: bytes, number: int) -> int | None:
+        """Note that a source is shown; gives the number that it was first shown under, if it was."""
+        earlier = self.shown.pop(digest, None)
+        self.shown[digest] = number if earlier is None else earlier
+        for oldest in list(islice(self.shown, len(self.shown) - MOST_SHOWN)) if len(self.shown) > MOST_SHOWN else ():
+            del self.shown[oldest]
+        return earlier
+
+
+def _stub(one: Prepared, tool: str, ids: str) -> str | None:
+    """The stub of a result, None if the result is not longer than it."""
+    if not one.wants_stub:
+        return None
+    stub = make_stub(
+        tool=tool,
+        tool_message_id=one.id,
+        content=one.text,
+        source_count=len(one.found.items),
+        source_ids=ids,
+        error=one.error,
+    )
+    in_artifact = one.found.items if one.found.rebuild else ()
+    length = len(one.text) + sum(len(source.text) for source in in_artifact)
+    return stub if one.whole is None or length > len(stub) else None
+
+
+def _view_tokens(one: Prepared, stub: str | None, split: Split | None, batch: Batch) -> int:
+    if split is None:
+        return one.tokens
+    shown = decode_message(batch.codec, split.encoded.body)
+    return count(batch.counter, leave_out(shown) if stub is None else with_stub(shown, stub))
+
+
+def _arguments(message: BaseMessage, call: Call) -> str:
+    """The beginning of the arguments of a call as JSON, "" if they are not in the message's list of calls."""
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    return text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS] if call.position < len(calls) else ""
+
+
+def _own_text(message: BaseMessage) -> str:
+    """The beginning of what a message says, in one line."""
+    content = message.content
+    blocks = [content] if isinstance(content, str) else content if isinstance(content, list) else []
+    texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
+    return " ".join(" ".join(text[: 2 * _PREVIEW_CHARACTERS] for text in texts if isinstance(text, str)).split())[
+        :_PREVIEW_CHARACTERS
+    ]
+
+
+def _model(message: BaseMessage) -> str:
+    said = message.response_metadata if isinstance(message.response_metadata, dict) else {}
+    names = (said.get(key) for key in _MODEL_KEYS)
+    return next((name[:_MODEL_CHARACTERS] for name in names if isinstance(name, str) and name), "unknown")

@@ -1,0 +1,181 @@
+"""Sources keep their numbers: allotted once, cited for ever, told from each other.
+
+Layer 6, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError, SourceIdClashError
+from convstore.store import ConversationStore
+from convstore.testing.samples import new_id, passages
+
+__all__ = ["SourcesContract"]
+
+
+def _result(*sources: Any, id_: str = "", call: str = "c", tool: str = "search", content: str = "found") -> ToolMessage:
+    """A tool result with these sources."""
+    return ToolMessage(content, id=id_ or new_id(), tool_call_id=call, name=tool, artifact=list(sources))
+
+
+def _numbered(number: int, text: str) -> dict[str, Any]:
+    """A source that came with a number."""
+    return {"source_id": number, "title": f"T{number}", "content": text}
+
+
+def _cursor(page: str) -> str:
+    """What the last line of a page says."""
+    return page.splitlines()[-1].removeprefix('More: cursor="').removesuffix('"')
+
+
+class SourcesContract:
+    """Numbers of sources, and where sources are found."""
+
+    async def test_a_kept_number_that_is_taken_is_refused(self, chat: Conversation) -> None:
+        """Nothing is written, and the error says what to do."""
+        await chat.append(_result(_numbered(1, "one")))
+        with pytest.raises(SourceIdClashError, match="number_sources"):
+            await chat.append([HumanMessage("q"), _result(_numbered(1, "other"))])
+        assert (await chat.info()).message_count == 1
+
+    async def test_taken_numbers_are_given_anew_on_request(self, chat: Conversation) -> None:
+        """The message stays as it is; receipt and sources tell old and new; a repeated append changes nothing."""
+        await chat.append(_result(_numbered(1, "one"), _numbered(2, "two")))
+        again = _result(
+            _numbered(1, "eins"), _numbered(3, "drei"), _numbered(1, "uno"), {"content": "vier"}, id_="again"
+        )
+        receipt = await chat.append([again], on_source_clash="renumber")
+        assert receipt.renumbered == {"again": {1: 5}}
+        page = await chat.get_sources(tool_message_ids=["again"])
+        assert [(source.source_id, source.given_id, source.content) for source in page.sources] == [
+            (4, 1, "eins"),
+            (3, None, "drei"),
+            (5, 1, "uno"),
+            (6, None, "vier"),
+        ]
+        [record] = await chat.get_tool_messages(["again"])
+        assert (record.artifact, record.sources) == (again.artifact, page.sources)
+        assert (await chat.append([again], on_source_clash="renumber")).written == 0
+        assert (await chat.get_sources([1])).sources[0].content == "one"
+
+    async def test_tools_that_number_from_one_each_time_never_share_a_number(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Several stores append at once; every source has a number of its own."""
+        chats = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
+        found = [_result(*(_numbered(n, f"{place} {n}") for n in (1, 2, 3)), id_=f"r{place}") for place in range(12)]
+        await asyncio.gather(
+            *(chats[place % 4].append([one], on_source_clash="renumber") for place, one in enumerate(found))
+        )
+        records = await chat.get_tool_messages([f"r{place}" for place in range(12)])
+        sources = [source for record in records for source in record.sources]
+        assert len({source.source_id for source in sources}) == len(sources) == 36
+        assert [source.content for source in sources] == [f"{place} {n}" for place in range(12) for n in (1, 2, 3)]
+
+    async def test_a_document_that_comes_again_remembers_its_first_number(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """It gets a new number; the first one is known to every process, and shown to the model."""
+        await chat.append(_result(("whales", {"title": "A"}), ("seals", {"title": "B"})))
+        await chat.append([HumanMessage("and?"), AIMessage("so")])
+        other = new_store().conversation(**chat.scope)
+        await other.append(_result(("seals", {"title": "again"}), ("orcas", {})))
+        await chat.append(_result(("seals", {}), ("orcas", {})))
+        page = await chat.get_sources(range(1, 7))
+        assert [source.earlier_id for source in page.sources] == [None, None, 2, None, 2, 4]
+        read = await chat.retrieve_previous_sources_tool().ainvoke({"source_ids": [3]})
+        assert read.startswith("[3] again, the same as [2], characters 0-5 of 5\nseals")
+
+    async def test_a_number_from_the_future_is_metadata(self, chat: Conversation) -> None:
+        """A tool can not use up the numbers of a conversation."""
+        await chat.append(_result({"source_id": 2**60, "content": "x"}, {"source_id": "7", "content": "y"}))
+        page = await chat.get_sources([1, 2])
+        assert [source.metadata for source in page.sources] == [{"source_id": 2**60}, {"source_id": "7"}]
+
+    async def test_an_extractor_says_where_the_sources_are(
+        self, chat: Conversation, store: ConversationStore, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """For its tool alone, at append; what is stored is read without it."""
+
+        def lines(message: ToolMessage) -> list[Any]:
+            pairs = (line.split(": ", 1) for line in message.text.splitlines())
+            return [Document(page_content=text, metadata={"title": title}) for title, text in pairs]
+
+        store.register_source_extractor("grep", lines)
+        hits = "\n".join(f"file {number}: line {'x' * 300} {number}" for number in range(1, 4))
+        small = _result(id_="small", tool="grep", content="a: b")
+        await chat.append([_result(id_="hits", tool="grep", content=hits), small, _result(id_="o", content=hits)])
+        page = await new_store().conversation(**chat.scope).get_sources(tool_message_ids=["hits", "small", "o"])
+        assert [(source.source_id, source.title) for source in page.sources] == [
+            (1, "file 1"),
+            (2, "file 2"),
+            (3, "file 3"),
+            (4, "a"),
+        ]
+        assert page.sources[2].content == f"line {'x' * 300} 3"
+        [record] = await chat.get_tool_messages(["hits"])
+        assert (record.content, record.sources) == (hits, page.sources[:3])
+
+    @pytest.mark.parametrize("wrong", [lambda _: 1 / 0, lambda _: [7], lambda _: None, lambda _: [("x", {})] * 1_001])
+    async def test_an_extractor_that_fails_is_named(
+        self, chat: Conversation, store: ConversationStore, wrong: Any
+    ) -> None:
+        """Before anything is written."""
+        store.register_source_extractor("broken", wrong)
+        with pytest.raises(InvalidInputError, match="extractor of 'broken'"):
+            await chat.append(_result(tool="broken"))
+        assert (await chat.info()).message_count == 0
+        await chat.append(_result(tool="search"))
+
+    async def test_a_tool_call_id_stands_for_its_results(self, chat: Conversation) -> None:
+        """All results of that call, in order; a message id goes before a call id."""
+        first, second = _result(("one", {}), call="call-1"), _result(("two", {}), call="call-1")
+        await chat.append([first, second, _result(("three", {}), id_="call-2"), _result(("four", {}), call="call-2")])
+        page = await chat.get_sources(tool_message_ids=["call-1", "call-2", "call-3"])
+        assert [source.content for source in page.sources] == ["one", "two", "three"]
+        assert page.not_found == ["call-3"]
+
+    async def test_a_cursor_alone_goes_on_in_its_passage_only(self, chat: Conversation) -> None:
+        """For sources and for results without sources; with the same ids again it goes on through all of them."""
+        log = ToolMessage("+" * 4_000, id="log", tool_call_id="c")
+        await chat.append([_result(("#" * 3_000, {}), ("%" * 3_000, {})), log])
+        tool = chat.retrieve_previous_sources_tool(page_tokens=400)
+
+        async def pages(cursor: str, **arguments: Any) -> list[str]:
+            seen = []
+            while cursor != "End.":
+                seen.append(str(await tool.ainvoke({**arguments, "cursor": cursor})))
+                cursor = _cursor(seen[-1])
+            return seen
+
+        sources = await pages("", source_ids=[1, 2])
+        assert ["".join(sources).count(sign) for sign in "#%"] == [3_000, 3_000]
+        alone = "".join([sources[0], *await pages(_cursor(sources[0]))])
+        assert [alone.count(sign) for sign in "#%"] == [3_000, 0]
+        lines = await pages("", tool_message_ids=["log"])
+        assert "".join(lines).count("+") == 4_000
+        assert _cursor(lines[0]).startswith("m2@")
+        assert await pages(_cursor(lines[0])) == lines[1:]
+
+    @pytest.mark.parametrize("how", ["first", 1, None, True])
+    async def test_an_unknown_way_with_clashes_is_refused(self, chat: Conversation, how: Any) -> None:
+        """Typed, before anything is written."""
+        with pytest.raises(InvalidInputError, match="on_source_clash"):
+            await chat.append(HumanMessage("x"), on_source_clash=how)
+
+    async def test_every_page_of_many_sources_is_one_read(self, chat: Conversation) -> None:
+        """The texts on a page are those that were appended, whatever result they came with."""
+        found = [_result(*passages(5, topic=f"fish{place}"), id_=f"f{place}") for place in range(4)]
+        for one in found:
+            await chat.append(one)
+        page = await chat.get_sources("20, 1, 7-9", page_tokens=16_000)
+        texts = [text for one in found for text, _ in one.artifact]
+        assert [source.content for source in page.sources] == [texts[n - 1] for n in (20, 1, 7, 8, 9)]
