@@ -30,6 +30,7 @@ from convstore.exceptions import (
     SyncUnsupportedError,
     TooManyIdsError,
     UnencodableError,
+    UnknownMessageError,
 )
 from convstore.models import (
     ConversationInfo,
@@ -42,6 +43,7 @@ from convstore.models import (
     SourcePage,
     StoredMessage,
     ToolRecord,
+    Turn,
 )
 from convstore.policy import HistoryPolicy
 from convstore.store import ConversationStore, retrieve_previous_sources_tool
@@ -86,7 +88,9 @@ __all__ = [
     "TokenCounter",
     "TooManyIdsError",
     "ToolRecord",
+    "Turn",
     "UnencodableError",
+    "UnknownMessageError",
     "get_conversational_history",
     "retrieve_previous_sources_tool",
     "sources_prompt",

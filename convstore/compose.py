@@ -15,7 +15,7 @@ from itertools import islice
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.batch import Batch, Chunk, Prepared, Split
-from convstore.codec import decode_message, leave_out, with_stub
+from convstore.codec import Codec, decode_message, leave_out, with_stub
 from convstore.entries import Entry, EntryMessage, EntrySource, OpenCall, Preview, Totals, Usage
 from convstore.exceptions import SourceIdClashError
 from convstore.pairing import Call, calls_of
@@ -24,7 +24,7 @@ from convstore.sources import write_ids
 from convstore.stubs import make_stub, text_of
 from convstore.tokens import count
 
-__all__ = ["MOST_SHOWN", "Composed", "compose"]
+__all__ = ["MOST_SHOWN", "Composed", "compose", "totals_through"]
 
 MOST_SHOWN = 200
 """A source remembers an earlier number if it was one of so many newest different ones."""
@@ -88,6 +88,28 @@ def compose(
     return Composed(entry, tuple(chunk for _, _, chunks in made for chunk in chunks))
 
 
+def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: Codec, at: datetime) -> Totals:
+    """What the log held in the middle of an entry: behind some of its messages, from the first on.
+
+    Args:
+        before: What it held before the entry.
+        messages: The first messages of the entry, as it holds them.
+        codec: Decodes them.
+        at: When the entry was appended.
+
+    Raises:
+        ValueError: A stored message is damaged.
+    """
+    running = _Running(before, before.sources_through, set())
+    for message in messages:
+        decoded = decode_message(codec, message.body)
+        running.messages += 1
+        running.tokens += message.tokens
+        running.view_tokens += message.view_tokens
+        running.follow(decoded, calls_of(decoded))
+    return running.totals(at, shown_now=False)
+
+
 class _OpenCalls:
     """Calls without a result, by which a result without a name is named; answered in the order of `pairing`."""
 
@@ -147,7 +169,7 @@ class _Running:
     def add(self, one: Prepared, batch: Batch, token: str) -> tuple[EntryMessage, list[EntrySource], tuple[Chunk, ...]]:
         self.messages += 1
         calls = calls_of(one.message)
-        call = self._follow(one.message, calls)
+        call = self.follow(one.message, calls)
         numbers = [self._number(source.kept_id) for source in one.found.items]
         ids = write_ids(number for number, _ in numbers)
         tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
@@ -180,10 +202,12 @@ class _Running:
         return Totals(
             entries=entries,
             messages=after.messages + self.messages,
+            live=after.live + self.messages,
             turns=after.turns + self.turns,
             results=after.results + self.results,
             tokens=after.tokens + self.tokens,
             view_tokens=after.view_tokens + self.view_tokens,
+            marker=after.marker,
             sources_through=self.sources_through,
             usage=self.usage,
             calls=self.calls.newest(),
@@ -193,7 +217,7 @@ class _Running:
             updated_at=at,
         )
 
-    def _follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:
+    def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:
         """Keep count of turns, results, usage and open calls; gives the call that a tool result answers."""
         if message.type == "human":
             self.turns += 1

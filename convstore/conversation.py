@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tools import StructuredTool
 
 from convstore.exceptions import InvalidInputError, TooManyIdsError
-from convstore.models import ConversationInfo, History, Receipt, SourcePage, StoredMessage, ToolRecord
+from convstore.models import ConversationInfo, History, Receipt, SourcePage, StoredMessage, ToolRecord, Turn
 from convstore.normalize import normalize_messages
 from convstore.pager import Request
 from convstore.policy import HistoryPolicy
@@ -133,10 +133,19 @@ class Conversation:
         return await parts.records.get(self._scope, wanted)
 
     async def messages(self) -> AsyncIterator[BaseMessage]:
-        """The log itself, in order, each message equal to what was appended; reads as it goes."""
+        """The log itself, in order, each message equal to what was appended; reads as it goes.
+
+        Rewound messages are in the log too; `turns` leaves them out.
+        """
         parts = await self._store.parts()
-        async for _, message in parts.reader.iterate(self._scope):
+        async for _, _, message in parts.reader.iterate(self._scope):
             yield message
+
+    async def turns(self) -> AsyncIterator[Turn]:
+        """Whole turns in order, each message equal to what was appended, rewound ones left out; reads as it goes."""
+        parts = await self._store.parts()
+        async for turn in parts.records.turns(self._scope):
+            yield turn
 
     async def list_messages(
         self, *, before: int | None = None, after: int | None = None, limit: int = 50, full: bool = False
@@ -153,6 +162,32 @@ class Conversation:
         """
         parts = await self._store.parts()
         return await parts.records.page(self._scope, before=before, after=after, limit=limit, full=full)
+
+    async def rewind(self, *, before: str) -> int:
+        """Take a message and all behind it out of views and listings, to edit the question or ask for another answer.
+
+        They stay in the log: `messages`, `get_tool_messages` and `get_sources` still give them, and `undo_rewind`
+        brings them back. What is appended next follows the message before. Gives how many messages left; 0 if this
+        one had left already, so a call that failed is repeated as it is. Atomic; about six commands.
+
+        Args:
+            before: Id of the first message to leave.
+
+        Raises:
+            UnknownMessageError: No message of this conversation has the id.
+        """
+        [message_id] = check_ids([before], name="before")
+        parts = await self._store.parts()
+        return await parts.rewinder.rewind(self._scope, message_id)
+
+    async def undo_rewind(self) -> int:
+        """Take the last rewind back: views and listings are what they were before it.
+
+        What was appended since leaves them in its turn and stays in the log. Earlier rewinds are taken back by further
+        calls. Gives how many messages came back; 0 if there is no rewind to take back.
+        """
+        parts = await self._store.parts()
+        return await parts.rewinder.undo(self._scope)
 
     async def info(self) -> ConversationInfo:
         """Title, metadata, dates and exact counts; for a scope without a conversation zeros and no dates."""

@@ -100,7 +100,7 @@ class Directory:
             metadata=self._codec.decode(head.details["metadata"]) if "metadata" in head.details else {},
             created_at=head.created_at,
             updated_at=head.updated_at,
-            message_count=totals.messages,
+            message_count=totals.live,
             tokens=totals.tokens,
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from convstore.codec import SourcePlace
 
-__all__ = ["Entry", "EntryMessage", "EntrySource", "OpenCall", "PayloadRef", "Preview", "Totals", "Usage"]
+__all__ = ["Entry", "EntryMessage", "EntrySource", "Gap", "OpenCall", "PayloadRef", "Preview", "Totals", "Usage"]
 
 Usage = tuple[int, int, int]
 """What a model counted: input, output and total tokens."""
@@ -110,6 +110,15 @@ class OpenCall(NamedTuple):
     arguments: str
 
 
+class Gap(NamedTuple):
+    """Messages that were rewound, by ordinal; `entry` to `until` are the entries that hold no others."""
+
+    first: int
+    last: int
+    entry: int
+    until: int
+
+
 class Preview(NamedTuple):
     """The beginning of the last message with a text of its own, for listings: its type and the text."""
 
@@ -124,10 +133,12 @@ class Totals:
     Attributes:
         entries: Number of the entry.
         messages: Last ordinal.
+        live: Messages that are not rewound; those alone count in the next four.
         turns: Human messages.
         results: Tool results.
         tokens: All messages in full.
         view_tokens: All messages as in the default view of finished turns.
+        marker: Number of the last entry that changed which messages are live, 0 if all are.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
@@ -140,10 +151,12 @@ class Totals:
 
     entries: int = 0
     messages: int = 0
+    live: int = 0
     turns: int = 0
     results: int = 0
     tokens: int = 0
     view_tokens: int = 0
+    marker: int = 0
     sources_through: int = 0
     usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
     calls: tuple[OpenCall, ...] = ()
@@ -155,13 +168,26 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One document of the log; `size` is its stored size in bytes, its sources apart."""
+    """One document of the log.
+
+    Attributes:
+        first: Ordinal of its first message, or of the next one if it has none.
+        at: When it was appended.
+        messages: In order; none in a reservation of source ids and in a marker.
+        totals: What the log holds with it.
+        sources: Those of its tool results.
+        gaps: In a marker all messages that are rewound.
+        undo: In a marker the number of the rewind that can be taken back, 0 for none.
+        size: Its stored size in bytes, its sources apart.
+    """
 
     first: int
     at: datetime
     messages: tuple[EntryMessage, ...]
     totals: Totals
     sources: tuple[EntrySource, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    undo: int = 0
     size: int = 0
 
     @property

@@ -11,7 +11,8 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     │   ├── UnencodableError                  a value of a type the codec does not know: says where
     │   ├── BatchTooLargeError                an entry above 1 MB, payloads apart
     │   ├── TooManyIdsError                   more ids than one call takes
-    │   └── InvalidCursorError                a cursor that this store did not make
+    │   ├── InvalidCursorError                a cursor that this store did not make
+    │   └── UnknownMessageError               no message of this conversation has that id
     ├── ConflictError
     │   ├── ContentConflictError              same message id, other content; nothing was written
     │   └── SourceIdClashError                a source came with a number that is taken; nothing was written
@@ -51,6 +52,7 @@ __all__ = [
     "SyncUnsupportedError",
     "TooManyIdsError",
     "UnencodableError",
+    "UnknownMessageError",
 ]
 
 
@@ -104,6 +106,20 @@ class TooManyIdsError(InvalidInputError):
 
 class InvalidCursorError(InvalidInputError):
     """A cursor that the same call did not hand out; begin again without a cursor."""
+
+
+class UnknownMessageError(InvalidInputError):
+    """No message of this conversation has the id; one of another conversation is as unknown.
+
+    Attributes:
+        message_id: The id.
+    """
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        super().__init__(
+            f"no message of this conversation has the id {message_id!r}; list_messages tells which there are"
+        )
 
 
 class ConflictError(ConvstoreError):

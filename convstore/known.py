@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from bson import ObjectId
 
-from convstore.entries import EntryMessage, Totals
+from convstore.entries import EntryMessage, Gap, Totals
 from convstore.policy import HistoryPolicy
 from convstore.view import NamedResult
 
@@ -49,14 +49,16 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where views under one policy begin: here or further on.
+    """Where views under one policy begin: here or further on, until messages are rewound.
 
     Attributes:
+        marker: The last entry that changed which messages are live.
         entry: Number of the entry that holds the first message.
         first: First ordinal of that entry.
         results: The newest tool results before that entry, newest first.
     """
 
+    marker: int
     entry: int
     first: int
     results: tuple[NamedResult, ...] = ()
@@ -64,7 +66,10 @@ class Start:
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """One conversation: its id, tail, starts of views, system messages, payloads of the turn in progress."""
+    """One conversation: its id, tail, starts of views, system messages, payloads of the turn in progress.
+
+    What is rewound (`gaps`), starts and system messages are as of the newest `marker` that was seen.
+    """
 
     scope: Scope
     conversation: str
@@ -72,11 +77,20 @@ class Known:
     told_at: float = float("-inf")
     told_entries: int = 0
     tail: Totals | None = None
+    marker: int = 0
+    gaps: tuple[Gap, ...] = ()
     system: tuple[EntryMessage, ...] | None = None
     starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
     payloads: dict[str, str] = field(default_factory=dict)
     # Appends to one conversation go one after the other: a tail is used only when the one before it is acknowledged.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def follow(self, marker: int, gaps: tuple[Gap, ...]) -> None:
+        """Take note of what is rewound as of the newest marker; starts and system messages may be others then."""
+        if marker > self.marker:
+            self.marker, self.gaps = marker, gaps
+            self.system = None
+            self.starts.clear()
 
     def remember_start(self, policy: HistoryPolicy, start: Start) -> None:
         """Keep where the next view under a policy begins."""

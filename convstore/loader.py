@@ -18,13 +18,14 @@ from itertools import islice
 from langchain_core.messages import HumanMessage
 
 from convstore.codec import Codec
-from convstore.entries import Entry, EntryMessage, PayloadRef, Totals
+from convstore.entries import Entry, EntryMessage, Gap, PayloadRef, Totals
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.known import Known, KnownConversations, Scope, Start
 from convstore.models import History, HistoryReport
 from convstore.policy import HistoryPolicy
 from convstore.reader import Reader, check_dense, results_in
 from convstore.repository import Heads, Log
+from convstore.rewinds import live_after, live_before
 from convstore.tokens import TokenCounter, count
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
 from convstore.window import Row, Window, choose_window, is_finished, leading_system, rows_of
@@ -35,7 +36,7 @@ _DEFAULT = HistoryPolicy()
 _TRIES = 3
 _FIRST_ENTRIES = 4
 _FEWEST_ENTRIES, _MOST_ENTRIES = 16, 1_000
-_UNKNOWN = Start(0, 0)
+_UNKNOWN = Start(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -45,9 +46,12 @@ class _Load:
     policy: HistoryPolicy
     known: Known
     start: Start = _UNKNOWN
+    marker: int = 0
+    gaps: tuple[Gap, ...] = ()
     entries: list[Entry] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     earlier_results: tuple[NamedResult, ...] | None = None
+    system: tuple[EntryMessage, ...] | None = None
     documents: int = 0
     bytes: int = 0
     round_trips: int = 0
@@ -55,7 +59,12 @@ class _Load:
     @property
     def is_complete(self) -> bool:
         """Whether the whole log is read."""
-        return not self.entries or self.entries[0].number == 1
+        return not self.entries or self.before == 1
+
+    @property
+    def before(self) -> int:
+        """The entry behind the last one that is not read and may hold live messages."""
+        return live_before(self.gaps, self.entries[0].number)
 
     @property
     def reaches_start(self) -> bool:
@@ -74,17 +83,19 @@ class _Load:
             CorruptDocumentError: One is missing in between.
         """
         self.count(entries)
-        joined = entries + self.entries
-        if not joined and self.start.entry:
-            raise CorruptDocumentError(f"{self.known.conversation}:{self.start.entry:012d}", "the entry is missing")
-        if joined:
-            check_dense(self.known, joined, first=joined[0].number)
-        self.entries, self.rows = joined, rows_of(joined)
+        last = self.before - 1 if self.entries else entries[-1].number if entries else self.start.entry
+        check_dense(self.known, entries, last=last)
+        self.entries = entries + self.entries
+        self.rows = rows_of(self.entries, self.gaps)
         self.earlier_results = None
         if self.entries and self.is_complete:
-            self.known.system = tuple(row.message for row in leading_system(self.rows))
-        if self.entries:
-            self.known.advance(self.entries[-1].totals)
+            self.learn_system(self.rows)
+
+    def learn_system(self, rows: Sequence[Row]) -> None:
+        """Keep the system messages that the log begins with, unless another load knows of a later rewind."""
+        self.system = tuple(row.message for row in leading_system(rows))
+        if self.known.marker == self.marker:
+            self.known.system = self.system
 
     def results_before(self, place: int) -> tuple[NamedResult, ...]:
         """The newest results before a row, newest first."""
@@ -142,7 +153,7 @@ class Loader:
             return None
         load.documents = 1
         async with self._reader.reading(known):
-            load.take(entries)
+            await self._take(load, entries)
         if load.reaches_start and load.entries[0].number == load.start.entry:
             load.earlier_results = load.start.results
         return load
@@ -157,14 +168,27 @@ class Loader:
         load = _Load(policy, known, start, documents=1, round_trips=2)
         limit = _entries_needed(start, head.totals, policy)
         async with self._reader.reading(known):
-            if start.entry > 1:
+            if start.entry > 1 and not start.marker:
                 entries, results = await asyncio.gather(self._read(load, limit), self._read_before(load, start.first))
-                load.take(entries)
-                if load.entries[0].number == start.entry:
+                await self._take(load, entries)
+                if load.reaches_start and load.entries[0].number == start.entry:
                     load.earlier_results = results
             else:
-                load.take(await self._read(load, limit))
+                await self._take(load, await self._read(load, limit))
         return load
+
+    async def _take(self, load: _Load, entries: list[Entry]) -> None:
+        """Take what was read first, once it is known what of the log is live."""
+        if entries:
+            load.known.advance(entries[-1].totals)
+            load.marker = entries[-1].totals.marker
+            if load.marker not in (load.known.marker, *(entry.number for entry in entries)):
+                load.round_trips += 1
+            load.gaps = await self._reader.gaps(load.known, load.marker, entries)
+            load.system = load.known.system if load.known.marker == load.marker else None
+            if load.start.marker != load.marker:
+                load.start = _UNKNOWN
+        load.take(entries)
 
     async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
         """The last entries, or the last before a number, no further back than the view is known to begin."""
@@ -176,22 +200,21 @@ class Loader:
         conversation = load.known.conversation
         _, results = await asyncio.gather(
             self._read_system(load),
-            self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS),
+            self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS, gaps=load.gaps),
         )
         load.count(results)
-        return tuple(_named(message) for message in results_in(results))[:NOTE_RESULTS]
+        return tuple(_named(message) for message in results_in(results, load.gaps))[:NOTE_RESULTS]
 
     async def _read_system(self, load: _Load) -> None:
         """The system messages that the log begins with; nearly always in its first entries."""
-        known, until = load.known, _FIRST_ENTRIES
-        while known.system is None:
-            entries = await self._log.entries(known.conversation, start=1, before=until + 1)
-            check_dense(known, entries, first=1)
+        known, start, until = load.known, live_after(load.gaps, 1), _FIRST_ENTRIES
+        while load.system is None:
+            entries = await self._log.entries(known.conversation, start=start, before=start + until)
+            check_dense(known, entries, first=start)
             load.count(entries)
-            rows = rows_of(entries)
-            system = tuple(row.message for row in leading_system(rows))
-            if len(system) < len(rows) or len(entries) < until:
-                known.system = system
+            rows = rows_of(entries, load.gaps)
+            if len(leading_system(rows)) < len(rows) or len(entries) < until:
+                load.learn_system(rows)
             until *= 4
 
     async def _choose(self, load: _Load) -> Window:
@@ -205,7 +228,7 @@ class Loader:
                 # Only now is it worth to read what stands before; the note is a little larger with it.
                 load.earlier_results = await self._read_before(load, load.rows[0].message.ordinal)
                 continue
-            before = load.entries[0].number
+            before = load.before
             entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(f"{load.known.conversation}:{before - 1:012d}", "the entry is missing")
@@ -218,7 +241,7 @@ class Loader:
         return choose_window(
             load.rows,
             load.policy,
-            fixed_tokens=sum(message.tokens for message in load.known.system or ()),
+            fixed_tokens=sum(message.tokens for message in load.system or ()),
             note_tokens=cache(lambda place: count(self._counter, load.note(place))),
             anchored=load.reaches_start,
         )
@@ -229,10 +252,10 @@ class Loader:
             return
         number = load.rows[window.start].entry
         begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
-        start = Start(number, load.rows[begin].message.ordinal, load.results_before(begin))
+        start = Start(load.marker, number, load.rows[begin].message.ordinal, load.results_before(begin))
         load.known.remember_start(load.policy, start)
         if load.policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
-            position = (start.entry, start.first)
+            position = (start.marker, start.entry, start.first)
             await self._heads.hint(dict(load.known.scope), load.known.conversation, start=position)
             load.round_trips += 1
 
@@ -245,7 +268,7 @@ class Loader:
                 load.policy,
                 codec=self._codec,
                 counter=self._counter,
-                system=load.known.system or (),
+                system=load.system or (),
                 note=load.note(window.start, window.left_out_turns) if window.left_out_turns else None,
                 payloads=payloads,
             )

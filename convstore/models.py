@@ -22,6 +22,7 @@ __all__ = [
     "SourcePage",
     "StoredMessage",
     "ToolRecord",
+    "Turn",
 ]
 
 
@@ -64,7 +65,7 @@ class HistoryReport(_Value):
         orphans: Ids of tool messages left out because no call in the view asks for them.
         moved: Ids of tool messages that came late or out of order and were put behind their call.
         over_budget: The view is larger than `max_tokens`: the turn in progress alone does not fit.
-        tokens_before: The whole log, every result in full, by the store's counter.
+        tokens_before: The whole log, every result in full, by the store's counter; rewound messages apart.
         tokens_after: The view, by the store's counter.
         documents: Documents read from the server.
         bytes: Their size as stored.
@@ -192,6 +193,28 @@ class MessagePreview(_Value):
     text: str
 
 
+class Turn(_Value):
+    """A human message and all that follows it up to the next one; what precedes the first is a turn too, number 0.
+
+    Attributes:
+        turn_id: Id of its first message.
+        number: Its place among the turns that are not rewound.
+        first: Ordinal of its first message.
+        last: Ordinal of its last message.
+        created_at: When its first message was appended (UTC).
+        messages: Equal to what was appended.
+        is_finished: Whether its last message is an AI message without tool calls, or another turn follows.
+    """
+
+    turn_id: str
+    number: int
+    first: int
+    last: int
+    created_at: datetime
+    messages: list[BaseMessage]
+    is_finished: bool
+
+
 class ConversationInfo(_Value):
     """What is known of a conversation without reading it.
 
@@ -201,8 +224,8 @@ class ConversationInfo(_Value):
         metadata: Set with `update`, {} if never.
         created_at: When its first message was appended (UTC); None for a scope without a conversation.
         updated_at: When its last message was appended (UTC); in a listing exact to 10 s.
-        message_count: Messages in the log.
-        tokens: Size of the whole log by the store's counter.
+        message_count: Messages in the log, rewound ones apart.
+        tokens: Their size by the store's counter.
         usage: By model the sums of its own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; the
             model is "unknown" where messages do not name it.
         last_message: The beginning of the last message with a text, None before there is one; in a listing exact to

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from itertools import zip_longest
 
 from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec, decode_message, digest_of
-from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef
+from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.known import Known, KnownConversations, Scope
 from convstore.repository import Head, Heads, Log, StoredMessageRow
+from convstore.rewinds import is_live, live_after
 from convstore.view import shorten
 
 __all__ = ["PlacedMessage", "Reader", "check_dense", "results_in"]
@@ -81,9 +83,27 @@ class Reader:
         return await self._log.sources_by_id(known.conversation, numbers)
 
     async def newest_results(self, known: Known, *, limit: int) -> list[EntryMessage]:
-        """The last tool results of a conversation, newest first."""
-        entries = await self._log.newest_results(known.conversation, before=2**53, limit=limit)
-        return results_in(entries)[:limit]
+        """The last live tool results of a conversation, newest first."""
+        gaps = await self.gaps(known)
+        entries = await self._log.newest_results(known.conversation, before=2**53, limit=limit, gaps=gaps)
+        return results_in(entries, gaps)[:limit]
+
+    async def gaps(self, known: Known, marker: int | None = None, entries: Sequence[Entry] = ()) -> tuple[Gap, ...]:
+        """What is rewound.
+
+        Args:
+            known: The conversation.
+            marker: The last marker as the log's last entry tells it; None if that is to be read.
+            entries: What is read already and may hold the marker.
+        """
+        if marker is None:
+            marker = (await self._log.last_totals(known.conversation)).marker
+        if marker == known.marker or not marker:
+            return known.gaps if marker else ()
+        held = next((entry for entry in entries if entry.number == marker), None)
+        gaps = (held or await self._log.entry(known.conversation, marker)).gaps
+        known.follow(marker, gaps)
+        return gaps
 
     async def payloads(self, known: Known, refs: Sequence[PayloadRef]) -> list[str]:
         """The whole text of some payloads, in their order."""
@@ -114,8 +134,8 @@ class Reader:
         except ValueError as error:
             raise CorruptDocumentError(message.id, str(error)) from error
 
-    async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, BaseMessage]]:
-        """Every message of the log in order, with its entry; reads some entries at a time."""
+    async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
+        """Every message of the log in order, as it is stored and in full; reads some entries at a time."""
         known = await self.find(scope)
         start = 1
         while known is not None:
@@ -125,35 +145,38 @@ class Reader:
             for entry in entries:
                 async with self.reading(known):
                     messages = await self.decode_whole(known, entry.messages)
-                for message in messages:
-                    yield entry, message
+                for stored, message in zip(entry.messages, messages, strict=True):
+                    yield entry, stored, message
             if len(entries) < _ENTRIES_AT_ONCE:
                 return
             start += _ENTRIES_AT_ONCE
 
     async def page(self, known: Known, *, before: int | None, after: int | None, limit: int) -> list[PlacedMessage]:
-        """Up to `limit` messages before or after an ordinal, or the last ones, in order, each with its date."""
+        """Up to `limit` live messages before or after an ordinal, or the last ones, in order, each with its date."""
+        gaps = await self.gaps(known)
         if after is None:
-            return await self._page_before(known, 2**53 if before is None else before, limit)
-        return await self._page_after(known, after, limit)
+            return await self._page_before(known, gaps, 2**53 if before is None else before, limit)
+        return await self._page_after(known, gaps, after, limit)
 
-    async def _page_before(self, known: Known, before: int, limit: int) -> list[PlacedMessage]:
+    async def _page_before(self, known: Known, gaps: Sequence[Gap], before: int, limit: int) -> list[PlacedMessage]:
         found: list[PlacedMessage] = []
         while len(found) < limit and before > 1:
+            before = next((gap.first for gap in gaps if gap.first < before <= gap.last + 1), before)
             entries = await self._log.entries_around(known.conversation, before=before, limit=limit)
             if not entries:
                 break
-            found = [placed for placed in _placed(entries) if placed[0].ordinal < before] + found
+            found = [placed for placed in _placed(entries, gaps) if placed[0].ordinal < before] + found
             before = entries[0].first
         return found[-limit:] if limit else []
 
-    async def _page_after(self, known: Known, after: int, limit: int) -> list[PlacedMessage]:
+    async def _page_after(self, known: Known, gaps: Sequence[Gap], after: int, limit: int) -> list[PlacedMessage]:
         found: list[PlacedMessage] = []
         entries = await self._log.entries_around(known.conversation, before=after + 2, limit=1)
         start = entries[0].number if entries else 1
         while len(found) < limit:
+            start = live_after(gaps, start)
             entries = await self._log.entries(known.conversation, start=start, before=start + limit)
-            found += [placed for placed in _placed(entries) if placed[0].ordinal > after]
+            found += [placed for placed in _placed(entries, gaps) if placed[0].ordinal > after]
             if len(entries) < limit:
                 break
             start += limit
@@ -175,21 +198,26 @@ class Reader:
             raise CorruptDocumentError(message.id, str(error)) from error
 
 
-def check_dense(known: Known, entries: Sequence[Entry], *, first: int) -> None:
-    """Make sure that entries follow each other from a number on.
+def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
+    """Make sure that entries follow each other, from a number or up to a number if one is given.
 
     Raises:
         CorruptDocumentError: One is missing; names it.
     """
-    for number, entry in enumerate(entries, first):
-        if entry.number != number:
-            raise CorruptDocumentError(f"{known.conversation}:{number:012d}", "the entry is missing")
+    numbers = [entry.number for entry in entries]
+    first = first or (numbers[0] if numbers else last)
+    last = last or first + len(numbers) - 1
+    missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
+    if missing:
+        raise CorruptDocumentError(f"{known.conversation}:{missing:012d}", "the entry is missing")
 
 
-def results_in(entries: Sequence[Entry]) -> list[EntryMessage]:
-    """The tool results of entries that come newest first, newest first."""
-    return [message for entry in entries for message in reversed(entry.messages) if message.type == "tool"]
+def results_in(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[EntryMessage]:
+    """The live tool results of entries that come newest first, newest first."""
+    messages = (message for entry in entries for message in reversed(entry.messages))
+    return [message for message in messages if message.type == "tool" and is_live(gaps, message.ordinal)]
 
 
-def _placed(entries: Sequence[Entry]) -> list[PlacedMessage]:
-    return [(message, entry.at) for entry in entries for message in entry.messages]
+def _placed(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[PlacedMessage]:
+    messages = ((message, entry.at) for entry in entries for message in entry.messages)
+    return [(message, at) for message, at in messages if is_live(gaps, message.ordinal)]

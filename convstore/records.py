@@ -5,22 +5,27 @@ Layer 4, on the reader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.codec import Codec
-from convstore.entries import EntrySource
+from convstore.entries import EntryMessage, EntrySource
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.known import Scope
-from convstore.models import Source, StoredMessage, ToolRecord
+from convstore.models import Source, StoredMessage, ToolRecord, Turn
 from convstore.passages import make_source
 from convstore.reader import Reader
 from convstore.repository import StoredMessageRow
+from convstore.rewinds import is_live
 
 __all__ = ["Records"]
 
 _MOST_ON_A_PAGE = 1_000
+
+_Held = tuple[datetime, EntryMessage, BaseMessage]
+"""A message of a turn: when it was appended, as it is stored, in full."""
 
 
 class Records:
@@ -63,6 +68,26 @@ class Records:
             for (row, at), message in zip(rows, messages, strict=True)
         ]
 
+    async def turns(self, scope: Scope) -> AsyncIterator[Turn]:
+        """Whole live turns, in order."""
+        known = await self._reader.find(scope)
+        if known is None:
+            return
+        async with self._reader.reading(known):
+            gaps = await self._reader.gaps(known)
+        held: list[_Held] = []
+        number = 0
+        async for entry, stored, message in self._reader.iterate(scope):
+            if not is_live(gaps, stored.ordinal):
+                continue
+            if stored.type == "human":
+                if held:
+                    yield _turn(number, held, is_last=False)
+                held, number = [], number + 1
+            held.append((entry.at, stored, message))
+        if held:
+            yield _turn(number, held, is_last=True)
+
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
         message = self._reader.decode(row.message, payload)
         record = ToolRecord(
@@ -91,3 +116,16 @@ class Records:
             return make_source(self._codec, source, content=text, item=item)
         except ValueError as error:
             raise CorruptDocumentError(source.message_id, str(error)) from error
+
+
+def _turn(number: int, held: Sequence[_Held], *, is_last: bool) -> Turn:
+    (created_at, first, _), (_, last, _) = held[0], held[-1]
+    return Turn(
+        turn_id=first.id,
+        number=number,
+        first=first.ordinal,
+        last=last.ordinal,
+        created_at=created_at,
+        messages=[message for _, _, message in held],
+        is_finished=not is_last or (last.type == "ai" and not last.calls),
+    )

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from convstore.codec import SourcePlace
-from convstore.entries import Entry, EntryMessage, EntrySource, OpenCall, PayloadRef, Preview, Totals
+from convstore.entries import Entry, EntryMessage, EntrySource, Gap, OpenCall, PayloadRef, Preview, Totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.sources import DIGEST_BYTES
 
@@ -129,6 +129,8 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     }
     if not entry.messages:
         del document["messages"]  # the unique index covers documents that have message ids
+    if entry.totals.marker == entry.number:
+        document |= {"gaps": [list(gap) for gap in entry.gaps], "undo": entry.undo}
     if _has_results(entry):
         document["results_at"] = entry.first
     return document
@@ -193,11 +195,18 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         messages=tuple(_message_from(one, first + place) for place, one in enumerate(messages)),
         totals=totals,
         sources=tuple(_source_from(one) for one in _list(document.get("sources", ()))),
+        gaps=_gaps_from(document) if totals.marker == totals.entries else (),
+        undo=_number(document["undo"]) if totals.marker == totals.entries else 0,
         size=_number(document["size"]),
     )
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
         raise ValueError("the entry is not found by its results")
     return entry
+
+
+def _gaps_from(document: Mapping[str, Any]) -> tuple[Gap, ...]:
+    """What a marker says is rewound."""
+    return tuple(Gap(*map(_number, _list(gap))) for gap in _list(document["gaps"]))
 
 
 def _has_results(entry: Entry) -> bool:
@@ -209,10 +218,12 @@ def totals_document(totals: Totals) -> dict[str, Any]:
     return {
         "entries": totals.entries,
         "messages": totals.messages,
+        "live": totals.live,
         "turns": totals.turns,
         "results": totals.results,
         "tokens": totals.tokens,
         "view_tokens": totals.view_tokens,
+        "marker": totals.marker,
         "sources_through": totals.sources_through,
         "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
         "calls": [[to_stored(part) for part in call] for call in totals.calls],
@@ -227,10 +238,12 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
     return Totals(
         entries=_number(document["entries"]),
         messages=_number(document["messages"]),
+        live=_number(document["live"]),
         turns=_number(document["turns"]),
         results=_number(document["results"]),
         tokens=_number(document["tokens"]),
         view_tokens=_number(document["view_tokens"]),
+        marker=_number(document["marker"]),
         sources_through=_number(document["sources_through"]),
         usage={
             from_stored(model): (_number(a, least=None), _number(b, least=None), _number(c, least=None))

@@ -32,6 +32,7 @@ from convstore.policy import HistoryPolicy
 from convstore.reader import Reader
 from convstore.records import Records
 from convstore.repository import Heads, Log
+from convstore.rewinder import Rewinder
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
 from convstore.sync import LoopThread
 from convstore.tokens import TokenCounter, approximate_tokens
@@ -54,6 +55,7 @@ class Parts:
     records: Records
     pager: Pager
     directory: Directory
+    rewinder: Rewinder
 
 
 class ConversationStore:
@@ -111,6 +113,7 @@ class ConversationStore:
             records=Records(reader, codec=codec),
             pager=Pager(reader, codec=codec),
             directory=Directory(heads, log, known, codec=codec, clock=clock),
+            rewinder=Rewinder(reader, heads, log, codec=codec, clock=clock),
         )
 
     @classmethod

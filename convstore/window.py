@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from convstore.entries import Entry, EntryMessage
+from convstore.entries import Entry, EntryMessage, Gap
 from convstore.policy import HistoryPolicy
+from convstore.rewinds import is_live
 
 __all__ = ["Row", "Window", "choose_window", "is_finished", "is_hidden", "leading_system", "rows_of", "shown_whole"]
 
@@ -29,6 +30,7 @@ class Row:
     Attributes:
         message: The message as its entry holds it.
         entry: Number of the entry.
+        place: Its place among the live messages.
         before: View tokens of the log before it.
         turn: Number of its turn; 0 before the first human message.
         result: Tool results in the log before it.
@@ -36,6 +38,7 @@ class Row:
 
     message: EntryMessage
     entry: int
+    place: int
     before: int
     turn: int
     result: int
@@ -64,16 +67,19 @@ class _Turn:
     before: int
 
 
-def rows_of(entries: Sequence[Entry]) -> list[Row]:
-    """The messages of successive entries with their running totals."""
+def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = ()) -> list[Row]:
+    """The live messages of successive entries with their running totals."""
     rows = []
     for entry in entries:
         turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
         result = entry.totals.results - sum(message.type == "tool" for message in entry.messages)
         before = entry.totals.view_tokens - sum(message.view_tokens for message in entry.messages)
+        place = entry.totals.live - len(entry.messages)
         for message in entry.messages:
             turn += message.type == "human"
-            rows.append(Row(message, entry.number, before, turn, result))
+            place += 1
+            if is_live(gaps, message.ordinal):
+                rows.append(Row(message, entry.number, place, before, turn, result))
             before += message.view_tokens
             result += message.type == "tool"
     return rows
@@ -159,7 +165,7 @@ def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn]) -> 
 def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
     """Index of the first row behind the leading system messages of the log, -1 if it is not among the rows."""
     first = len(leading_system(rows))
-    if rows and rows[0].message.ordinal == 1:
+    if rows and rows[0].place == 1:
         return first
     row = rows[first] if first < len(rows) else None
     # Leading system messages may stand in entries of their own, which were not read again.

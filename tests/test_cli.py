@@ -281,8 +281,8 @@ def test_a_changed_message_is_found(broken):
     iterate = Reader.iterate
 
     async def shortened(self, scope):
-        async for entry, message in iterate(self, scope):
-            yield entry, message.model_copy(update={"content": message.content[:20]})
+        async for entry, stored, message in iterate(self, scope):
+            yield entry, stored, message.model_copy(update={"content": message.content[:20]})
 
     assert any(what.endswith("(tool) changed: content") for what in broken(Reader, "iterate", shortened))
 

@@ -33,7 +33,8 @@ class Head:
     Attributes:
         conversation: The random id that the log uses; never used again after a deletion.
         totals: As of the last refresh; the log's last entry tells them exactly.
-        start: Number and first ordinal of an entry at or before the start of the default view; zeros if unknown.
+        start: The last marker, and number and first ordinal of an entry at or before the start of the default view
+            that holds while no marker follows; zeros if unknown.
         details: Title and metadata as the codec wrote them, as far as they were set.
     """
 
@@ -42,7 +43,7 @@ class Head:
     created_at: datetime
     updated_at: datetime
     totals: Totals = field(default_factory=Totals)
-    start: tuple[int, int] = (0, 0)
+    start: tuple[int, int, int] = (0, 0, 0)
     details: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,7 +72,7 @@ class Heads:
                 "scope": dict(scope),
                 "created_at": at,
                 "totals": totals_document(Totals()),
-                "start": [0, 0],
+                "start": [0, 0, 0],
             },
         }
         async with driver_errors():
@@ -90,7 +91,7 @@ class Heads:
         return _head_from(document), document["conversation"] == conversation
 
     async def refresh(
-        self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: tuple[int, int]
+        self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: tuple[int, int, int]
     ) -> bool:
         """Bring a head up to date; False if the scope has another conversation by now. One command."""
         update = {
@@ -101,7 +102,7 @@ class Heads:
             result = await self._heads.update_one({"_id": head_id(scope), "conversation": conversation}, update)
         return bool(result.matched_count)
 
-    async def hint(self, scope: Mapping[str, str], conversation: str, *, start: tuple[int, int]) -> None:
+    async def hint(self, scope: Mapping[str, str], conversation: str, *, start: tuple[int, int, int]) -> None:
         """Keep where the default view begins, for those who do not know it yet. One command."""
         async with driver_errors():
             await self._heads.update_one(
@@ -168,7 +169,7 @@ def _head_from(document: Mapping[str, Any]) -> Head:
         created_at=utc(document["created_at"]),
         updated_at=utc(document["updated_at"]),
         totals=totals_from(document["totals"]),
-        start=(document["start"][0], document["start"][1]),
+        start=(document["start"][0], document["start"][1], document["start"][2]),
         details={name: from_stored(text) for name, text in document.get("details", {}).items()},
     )
 

@@ -20,7 +20,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError
 from convstore.batch import Chunk
 from convstore.codec import decompress
 from convstore.driver import Driver, driver_errors
-from convstore.entries import Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
 from convstore.schema import (
     LOG,
@@ -77,6 +77,19 @@ class Log:
                 .to_list(None)
             )
         return entry_from(found[0]).totals if found else Totals()
+
+    async def entry(self, conversation: str, number: int) -> Entry:
+        """One entry. One command.
+
+        Raises:
+            CorruptDocumentError: It is missing or damaged.
+        """
+        key = entry_id(conversation, number)
+        async with driver_errors():
+            document = await self._log.find_one({"_id": key, "conversation": conversation}, _LEAN)
+        if document is None:
+            raise CorruptDocumentError(key, "the entry is missing")
+        return entry_from(document)
 
     async def shown(self, conversation: str, number: int) -> dict[bytes, int]:
         """The newest different sources, as the last entry with sources keeps them. One command.
@@ -219,9 +232,13 @@ class Log:
             documents = await found.batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
 
-    async def newest_results(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
-        """The last entries with tool results that begin before an ordinal, newest first. One command."""
-        query = {"conversation": conversation, "results_at": {"$lt": before}}
+    async def newest_results(
+        self, conversation: str, *, before: int, limit: int, gaps: Sequence[Gap] = ()
+    ) -> list[Entry]:
+        """The last entries with tool results that begin before an ordinal and in no gap, newest first. One command."""
+        query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}}
+        if gaps:
+            query["$nor"] = [{"results_at": {"$gte": gap.first, "$lte": gap.last}} for gap in gaps]
         async with driver_errors():
             found = self._log.find(query, _LEAN).sort("results_at", -1).limit(limit)
             documents = await found.to_list(None)

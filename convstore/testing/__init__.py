@@ -21,6 +21,7 @@ from convstore.testing.isolation import IsolationContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.lossless import LosslessContract
 from convstore.testing.reading import ReadBackContract
+from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.testing.sources import SourcesContract
 
@@ -33,6 +34,7 @@ class StoreContract(
     LoadContract,
     ReadBackContract,
     SourcesContract,
+    RewindContract,
     IsolationContract,
     EndContract,
     ContractFixtures,

@@ -1,0 +1,126 @@
+"""Rewinds a conversation to edit or regenerate, and takes that back: appends markers, see ``rewinds``.
+
+Layer 4. A marker goes in at the number behind the last entry, like any append; if somebody is first, it is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from convstore.codec import Codec
+from convstore.compose import totals_through
+from convstore.entries import Entry, Totals
+from convstore.exceptions import CorruptDocumentError, StoreError, StoreUnavailableError, UnknownMessageError
+from convstore.known import Clock, Known, Scope
+from convstore.reader import Reader
+from convstore.repository import Heads, Log, SlotTaken
+from convstore.rewinds import is_live, rewound, undone
+from convstore.writer import APPEND_SECONDS
+
+__all__ = ["Rewinder"]
+
+_TRIES = 100
+_LONGEST_BACKOFF = 0.1
+_NO_MARKER = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ignore[arg-type]
+
+
+class Rewinder:
+    """Changes which messages of a conversation are live."""
+
+    def __init__(self, reader: Reader, heads: Heads, log: Log, *, codec: Codec, clock: Clock) -> None:
+        self._reader, self._heads, self._log = reader, heads, log
+        self._codec, self._clock = codec, clock
+
+    async def rewind(self, scope: Scope, message_id: str) -> int:
+        """Rewind a message and all behind it; see `Conversation.rewind`."""
+        known = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(known, [message_id]) if known else {}
+        if known is None or not rows:
+            raise UnknownMessageError(message_id)
+        ordinal = rows[message_id].message.ordinal
+
+        async def marker(tail: Totals, last: Entry) -> Entry | None:
+            if not is_live(last.gaps, ordinal):
+                return None
+            entry, point = await self._point(known, ordinal)
+            return rewound(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=self._clock.now())
+
+        before, after = await self._mark(known, marker)
+        return before.live - after.live
+
+    async def undo(self, scope: Scope) -> int:
+        """Take the last rewind back; see `Conversation.undo_rewind`."""
+        known = await self._reader.find(scope)
+        if known is None:
+            return 0
+        back = 0
+
+        async def marker(tail: Totals, last: Entry) -> Entry | None:
+            nonlocal back
+            if not last.undo:
+                return None
+            before = (await self._log.entry(known.conversation, last.undo - 1)).totals
+            rewind = (await self._log.entry(known.conversation, last.undo)).totals
+            earlier = await self._marker(known, before)
+            back = before.live - rewind.live
+            return undone(tail, before=before, gaps=earlier.gaps, undo=earlier.undo, at=self._clock.now())
+
+        before, after = await self._mark(known, marker)
+        return back if after is not before else 0
+
+    async def _point(self, known: Known, ordinal: int) -> tuple[int, Totals]:
+        """What the log held before a message, and the first entry that holds nothing before it."""
+        [entry] = await self._log.entries_around(known.conversation, before=ordinal + 1, limit=1)
+        before = Totals()
+        if entry.number > 1:
+            before = (await self._log.entry(known.conversation, entry.number - 1)).totals
+        kept = [message for message in entry.messages if message.ordinal < ordinal]
+        try:
+            point = totals_through(before, kept, codec=self._codec, at=entry.at)
+        except ValueError as error:
+            raise CorruptDocumentError(f"{known.conversation}:{entry.number:012d}", str(error)) from error
+        return entry.number + bool(kept), point
+
+    async def _marker(self, known: Known, totals: Totals) -> Entry:
+        """The marker that holds as of some totals."""
+        return await self._log.entry(known.conversation, totals.marker) if totals.marker else _NO_MARKER
+
+    async def _mark(
+        self, known: Known, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
+    ) -> tuple[Totals, Totals]:
+        """Append what `make` makes of the tail and the last marker; the totals before and after.
+
+        Raises:
+            StoreUnavailableError: It took too long; nothing is lost by repeating it.
+        """
+        try:
+            async with asyncio.timeout(APPEND_SECONDS), known.lock:
+                try:
+                    return await self._mark_in_order(known, make)
+                except BaseException:
+                    known.tail = None  # what became of the insert is not known
+                    raise
+        except TimeoutError as error:
+            raise StoreUnavailableError(f"no marker was written in {APPEND_SECONDS:.0f} s; call again") from error
+
+    async def _mark_in_order(
+        self, known: Known, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
+    ) -> tuple[Totals, Totals]:
+        for tries in range(_TRIES):
+            tail = await self._log.last_totals(known.conversation)
+            entry = await make(tail, await self._marker(known, tail))
+            if entry is None:
+                return tail, tail
+            try:
+                await self._log.insert(known.conversation, entry, (), token="")
+            except SlotTaken:
+                await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, 0.002 * 2**tries)))  # noqa: S311 - jitter
+                continue
+            known.tail = entry.totals
+            known.follow(entry.number, entry.gaps)
+            start = (entry.number, 0, 0)
+            await self._heads.refresh(dict(known.scope), known.conversation, totals=entry.totals, start=start)
+            return tail, entry.totals
+        raise StoreError(f"{_TRIES} other writers were first; call again, with less at once on one conversation")

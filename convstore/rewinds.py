@@ -1,0 +1,89 @@
+"""Which messages of a log are live: what was rewound stays in the log, and out of views and listings.
+
+Layer 1. A rewind is an entry without messages, a marker. It says which ordinals are no longer live (gaps) and begins
+the running totals anew from the message before the first of them, so that everything counted from totals counts what
+is live. Taking a rewind back is a marker too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from convstore.entries import Entry, Gap, Totals
+
+__all__ = ["is_live", "live_after", "live_before", "rewound", "undone"]
+
+
+def is_live(gaps: Sequence[Gap], ordinal: int) -> bool:
+    """Whether a message was not rewound.
+
+    >>> is_live([Gap(first=3, last=4, entry=2, until=3)], 4)
+    False
+    """
+    return not any(gap.first <= ordinal <= gap.last for gap in gaps)
+
+
+def live_before(gaps: Sequence[Gap], number: int) -> int:
+    """The entry behind the last one before `number` that may hold live messages: `number` itself or a gap's begin."""
+    return next((gap.entry for gap in gaps if gap.entry <= number - 1 <= gap.until), number)
+
+
+def live_after(gaps: Sequence[Gap], number: int) -> int:
+    """The first entry from `number` on that may hold live messages."""
+    return next((gap.until + 1 for gap in gaps if gap.entry <= number <= gap.until), number)
+
+
+def rewound(after: Totals, gaps: Sequence[Gap], *, ordinal: int, entry: int, point: Totals, at: datetime) -> Entry:
+    """The marker behind a log with these totals and gaps that rewinds everything from an ordinal on.
+
+    Args:
+        after: The log before the marker.
+        gaps: What is rewound in it already.
+        ordinal: The first message to leave, which is live.
+        entry: The first entry that holds none but messages that leave.
+        point: What the log held before that message.
+        at: When.
+    """
+    number = after.entries + 1
+    gap = Gap(ordinal, after.messages, entry, number)
+    return _marker(after, _joined([old for old in gaps if old.last < ordinal], gap), point, undo=number, at=at)
+
+
+def undone(after: Totals, *, before: Totals, gaps: Sequence[Gap], undo: int, at: datetime) -> Entry:
+    """The marker that takes a rewind back; what was appended since leaves in its turn.
+
+    Args:
+        after: The log before the marker.
+        before: What the log held before the rewind.
+        gaps: What was rewound in it then.
+        undo: The rewind that could be taken back then.
+        at: When.
+    """
+    number = after.entries + 1
+    since = Gap(before.messages + 1, after.messages, before.entries + 1, number)
+    return _marker(after, _joined(gaps, since) if since.last >= since.first else tuple(gaps), before, undo=undo, at=at)
+
+
+def _joined(gaps: Sequence[Gap], last: Gap) -> tuple[Gap, ...]:
+    """Gaps and one more behind them, in one piece if it touches the one before."""
+    if gaps and gaps[-1].last == last.first - 1:
+        return (*gaps[:-1], Gap(gaps[-1].first, last.last, gaps[-1].entry, last.until))
+    return (*gaps, last)
+
+
+def _marker(after: Totals, gaps: tuple[Gap, ...], point: Totals, *, undo: int, at: datetime) -> Entry:
+    """A marker with the live counts of an earlier point, and everything else as it is now."""
+    totals = replace(
+        point,
+        entries=after.entries + 1,
+        messages=after.messages,
+        sources_through=after.sources_through,
+        usage=after.usage,
+        shown_at=after.shown_at,
+        shown=after.shown,
+        marker=after.entries + 1,
+        updated_at=at,
+    )
+    return Entry(first=after.messages + 1, at=at, messages=(), totals=totals, gaps=gaps, undo=undo)

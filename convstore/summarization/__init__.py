@@ -1,0 +1,31 @@
+"""Rolling summaries of any list of messages: takes the place of ``langmem.short_term``.
+
+Layer 1. Nothing here reads or writes a store; the only thing that is not pure is the call of the model, and a model is
+asked with ``invoke(messages)`` or ``ainvoke(messages)`` and nothing else. Summaries that are stored with a
+conversation are built on the same rules.
+
+`plan` says what is folded into the summary and where it may be cut, `shown` what a model sees of it, `fold` leads
+through the calls, `summarize` and `node` are the two ways in.
+"""
+
+from __future__ import annotations
+
+from convstore.summarization.models import RunningSummary, SummarizationResult
+from convstore.summarization.node import SummarizationNode
+from convstore.summarization.prompts import (
+    DEFAULT_EXISTING_SUMMARY_PROMPT,
+    DEFAULT_FINAL_SUMMARY_PROMPT,
+    DEFAULT_INITIAL_SUMMARY_PROMPT,
+)
+from convstore.summarization.summarize import asummarize_messages, summarize_messages
+
+__all__ = [
+    "DEFAULT_EXISTING_SUMMARY_PROMPT",
+    "DEFAULT_FINAL_SUMMARY_PROMPT",
+    "DEFAULT_INITIAL_SUMMARY_PROMPT",
+    "RunningSummary",
+    "SummarizationNode",
+    "SummarizationResult",
+    "asummarize_messages",
+    "summarize_messages",
+]

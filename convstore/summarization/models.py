@@ -1,0 +1,73 @@
+"""What a summarization gives back, and what it is told of the one before.
+
+Layer 1. Plain dataclasses, so that a checkpointer stores them like those of langmem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from convstore.exceptions import InvalidInputError
+
+__all__ = ["RunningSummary", "SummarizationResult", "as_running_summary"]
+
+_FIELDS = ("summary", "summarized_message_ids", "last_summarized_message_id")
+
+
+@dataclass
+class RunningSummary:
+    """A summary and which messages it stands for; hand it to the next call, which extends it.
+
+    Attributes:
+        summary: The bare text, as the model gave it.
+        summarized_message_ids: Ids of all messages that it stands for. Grows with the conversation: any of them that
+            comes again behind the last one is refused, and only this set can tell.
+        last_summarized_message_id: Id of the last of them. The next call looks only at what follows it.
+        newest_message_id: Id of the newest message there was when the summary was made. As long as no newer one
+            comes, nothing more is summarised. None if unknown; two summaries that differ only here are equal.
+    """
+
+    summary: str
+    summarized_message_ids: set[str]
+    last_summarized_message_id: str | None
+    newest_message_id: str | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass
+class SummarizationResult:
+    """Messages for a model, and the summary that the next call needs.
+
+    Attributes:
+        messages: The system message, the summary and the messages that it does not stand for, in order; the input
+            as it was if there is no summary.
+        running_summary: The summary, None if nothing has been summarised yet.
+    """
+
+    messages: list[BaseMessage]
+    running_summary: RunningSummary | None = None
+
+
+def as_running_summary(value: Any) -> RunningSummary | None:
+    """Read what a state holds: ours, the one of langmem, or the dict that JSON made of either.
+
+    >>> stored = {"summary": "Ada likes orcas.", "summarized_message_ids": ["m1"], "last_summarized_message_id": "m1"}
+    >>> as_running_summary(stored)
+    RunningSummary(summary='Ada likes orcas.', summarized_message_ids={'m1'}, last_summarized_message_id='m1')
+
+    Raises:
+        InvalidInputError: The value is none of them.
+    """
+    if value is None or isinstance(value, RunningSummary):
+        return value
+    summary, ids, last = (_part(value, name) for name in _FIELDS)
+    if isinstance(summary, str) and isinstance(ids, set | frozenset | list | tuple) and isinstance(last, str | None):
+        return RunningSummary(summary, set(ids), last, _part(value, "newest_message_id"))
+    raise InvalidInputError(f"running_summary is a RunningSummary or None, not {type(value).__name__}")
+
+
+def _part(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,0 +1,180 @@
+"""Decides what is folded into a summary, and how many messages a model is shown at a time.
+
+Layer 1, pure. `pairing` says which result answers which call; from that follow the places where a list may be cut
+without parting a call from its results. A place is the number of messages before it.
+
+- A call that has no result may still get one. Nothing is cut behind it before a human message follows: then it is
+  given up, and is folded like any other message.
+- A cut never follows a human message, or an AI message whose calls lack a result: their answers are yet to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+
+from convstore.pairing import has_calls, pair
+
+__all__ = ["Cuts", "choose_cut", "find_trigger", "next_step"]
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """An AI message with calls: its index, that of its last result, and whether all results are there."""
+
+    start: int
+    end: int
+    answered: bool = True
+
+
+class Cuts:
+    """The places where a list may be cut.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> calls = [{"name": "search", "args": {}, "id": id} for id in ("x", "y")]
+    >>> results = [ToolMessage("found", tool_call_id=id) for id in ("x", "y")]
+    >>> cuts = Cuts([HumanMessage("Find both."), AIMessage("", tool_calls=calls), *results, AIMessage("Here.")])
+    >>> [place for place in range(6) if cuts.keeps_pairs(place)], [place for place in range(6) if cuts.is_good(place)]
+    ([0, 1, 4, 5], [4, 5])
+    """
+
+    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+        self._messages = messages
+        exchanges, owners = _exchanges(messages)
+        self._reach = _reaches(exchanges, len(messages))
+        self._limit = _first_in_flight(exchanges, messages)
+        self._owners = owners
+
+    def keeps_pairs(self, place: int) -> bool:
+        """Whether no result behind the place answers a call before it."""
+        return self._reach[place] < place
+
+    def is_good(self, place: int) -> bool:
+        """Whether what stands before the place, at least one message, can be folded and nothing else."""
+        return 0 < place <= self._limit and self.keeps_pairs(place) and not self._waits(place)
+
+    def good_until(self, place: int) -> int:
+        """The last good place up to one; 0 if there is none."""
+        return next((found for found in range(place, 0, -1) if self.is_good(found)), 0)
+
+    def closed_from(self, place: int) -> int:
+        """The first place from one on that keeps pairs."""
+        while not self.keeps_pairs(place):
+            place = self._reach[place] + 1
+        return place
+
+    def waits_at(self, index: int) -> bool:
+        """Whether a message is a human one, or an AI message that has a call without a result."""
+        owner = self._owners.get(index)
+        calls_wait = owner is not None and owner.start == index and not owner.answered
+        return calls_wait or isinstance(self._messages[index], HumanMessage)
+
+    def _waits(self, place: int) -> bool:
+        """Whether the last message before a place, or the AI message that it answers, waits."""
+        for index in range(place - 1, -1, -1):
+            owner = self._owners.get(index)
+            if owner is not None:
+                return not owner.answered
+            if not isinstance(self._messages[index], ToolMessage):
+                return isinstance(self._messages[index], HumanMessage)
+        return False  # nothing but results of calls that are not here
+
+
+def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> int:
+    """The first place where the sum reaches `before_summary` and the rest fits `room`; 0 if there is none.
+
+    >>> find_trigger([10, 10, 10, 10], before_summary=20, room=10), find_trigger([10, 10], before_summary=30, room=10)
+    (3, 0)
+    """
+    total, so_far = sum(tokens), 0
+    for place, each in enumerate(tokens, start=1):
+        so_far += each
+        if so_far >= before_summary and total - so_far <= room:
+            return place
+    return 0
+
+
+def choose_cut(messages: Sequence[BaseMessage], trigger: int) -> int:
+    """How many messages are folded when the sum was reached at a place.
+
+    A message that waits for its answer stays out, with all that belongs to it. An AI message whose results follow is
+    folded with all of them, unless a human message is among them.
+
+    Args:
+        messages: What has not been summarised yet.
+        trigger: The place that `find_trigger` gave.
+
+    Returns:
+        The number of messages, 0 if none can be folded.
+    """
+    if not trigger:
+        return 0
+    cuts = Cuts(messages)
+    if cuts.waits_at(trigger - 1):
+        return cuts.good_until(trigger - 1)
+    onward = cuts.closed_from(trigger)
+    passes_human = any(isinstance(message, HumanMessage) for message in messages[trigger:onward])
+    return onward if cuts.is_good(onward) and not passes_human else cuts.good_until(trigger - 1)
+
+
+def next_step(messages: Sequence[BaseMessage], tokens: Sequence[int], *, budget: int) -> int:
+    """How many messages a model is shown next: as many as fit the budget, calls never parted from their results.
+
+    A step that is not the last ends before a human message where it can: some providers refuse a list that begins
+    with a call. A message that does not fit, or one with calls together with its results, is a step of its own: the
+    model that answered it had to take it whole as well.
+
+    Args:
+        messages: What is left to be folded; at least one message.
+        tokens: The size of each.
+        budget: Most tokens of a step.
+
+    Returns:
+        The number of messages, at least 1.
+    """
+    cuts = Cuts(messages)
+    places = [place for place in range(1, len(messages) + 1) if cuts.keeps_pairs(place)]
+    size, done, fitting = 0, 0, list[int]()
+    for place in places:
+        size, done = size + sum(tokens[done:place]), place
+        if fitting and size > budget:
+            break
+        fitting.append(place)
+    if fitting[-1] == len(messages):
+        return len(messages)
+    return next((place for place in reversed(fitting) if isinstance(messages[place], HumanMessage)), fitting[-1])
+
+
+def _exchanges(messages: Sequence[BaseMessage]) -> tuple[list[_Exchange], dict[int, _Exchange]]:
+    """All exchanges in order, and for each message with calls, and each result, the one that it belongs to."""
+    exchanges: list[_Exchange] = []
+    owners: dict[int, _Exchange] = {}
+    for index in pair(messages).indexes:
+        if index is None:
+            exchanges[-1].answered = False  # a made result stands behind its call
+            continue
+        if isinstance(messages[index], ToolMessage):
+            exchanges[-1].end = max(exchanges[-1].end, index)
+        elif has_calls(messages[index]):
+            exchanges.append(_Exchange(index, index))
+        else:
+            continue
+        owners[index] = exchanges[-1]
+    return exchanges, owners
+
+
+def _reaches(exchanges: Sequence[_Exchange], length: int) -> list[int]:
+    """For each place the index of the last result of a call before it; -1 if there is none."""
+    ends = {exchange.start + 1: exchange.end for exchange in exchanges}
+    reach = [-1]
+    for place in range(1, length + 1):
+        reach.append(max(reach[-1], ends.get(place, -1)))
+    return reach
+
+
+def _first_in_flight(exchanges: Sequence[_Exchange], messages: Sequence[BaseMessage]) -> int:
+    """Index of the first message with a call whose result may still come; the length if there is none."""
+    last_human = max((i for i, message in enumerate(messages) if isinstance(message, HumanMessage)), default=-1)
+    return next((e.start for e in exchanges if not e.answered and e.start > last_human), len(messages))

@@ -1,0 +1,103 @@
+"""How messages and summaries are shown: to the model that summarises, and in the list that comes out.
+
+Layer 1, pure. A result without its call is refused by every provider, so where its call was summarised before the
+result came, it is shown as text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.prompts import ChatPromptTemplate
+
+from convstore.pairing import pair
+from convstore.stubs import text_of
+from convstore.summarization.models import RunningSummary
+
+__all__ = ["for_summarizer", "is_summary", "summary_messages", "with_summary", "without_orphans"]
+
+
+def for_summarizer(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages, each once, as a list that any provider accepts.
+
+    >>> print(for_summarizer([ToolMessage("2 orcas", name="count", tool_call_id="x")])[0].text)
+    [Result of an earlier call of count]
+    2 orcas
+    """
+    return pair(without_orphans(messages)).messages
+
+
+def without_orphans(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages in order, those results that answer no call among them as text of a human message.
+
+    Such a text stands behind the run of results in which the result came, since nothing may stand between a call and
+    its results. It keeps the id of the result and is marked ``{"convstore": {"kind": "late_result"}}``. All other
+    messages are the same objects.
+    """
+    answers = set(pair(messages).indexes)
+    shown: list[BaseMessage] = []
+    waiting: list[BaseMessage] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, ToolMessage) and index not in answers:
+            waiting.append(_as_text(message))
+            continue
+        if not isinstance(message, ToolMessage):
+            shown += waiting
+            waiting = []
+        shown.append(message)
+    return shown + waiting
+
+
+def with_summary(
+    running: RunningSummary,
+    rest: Sequence[BaseMessage],
+    *,
+    system: SystemMessage | None,
+    prompt: ChatPromptTemplate,
+) -> list[BaseMessage]:
+    """What the final prompt makes of a summary and the messages that follow it.
+
+    Every message that the prompt adds is marked ``{"convstore": {"kind": "summary"}}`` and has an id made from the
+    last message that the summary stands for, so that it is known when it comes back.
+    """
+    given = [*([system] if system else []), *without_orphans(rest)]
+    made = prompt.format_messages(
+        system_message=given[:1] if system else [],
+        summary=running.summary,
+        messages=given[1:] if system else given,
+    )
+    theirs = {id(message) for message in given}
+    numbers = itertools.count()
+    return [message if id(message) in theirs else _marked(message, running, next(numbers)) for message in made]
+
+
+def summary_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[BaseMessage]:
+    """The messages that the final prompt adds."""
+    return with_summary(running, [], system=None, prompt=prompt)
+
+
+def is_summary(message: BaseMessage, running: RunningSummary | None = None) -> bool:
+    """Whether a message was made by a final prompt; with a running summary: for that very summary."""
+    mark = message.additional_kwargs.get("convstore")
+    if not isinstance(mark, dict) or mark.get("kind") != "summary":
+        return False
+    return running is None or str(message.id).startswith(_summary_id(running, ""))
+
+
+def _summary_id(running: RunningSummary, place: int | str) -> str:
+    return f"{running.last_summarized_message_id}:summary-{place}"
+
+
+def _marked(message: BaseMessage, running: RunningSummary, place: int) -> BaseMessage:
+    kwargs = {**message.additional_kwargs, "convstore": {"kind": "summary"}}
+    return message.model_copy(update={"id": _summary_id(running, place), "additional_kwargs": kwargs})
+
+
+def _as_text(result: ToolMessage) -> HumanMessage:
+    return HumanMessage(
+        f"[Result of an earlier call of {result.name or 'a tool'}]\n{text_of(result.content)}",
+        id=result.id,
+        additional_kwargs={"convstore": {"kind": "late_result"}},
+    )

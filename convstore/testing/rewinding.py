@@ -1,0 +1,200 @@
+"""Rewinding to edit or regenerate: what leaves, what stays, what comes back.
+
+Layer 6, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.policy import HistoryPolicy
+from convstore.store import ConversationStore
+from convstore.testing.samples import rag_turn, same_messages
+
+__all__ = ["RewindContract"]
+
+
+def _said(messages: list[BaseMessage]) -> list[str]:
+    return [message.text for message in messages]
+
+
+async def _view(chat: Conversation, policy: HistoryPolicy | None = None) -> list[str]:
+    return _said((await chat.load_history(policy)).messages)
+
+
+async def _listed(chat: Conversation) -> list[str]:
+    return _said([one.message for one in await chat.list_messages()])
+
+
+async def _talk(chat: Conversation, *numbers: int) -> None:
+    """Finished turns, each appended in two batches; ids are q1, a1, q2, a2, …"""
+    for number in numbers:
+        await chat.append(HumanMessage(f"q{number}", id=f"q{number}"))
+        await chat.append(AIMessage(f"a{number}", id=f"a{number}"))
+
+
+class RewindContract:
+    """`rewind`, `undo_rewind`, `turns`."""
+
+    async def test_what_is_rewound_leaves_views_and_listings_and_stays_in_the_log(self, chat: Conversation) -> None:
+        """An answer is asked for again; the first one is still there by its id."""
+        await _talk(chat, 1, 2)
+        assert await chat.rewind(before="a2") == 1
+        assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2"]
+        await chat.append(AIMessage("better", id="b2"))
+        assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2", "better"]
+        assert [message.text async for message in chat.messages()] == ["q1", "a1", "q2", "a2", "better"]
+        [record] = await chat.get_tool_messages(["a2"])
+        assert (record.content, record.ordinal) == ("a2", 4)
+        info = await chat.info()
+        assert info.message_count == 4
+        assert info.last_message is not None
+        assert info.last_message.text == "better"
+
+    async def test_a_rewind_in_the_middle_of_a_batch(self, chat: Conversation) -> None:
+        """The part of the batch before the message stays; open calls are those of that part."""
+        turn = rag_turn("What about seals?")
+        await chat.append(turn)
+        await chat.rewind(before=str(turn[2].id))
+        assert isinstance(turn[1], AIMessage)
+        call = turn[1].tool_calls[0]["id"]
+        result = ToolMessage("nothing", id="other", tool_call_id=str(call))
+        await chat.append([result, AIMessage("So", id="so")])
+        [record] = await chat.get_tool_messages(["other"])
+        assert record.tool == "search"
+        assert await _view(chat) == ["What about seals?", "", "nothing", "So"]
+
+    async def test_a_rewind_is_taken_back(self, chat: Conversation) -> None:
+        """Newest first; what was appended since leaves in its turn."""
+        await _talk(chat, 1, 2, 3)
+        assert await chat.rewind(before="q3") == 2
+        await _talk(chat, 4)
+        assert await chat.rewind(before="q2") == 4
+        await _talk(chat, 5)
+        assert await _view(chat) == ["q1", "a1", "q5", "a5"]
+        assert await chat.undo_rewind() == 4
+        assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2", "a2", "q4", "a4"]
+        assert await chat.undo_rewind() == 2
+        assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2", "a2", "q3", "a3"]
+        assert await chat.undo_rewind() == 0
+        await _talk(chat, 6)
+        assert await _view(chat) == ["q1", "a1", "q2", "a2", "q3", "a3", "q6", "a6"]
+        assert len([message async for message in chat.messages()]) == 12
+
+    async def test_a_repeated_rewind_changes_nothing(self, chat: Conversation) -> None:
+        """So a call that failed can be repeated."""
+        await _talk(chat, 1, 2)
+        assert await chat.rewind(before="q2") == 2
+        await _talk(chat, 3)
+        assert await chat.rewind(before="q2") == await chat.rewind(before="a2") == 0
+        assert await _view(chat) == ["q1", "a1", "q3", "a3"]
+
+    async def test_a_whole_conversation_is_rewound(self, chat: Conversation) -> None:
+        """It begins anew, with other system messages too."""
+        await _talk(chat, 1, 2)
+        await chat.rewind(before="q1")
+        assert await _view(chat) == await _listed(chat) == []
+        await _talk(chat, 3)
+        assert await _view(chat, HistoryPolicy(max_turns=1)) == await _view(chat) == ["q3", "a3"]
+
+    async def test_every_process_sees_it(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> None:
+        """Those that know the conversation, and those that do not; writers go on behind it."""
+        other = new_store().conversation(**chat.scope)
+        await _talk(chat, 1, 2, 3)
+        assert await _view(other) == ["q1", "a1", "q2", "a2", "q3", "a3"]
+        await chat.rewind(before="q2")
+        cold = new_store().conversation(**chat.scope)
+        for one in (other, cold, chat):
+            assert await _view(one) == await _listed(one) == ["q1", "a1"]
+        await _talk(other, 4)
+        for one in (chat, cold, new_store().conversation(**chat.scope)):
+            assert await _view(one) == ["q1", "a1", "q4", "a4"]
+
+    async def test_sources_that_were_rewound_are_read_but_not_listed(self, chat: Conversation) -> None:
+        """By number and by message id; notes and listings do not name them; their numbers are not given again."""
+        first, second = rag_turn("What about seals?"), rag_turn("What about orcas?")
+        await chat.append(first)
+        await chat.append(second)
+        await chat.rewind(before=str(second[0].id))
+        receipt = await chat.append(rag_turn("What about fish?"))
+        assert receipt.source_ids == (7, 9)
+        assert (await chat.get_sources([5])).sources[0].title == "Orcas 2"
+        tool = chat.retrieve_previous_sources_tool()
+        assert "source ids 4-6" not in await tool.ainvoke({})
+        assert "source ids 1-3" in await tool.ainvoke({})
+        await chat.append(HumanMessage("and?"))
+        note = (await chat.load_history(HistoryPolicy(max_turns=1))).messages[0].text
+        assert str(first[2].id) in note
+        assert str(second[2].id) not in note
+
+    async def test_pages_of_a_listing_pass_over_what_was_rewound(self, chat: Conversation) -> None:
+        """Both ways, whatever the size of a page."""
+        await _talk(chat, *range(1, 8))
+        await chat.rewind(before="a3")
+        await _talk(chat, 8, 9)
+        await chat.rewind(before="q9")
+        await _talk(chat, 10)
+        live = ["q1", "a1", "q2", "a2", "q3", "q8", "a8", "q10", "a10"]
+        for limit in (1, 2, 5, 20):
+            back: list[str] = []
+            before = None
+            while page := await chat.list_messages(before=before, limit=limit):
+                back, before = _said([one.message for one in page]) + back, page[0].ordinal
+            forth: list[str] = []
+            after = 0
+            while page := await chat.list_messages(after=after, limit=limit):
+                forth, after = forth + _said([one.message for one in page]), page[-1].ordinal
+            assert back == forth == live
+
+    async def test_turns_are_whole_and_live(self, chat: Conversation) -> None:
+        """A human message and all that follows; the id of the first message is the turn's."""
+        first, second = rag_turn("What about seals?"), rag_turn("What about orcas?")
+        await chat.append([AIMessage("Hello", id="hello"), *first, *second])
+        await chat.rewind(before=str(second[1].id))
+        turns = [turn async for turn in chat.turns()]
+        assert [(turn.turn_id, turn.number, turn.first, turn.last, turn.is_finished) for turn in turns] == [
+            ("hello", 0, 1, 1, True),
+            (first[0].id, 1, 2, 5, True),
+            (second[0].id, 2, 6, 6, False),
+        ]
+        assert same_messages(turns[1].messages, first)
+
+    async def test_rewinds_and_appends_at_once_leave_no_hole(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Whoever is first: the log is complete, and everybody sees the same live messages."""
+        chats = [new_store().conversation(**chat.scope) for _ in range(3)]
+        await _talk(chat, 1, 2)
+        await asyncio.gather(
+            *(one.append(HumanMessage(f"x{n}-{place}")) for place, one in enumerate(chats) for n in range(5)),
+            chat.rewind(before="q2"),
+            chat.rewind(before="a1"),
+        )
+        assert len([message async for message in chat.messages()]) == 19
+        views = [await _view(one) for one in (chat, *chats, new_store().conversation(**chat.scope))]
+        assert views[0][0] == "q1"
+        assert not {"a1", "q2", "a2"} & set(views[0])
+        assert all(view == views[0] for view in views)
+        assert views[0] == await _listed(chat)
+
+    @pytest.mark.parametrize("wrong", ["", None, 7, {"$ne": ""}, "\ud800", "x" * 600])
+    async def test_a_bad_id_is_refused(self, chat: Conversation, wrong: str) -> None:
+        """Typed, before anything is read."""
+        with pytest.raises(InvalidInputError):
+            await chat.rewind(before=wrong)
+
+    async def test_an_unknown_message_is_named(self, chat: Conversation, store: ConversationStore) -> None:
+        """In an empty conversation, and one of another conversation, alike."""
+        with pytest.raises(UnknownMessageError):
+            await chat.rewind(before="q1")
+        await _talk(store.conversation(**{**chat.scope, "user_id": "eve"}), 1)
+        await _talk(chat, 2)
+        with pytest.raises(UnknownMessageError, match="'q1'"):
+            await chat.rewind(before="q1")
+        assert await store.conversation(user_id="ada", thread_id="none").undo_rewind() == 0

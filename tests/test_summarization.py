@@ -1,0 +1,753 @@
+"""Rolling summaries, rule by rule, with a model that does what it is told; each rule sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import doctest
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+
+from convstore.exceptions import ConvstoreError, SummaryError
+from convstore.pairing import check_pairing
+from convstore.summarization import (
+    DEFAULT_EXISTING_SUMMARY_PROMPT,
+    DEFAULT_FINAL_SUMMARY_PROMPT,
+    DEFAULT_INITIAL_SUMMARY_PROMPT,
+    RunningSummary,
+    SummarizationNode,
+    SummarizationResult,
+    asummarize_messages,
+    summarize_messages,
+)
+
+MARK = {"convstore": {"kind": "summary"}}
+
+
+class ScriptedModel:
+    """A model with nothing but ``invoke(messages)`` and ``ainvoke(messages)``; keeps what it was shown."""
+
+    def __init__(self, *replies: Any) -> None:
+        self.replies = list(replies)
+        self.prompts: list[list[BaseMessage]] = []
+
+    def invoke(self, messages: list[BaseMessage]) -> Any:
+        """Give the next reply; without any, a text that says how many there were."""
+        assert type(messages) is list
+        self.prompts.append(messages)
+        reply = self.replies.pop(0) if self.replies else f"summary {len(self.prompts)}"
+        if isinstance(reply, Exception):
+            raise reply
+        return AIMessage(reply) if isinstance(reply, str) else reply
+
+    async def ainvoke(self, messages: list[BaseMessage]) -> Any:
+        """The same, waited for."""
+        await asyncio.sleep(0)
+        return self.invoke(messages)
+
+    @property
+    def shown(self) -> list[list[str]]:
+        """Ids of the messages that each call showed, the request at the end left out."""
+        return [[str(message.id) for message in prompt if message.id] for prompt in self.prompts]
+
+
+def talk(*kinds: str) -> list[BaseMessage]:
+    """Messages 1, 2, ...: "h" human, "a" AI, "s" system, "a x y" an AI message with calls, "t x" a result."""
+    return [_message(str(number), *kind.split()) for number, kind in enumerate(kinds, start=1)]
+
+
+def _message(message_id: str, kind: str, *call_ids: str) -> BaseMessage:
+    if kind == "t":
+        return ToolMessage(f"result {message_id}", id=message_id, name="search", tool_call_id=call_ids[0])
+    calls = [{"name": "search", "args": {}, "id": call_id} for call_id in call_ids]
+    if kind == "a":
+        return AIMessage(f"text {message_id}", id=message_id, tool_calls=calls)
+    return {"h": HumanMessage, "s": SystemMessage}[kind](f"text {message_id}", id=message_id)
+
+
+def ids(messages: Sequence[BaseMessage]) -> list[str | None]:
+    """Ids in order."""
+    return [message.id for message in messages]
+
+
+def by_sync(messages: Sequence[BaseMessage], **options: Any) -> SummarizationResult:
+    """`summarize_messages` where a message is a token and nothing was summarised before."""
+    return summarize_messages(messages, **_with_defaults(options))
+
+
+def by_async(messages: Sequence[BaseMessage], **options: Any) -> SummarizationResult:
+    """The same by `asummarize_messages`."""
+    return asyncio.run(asummarize_messages(messages, **_with_defaults(options)))
+
+
+def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    return {"running_summary": None, "max_summary_tokens": 1, "token_counter": len, **options}
+
+
+Summarize = Callable[..., SummarizationResult]
+
+
+@pytest.fixture(params=[by_sync, by_async], ids=["sync", "async"])
+def summarize(request: pytest.FixtureRequest) -> Summarize:
+    """Either function."""
+    return request.param
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The surface
+
+
+def test_parameters_and_defaults_are_those_of_langmem():
+    """Names, order and defaults as its reference tells them, with `overflow` added at the end."""
+    parameters = inspect.signature(summarize_messages).parameters
+    told = {name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty}
+    assert list(parameters)[:4] == ["messages", "running_summary", "model", "max_tokens"]
+    assert {name: told[name] for name in ("max_tokens_before_summary", "max_summary_tokens", "overflow")} == {
+        "max_tokens_before_summary": None,
+        "max_summary_tokens": 256,
+        "overflow": "fold",
+    }
+    assert told["token_counter"].__name__ == "count_tokens_approximately"
+    assert told["initial_summary_prompt"] is DEFAULT_INITIAL_SUMMARY_PROMPT
+    assert told["existing_summary_prompt"] is DEFAULT_EXISTING_SUMMARY_PROMPT
+    assert told["final_prompt"] is DEFAULT_FINAL_SUMMARY_PROMPT
+    assert all(each.kind is each.KEYWORD_ONLY for name, each in parameters.items() if name != "messages")
+
+
+def test_sync_async_and_node_take_the_same():
+    """The three ways in can not drift apart."""
+    sync, waiting, node = (
+        inspect.signature(each).parameters for each in (summarize_messages, asummarize_messages, SummarizationNode)
+    )
+    assert sync == waiting
+    own = {"input_messages_key": "messages", "output_messages_key": "summarized_messages", "name": "summarization"}
+    assert {name: each.default for name, each in node.items() if name not in sync} == own
+    assert {name: node[name] for name in node if name in sync} == {
+        name: each for name, each in sync.items() if name not in ("messages", "running_summary")
+    }
+
+
+def test_a_running_summary_is_made_like_that_of_langmem():
+    """By position and by name, and equal if its three fields are."""
+    one = RunningSummary("text", {"1"}, "1")
+    two = RunningSummary(summary="text", summarized_message_ids={"1"}, last_summarized_message_id="1")
+    assert one == two
+    assert repr(one) == "RunningSummary(summary='text', summarized_message_ids={'1'}, last_summarized_message_id='1')"
+    assert SummarizationResult([]).running_summary is None
+
+
+def test_the_default_prompts_have_the_known_variables():
+    """So that a prompt written for langmem takes their place, and theirs can be tried out the same way."""
+    prompts = (DEFAULT_INITIAL_SUMMARY_PROMPT, DEFAULT_EXISTING_SUMMARY_PROMPT, DEFAULT_FINAL_SUMMARY_PROMPT)
+    variables = [{*prompt.input_variables, *prompt.optional_variables} for prompt in prompts]
+    assert variables == [{"messages"}, {"messages", "existing_summary"}, {"system_message", "summary", "messages"}]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When nothing is summarised
+
+
+@pytest.mark.parametrize("kinds", [[], ["s"]], ids=["nothing", "a system message"])
+@pytest.mark.parametrize("running", [None, RunningSummary("old", {"x"}, "x")], ids=["first", "later"])
+def test_empty_input_comes_back(summarize, kinds, running):
+    """Without a message to summarise the list and the running summary are as they were."""
+    model = ScriptedModel()
+    result = summarize(talk(*kinds), model=model, max_tokens=2, running_summary=running)
+    assert result == SummarizationResult(talk(*kinds), running)
+    assert model.prompts == []
+
+
+@pytest.mark.parametrize("kinds", ["hahah", "shahah"])
+def test_input_below_the_threshold_comes_back(summarize, kinds):
+    """The same messages, and the model is not asked."""
+    model, messages = ScriptedModel(), talk(*kinds)
+    result = summarize(messages, model=model, max_tokens=10)
+    assert all(one is two for one, two in zip(result.messages, messages, strict=True))
+    assert (result.running_summary, model.prompts) == (None, [])
+
+
+@pytest.mark.parametrize("most", [1, 0])
+def test_the_summary_must_leave_room(summarize, most):
+    """`max_summary_tokens` not below `max_tokens` is a ValueError, for an empty list too."""
+    with pytest.raises(ValueError, match="`max_summary_tokens` must be less than `max_tokens`"):
+        summarize([], model=ScriptedModel(), max_tokens=most, max_summary_tokens=1)
+
+
+def test_another_overflow_is_refused(summarize):
+    """A misspelt choice is a ValueError that names the two."""
+    with pytest.raises(ValueError, match='"fold" or "trim"'):
+        summarize([], model=ScriptedModel(), max_tokens=2, overflow="cut")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The first summary and the cut
+
+
+def test_the_summary_takes_the_place_of_the_oldest(summarize):
+    """Summary first, the rest as the same objects behind it, the bookkeeping exact, the text bare."""
+    model, messages = ScriptedModel("They talked."), talk(*"hahahah")
+    result = summarize(messages, model=model, max_tokens=6)
+    assert result.running_summary == RunningSummary("They talked.", set("123456"), "6")
+    assert result.messages[0].type == "system"
+    assert result.messages[0].text == "Summary of the conversation so far: They talked."
+    assert result.messages[1] is messages[6]
+    assert len(result.messages) == 2
+    assert model.shown == [list("123456")]
+    assert model.prompts[0][-1].type == "human"
+
+
+def test_a_system_message_is_set_aside_counted_and_kept_first(summarize):
+    """It is not shown to the summariser, and takes of what the rest may have."""
+    counter = lambda messages: sum(3 if message.type == "system" else 1 for message in messages)  # noqa: E731
+    model, messages = ScriptedModel(), talk(*"shahahahaha")
+    kwargs = {"max_tokens": 7, "max_tokens_before_summary": 2, "token_counter": counter}
+    result = summarize(messages, model=model, **kwargs)
+    # 7 - 1 for the summary - 3 for the system message leave 3 of the 10 others; the seventh is a human message.
+    assert model.shown == [list("234567")]
+    assert result.messages[0] is messages[0]
+    assert ids(result.messages[2:]) == ["8", "9", "10", "11"]
+    without = summarize(messages[1:], model=ScriptedModel(), **kwargs)
+    assert ids(without.messages[1:]) == ["6", "7", "8", "9", "10", "11"]
+
+
+@pytest.mark.parametrize(
+    ("before", "most", "folded"),
+    [
+        pytest.param(4, 10, "1234", id="reached, and the rest fits"),
+        pytest.param(2, 7, "1234", id="reached early, but the rest fits later only"),
+        pytest.param(10, 10, "1234567890", id="reached at the end"),
+        pytest.param(11, 10, "", id="not reached"),
+        pytest.param(None, 8, "12345678", id="max_tokens if it is not given"),
+    ],
+)
+def test_the_cut_is_the_first_place_that_will_do(summarize, before, most, folded):
+    """The running sum reaches `max_tokens_before_summary` and what follows fits beside the summary."""
+    messages = talk(*"hahahahaha")
+    for message in messages:
+        message.id = str(message.id)[-1]
+    model = ScriptedModel()
+    result = summarize(messages, model=model, max_tokens=most, max_tokens_before_summary=before, overflow="trim")
+    summary = result.running_summary
+    assert (summary.summarized_message_ids if summary else set()) == set(folded)
+    kept = "1234567890"[len(folded) :]
+    assert ids(result.messages[1:] if summary else result.messages) == list(kept)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "cut", "folded"),
+    [
+        pytest.param("h,a,h,a", 3, 2, id="a human message stays out"),
+        pytest.param("h,a,h,h,a", 4, 2, id="several human messages stay out"),
+        pytest.param("h,h,a", 2, 0, id="nothing but human messages: no summary"),
+        pytest.param("h,a,a x", 3, 2, id="a call without a result stays out"),
+        pytest.param("h,a,h,a x", 4, 2, id="and the question before it"),
+        pytest.param("h,a,a x,h,a", 3, 2, id="also if a human message follows"),
+        pytest.param("h,a x,h,a", 4, 4, id="a call that was given up is folded"),
+        pytest.param("h,a,a x,t x,a", 3, 4, id="a call is folded with its result"),
+        pytest.param("h,a,a x y z,t x,t y,t z,a", 3, 6, id="with all its results"),
+        pytest.param("h,a,a x y z,t x,t y,t z,a", 4, 6, id="cut at its first result"),
+        pytest.param("h,a,a x y z,t z,t x,t y,a", 5, 6, id="results in odd order"),
+        pytest.param("h,a,a x y,t x,h", 3, 2, id="a call of which one result is missing stays out"),
+        pytest.param("h,a,a x y,t x,h", 4, 2, id="cut at the result that is there"),
+        pytest.param("h,a,a x y,t y", 4, 2, id="and nothing else follows"),
+        pytest.param("h,a,a x,a y,t y,t x,a", 4, 6, id="two in flight, folded with both results"),
+        pytest.param("h,a,a x,a y,t x,t y,a", 3, 6, id="results that overlap"),
+        pytest.param("h,a,a x,a y,t y", 5, 2, id="nothing is cut behind a call whose result may come"),
+        pytest.param("h,a,a x,h,t x,a", 3, 2, id="a human message between call and result is not swallowed"),
+        pytest.param("h,a,a x,h,t x,a", 4, 2, id="nor is it at the cut"),
+        pytest.param("h,a,a x,h,t x,a", 5, 5, id="but folded where it lies before the cut"),
+        pytest.param("h,a x,t x,h,a x,t x,a", 5, 6, id="a call id that comes again"),
+        pytest.param("h,a,t x,a", 3, 3, id="a result that answers nothing"),
+    ],
+)
+def test_where_the_cut_goes(summarize, kinds, cut, folded):
+    """Questions without an answer stay out, calls and results stay together, whatever message the sum is reached at."""
+    model, messages = ScriptedModel(), talk(*kinds.split(","))
+    result = summarize(messages, model=model, max_tokens=100, max_tokens_before_summary=cut)
+    assert len(model.prompts) == (1 if folded else 0)
+    rest = result.messages[1:] if folded else result.messages
+    assert all(one is two for one, two in zip(rest, messages[folded:], strict=True))
+    for prompt in model.prompts:
+        assert check_pairing(prompt) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        AIMessage("", id="3", invalid_tool_calls=[{"name": "search", "args": "{", "id": "x", "error": None}]),
+        AIMessage([{"type": "tool_use", "id": "x", "name": "search", "input": {}}], id="3"),
+    ],
+    ids=["invalid call", "call in the content"],
+)
+def test_every_kind_of_call_counts(summarize, call):
+    """Calls are those that a provider wants answered, not only `tool_calls`."""
+    messages = [*talk("h", "a"), call, *talk("s", "s", "s", "t x", "a")[3:]]
+    messages[3:] = [ToolMessage("found", id="4", tool_call_id="x"), AIMessage("Done.", id="5")]
+    result = summarize(messages, model=ScriptedModel(), max_tokens=100, max_tokens_before_summary=3)
+    assert ids(result.messages[1:]) == ["5"]
+
+
+def test_a_late_result_is_shown_as_text(summarize):
+    """Where its call was summarised before the result came, no orphan is left and nothing is lost."""
+    messages = talk("h", "a x", "h", "a", "h", "a y", "t x", "t y", "a")
+    first = summarize(messages[:5], model=ScriptedModel(), max_tokens=4)
+    assert first.running_summary.last_summarized_message_id == "4"
+    later = summarize(messages, model=ScriptedModel(), max_tokens=100, running_summary=first.running_summary)
+    assert ids(later.messages[1:]) == ["5", "6", "8", "7", "9"]
+    assert check_pairing(later.messages) == []
+    late = later.messages[4]
+    assert (late.type, late.text) == ("human", "[Result of an earlier call of search]\nresult 7")
+    assert late.additional_kwargs == {"convstore": {"kind": "late_result"}}
+    model = ScriptedModel()
+    options = {"max_tokens": 6, "max_tokens_before_summary": 5}
+    last = summarize(messages, model=model, running_summary=first.running_summary, **options)
+    assert last.running_summary.last_summarized_message_id == "9"
+    assert sorted(model.shown[0]) == list("56789")
+    assert check_pairing(model.prompts[0]) == []
+
+
+def test_the_input_is_not_changed(summarize):
+    """Neither the list, nor its messages, nor the running summary."""
+    messages = talk("s", *"hahaha")
+    running = RunningSummary("old", {"0"}, "0")
+    before = copy.deepcopy((messages, running))
+    summarize(messages, model=ScriptedModel(), max_tokens=3, running_summary=running)
+    assert (messages, running) == before
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Later summaries
+
+
+def test_a_later_summary_extends_the_earlier(summarize):
+    """It gets the old text and only messages behind the last summarised one."""
+    model, messages = ScriptedModel("first", "second"), talk(*"hahahah")
+    one = summarize(messages[:5], model=model, max_tokens=4)
+    two = summarize(
+        messages, model=model, max_tokens=4, max_tokens_before_summary=2, running_summary=one.running_summary
+    )
+    assert model.shown == [list("1234"), list("56")]
+    assert "first" not in model.prompts[0][-1].text
+    assert "first" in model.prompts[1][-1].text
+    assert two.running_summary == RunningSummary("second", set("123456"), "6")
+    assert [message.text for message in two.messages] == ["Summary of the conversation so far: second", "text 7"]
+
+
+def test_the_old_summary_is_still_put_first(summarize):
+    """Without a new summary the old one stands before the messages that it does not stand for."""
+    model, messages = ScriptedModel("first"), talk("s", *"hahah")
+    one = summarize(messages, model=model, max_tokens=5, max_tokens_before_summary=4)
+    two = summarize([*messages, *talk(*"hahahah")[6:]], model=model, max_tokens=9, running_summary=one.running_summary)
+    assert [message.text for message in two.messages] == [
+        "text 1",
+        "Summary of the conversation so far: first",
+        "text 6",
+        "text 7",
+    ]
+    assert two.running_summary == one.running_summary
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("before", [None, 2])
+def test_a_second_call_does_not_ask_again(summarize, before):
+    """As long as no message comes, not even where the rest alone reaches the threshold."""
+    model, messages = ScriptedModel(), talk(*"hahahahahah")
+    options = {"model": model, "max_tokens": 8, "max_tokens_before_summary": before}
+    first = summarize(messages, **options)
+    asked = len(model.prompts)
+    again = summarize(messages, running_summary=first.running_summary, **options)
+    assert (again.messages, again.running_summary) == (first.messages, first.running_summary)
+    assert len(model.prompts) == asked
+    fed_back = summarize(first.messages, running_summary=first.running_summary, **options)
+    assert fed_back.messages == first.messages
+    assert len(model.prompts) == asked
+
+
+@pytest.mark.parametrize("system", [[], ["s"]], ids=["without system", "with system"])
+def test_a_summary_fed_back_in_is_replaced(summarize, system):
+    """The output with messages added is an input; there is one summary in what comes out, and it is the newest."""
+    model, log = ScriptedModel("first", "second"), talk(*system, *"hahahahah")
+    one = summarize(log[: len(system) + 5], model=model, max_tokens=4)
+    grown = [*one.messages, *log[len(system) + 5 :]]
+    two = summarize(grown, model=model, max_tokens=5, running_summary=one.running_summary)
+    assert [message.type for message in two.messages] == [*(["system"] if system else []), "system", "human"]
+    assert [message.text for message in two.messages if message.additional_kwargs == MARK] == [
+        "Summary of the conversation so far: second"
+    ]
+    assert "Summary of the conversation" not in "".join(message.text for message in model.prompts[1])
+    rest = summarize(two.messages, model=model, max_tokens=5, running_summary=two.running_summary)
+    assert rest.messages == two.messages
+
+
+def test_a_summary_that_is_all_there_is_stays(summarize):
+    """A state in which everything was summarised comes out as it was."""
+    first = summarize(talk("h", "a"), model=ScriptedModel(), max_tokens=2)
+    again = summarize(first.messages, model=ScriptedModel(), max_tokens=2, running_summary=first.running_summary)
+    assert again == first
+
+
+def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize):
+    """A state that langmem's node wrote has no mark; the text tells."""
+    old = SystemMessage("Summary of the conversation so far: old", id="made up")
+    running = RunningSummary("old", {"0"}, "0")
+    result = summarize([old, *talk("h", "a")], model=ScriptedModel(), max_tokens=9, running_summary=running)
+    assert [message.text for message in result.messages] == [old.text, "text 1", "text 2"]
+    assert result.messages[0].additional_kwargs == MARK
+    below = summarize(
+        [*talk("s"), old, *talk("s", "h")[1:]], model=ScriptedModel(), max_tokens=9, running_summary=running
+    )
+    assert [message.text for message in below.messages] == ["text 1", old.text, "text 2"]
+
+
+def test_a_system_message_that_holds_the_summary_is_kept(summarize):
+    """The summary's words in it do not make the user's own system message a summary."""
+    messages = [SystemMessage("Be kind to Ada.", id="s"), *talk("h", "a")]
+    result = summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=RunningSummary("Ada", {"0"}, "0"))
+    assert result.messages[0] is messages[0]
+
+
+def test_a_system_message_with_another_mark_is_one(summarize):
+    """Only the kind "summary" makes a summary."""
+    for mark in ({"kind": "other"}, "text", {}):
+        system = SystemMessage("Be kind.", id="s", additional_kwargs={"convstore": mark})
+        result = summarize([system, *talk(*"hahah")], model=ScriptedModel(), max_tokens=5, max_tokens_before_summary=4)
+        assert result.messages[0] is system
+        assert len(result.messages) == 3
+
+
+def test_a_summary_without_its_running_summary_is_summarised(summarize):
+    """Who lost the running summary loses nothing of what it said."""
+    first = summarize(talk(*"hahah"), model=ScriptedModel("They met."), max_tokens=4)
+    model = ScriptedModel()
+    grown = [*first.messages, *talk(*"hahahaha")[5:]]
+    again = summarize(grown, model=model, max_tokens=4)
+    assert "They met." in model.prompts[0][0].text
+    assert again.running_summary.summarized_message_ids == {first.messages[0].id, "5", "6"}
+    assert ids(again.messages[1:]) == ["7", "8"]
+
+
+def test_a_summary_of_another_kind_is_a_message(summarize):
+    """Such as that of a stored conversation: it is kept, and folded when its turn comes."""
+    stored = HumanMessage("[Record of earlier talk]", id="stored", additional_kwargs=MARK)
+    running = RunningSummary("old", {"0"}, "0")
+    kept = summarize([stored, *talk("h")], model=ScriptedModel(), max_tokens=9, running_summary=running)
+    assert ids(kept.messages[1:]) == ["stored", "1"]
+    model = ScriptedModel()
+    summarize([stored, *talk("h", "a")], model=model, max_tokens=3, running_summary=running)
+    assert model.shown[0][0] == "stored"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ids
+
+
+@pytest.mark.parametrize("most", [2, 100])
+def test_messages_need_ids(summarize, most):
+    """One that is not summarised yet and has none is a ValueError, below the threshold too; not so a system message."""
+    model = ScriptedModel()
+    messages = [SystemMessage("Be kind."), HumanMessage("hi", id="1"), AIMessage("hello")]
+    with pytest.raises(ValueError, match="Messages are required to have ID field") as caught:
+        summarize(messages, model=model, max_tokens=most)
+    assert isinstance(caught.value, ConvstoreError)
+    assert model.prompts == []
+    assert summarize(messages[:2], model=model, max_tokens=100).messages == messages[:2]
+
+
+def test_messages_before_the_last_summarised_one_need_no_ids(summarize):
+    """They are not looked at."""
+    messages = [HumanMessage("no id"), *talk("h", "a", "h")]
+    result = summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=RunningSummary("old", {"2"}, "2"))
+    assert ids(result.messages[1:]) == ["3"]
+
+
+def test_a_message_summarised_twice_is_refused(summarize):
+    """An id that the running summary stands for can not come behind the last one."""
+    model = ScriptedModel()
+    with pytest.raises(ValueError, match="Message with ID 1 has already been summarized"):
+        summarize(talk(*"hah"), model=model, max_tokens=9, running_summary=RunningSummary("old", {"1", "x"}, "x"))
+    with pytest.raises(ValueError, match="Message with ID 1 has already been summarized"):
+        summarize(
+            [*talk("h", "a"), *talk("h")],
+            model=model,
+            max_tokens=9,
+            running_summary=RunningSummary("old", {"1", "2"}, "2"),
+        )
+    assert model.prompts == []
+
+
+def test_an_id_that_comes_twice_is_refused(summarize):
+    """It would be summarised twice, so it is told before the model is asked."""
+    model = ScriptedModel()
+    with pytest.raises(ValueError, match="Message with ID 1 comes twice"):
+        summarize([*talk("h", "a"), *talk("h", "a")], model=model, max_tokens=2)
+    assert model.prompts == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# More than the summariser takes
+
+
+def words(messages: Sequence[BaseMessage]) -> int:
+    """A counter: words of the text."""
+    return sum(len(message.text.split()) for message in messages)
+
+
+def long_talk() -> list[BaseMessage]:
+    """A name in the first message, and six turns of 20 words."""
+    log: list[BaseMessage] = [HumanMessage("I am Ada " + "word " * 7, id="1"), AIMessage("word " * 10, id="2")]
+    for number in range(3, 13, 2):
+        log += [HumanMessage("word " * 10, id=str(number)), AIMessage("word " * 10, id=str(number + 1))]
+    return log
+
+
+def test_what_does_not_fit_is_folded_in_steps(summarize):
+    """Each message is shown once, each step fits the budget and extends the summary of the step before."""
+    model = ScriptedModel("one two", "three four five", "six seven")
+    result = summarize(long_talk(), model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words)
+    assert [len(shown) for shown in model.shown] == [4, 4, 2]
+    assert [each for shown in model.shown for each in shown] == [str(number) for number in range(1, 11)]
+    assert "Ada" in model.prompts[0][0].text
+    assert "one two" in model.prompts[1][-1].text
+    assert "three four five" in model.prompts[2][-1].text
+    assert result.running_summary == RunningSummary("six seven", {str(n) for n in range(1, 11)}, "10")
+    for prompt, before in zip(model.prompts, [0, 2, 3], strict=True):
+        assert words(prompt[:-1]) <= 50 - before
+        assert prompt[0].type == "human"
+
+
+def test_the_earlier_summary_takes_of_the_budget(summarize):
+    """With a summary of 15 words, 35 are left for messages."""
+    model = ScriptedModel()
+    running = RunningSummary("old " * 15, {"0"}, "0")
+    summarize(
+        long_talk(),
+        model=model,
+        max_tokens=50,
+        max_tokens_before_summary=100,
+        token_counter=words,
+        running_summary=running,
+    )
+    assert len(model.shown[0]) == 2
+    assert "old old" in model.prompts[0][-1].text
+
+
+def test_trim_makes_one_call_without_the_oldest(summarize):
+    """As langmem does: what does not fit is left out of the call, but counts as summarised."""
+    model = ScriptedModel()
+    result = summarize(
+        long_talk(), model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words, overflow="trim"
+    )
+    assert model.shown == [["7", "8", "9", "10"]]
+    assert model.prompts[0][0].type == "human"
+    assert result.running_summary.summarized_message_ids == {str(number) for number in range(1, 11)}
+
+
+def test_trim_leaves_what_fits(summarize):
+    """With room for all, the two ways show the same, whatever it begins with."""
+    shown = []
+    for overflow in ("fold", "trim"):
+        model = ScriptedModel()
+        summarize(long_talk()[1:], model=model, max_tokens=90, token_counter=words, overflow=overflow)
+        shown.append(model.shown)
+    assert shown[0] == shown[1] == [[str(number) for number in range(2, 11)]]
+
+
+def test_trim_shows_all_if_no_part_begins_with_a_human_message(summarize):
+    """As langmem does, with a warning."""
+    model = ScriptedModel()
+    messages = talk("h", "a x", "t x", "a y", "t y", "a")
+    with pytest.warns(RuntimeWarning, match="shown all"):
+        summarize(messages, model=model, max_tokens=2, max_tokens_before_summary=6, overflow="trim")
+    assert model.shown == [list("123456")]
+
+
+def test_a_message_that_alone_does_not_fit_is_shown_whole_and_alone(summarize):
+    """It is a step of its own; so is a message with calls together with its results."""
+    model = ScriptedModel()
+    messages = talk("h", "a", "h", "a x y z", "t x", "t y", "t z", "a", "h", "a")
+    summarize(messages, model=model, max_tokens=3, max_tokens_before_summary=10)
+    assert model.shown == [["1", "2"], ["3"], ["4", "5", "6", "7"], ["8"], ["9", "10"]]
+    huge = [HumanMessage("word " * 500, id="h"), AIMessage("ok", id="a")]
+    model = ScriptedModel()
+    summarize(huge, model=model, max_tokens=50, max_tokens_before_summary=501, token_counter=words)
+    assert model.shown == [["h"], ["a"]]
+    assert model.prompts[0][0] is huge[0]
+
+
+def test_an_overlong_summary_does_not_cost_a_call_for_each_message(summarize):
+    """A quarter of `max_tokens` is always left for messages."""
+    model = ScriptedModel()
+    running = RunningSummary("old " * 500, {"0"}, "0")
+    summarize(
+        long_talk(),
+        model=model,
+        max_tokens=80,
+        max_tokens_before_summary=120,
+        token_counter=words,
+        running_summary=running,
+    )
+    assert model.shown[0] == ["1", "2"]
+
+
+def test_a_step_is_a_list_that_providers_accept(summarize):
+    """A call that was given up gets a result that says so, a result that answers nothing is shown as text."""
+    model = ScriptedModel()
+    messages = talk("t w", "h", "a x y", "t x", "h", "a", "h", "a")
+    summarize(messages, model=model, max_tokens=4, max_tokens_before_summary=8)
+    assert [each for shown in model.shown for each in shown] == ["1", "2", "3", "4", "3:missing-result-1", *"5678"]
+    for prompt in model.prompts:
+        assert check_pairing(prompt) == []
+    assert "result 1" in model.prompts[0][0].text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Prompts
+
+
+def test_prompts_are_parameters(summarize):
+    """Prompts of the caller's own, with the variables of langmem's."""
+    prompts = {
+        "initial_summary_prompt": ChatPromptTemplate([("placeholder", "{messages}"), ("human", "FIRST")]),
+        "existing_summary_prompt": ChatPromptTemplate(
+            [("system", "HAD {existing_summary}"), ("placeholder", "{messages}")]
+        ),
+        "final_prompt": ChatPromptTemplate(
+            [("placeholder", "{system_message}"), ("human", "Record: {summary}"), ("placeholder", "{messages}")]
+        ),
+    }
+    model, messages = ScriptedModel("one", "two"), talk("s", *"hahaha")
+    first = summarize(messages[:4], model=model, max_tokens=2, **prompts)
+    assert model.prompts[0][-1].text == "FIRST"
+    assert [message.text for message in first.messages] == ["text 1", "Record: one", "text 4"]
+    assert first.messages[1].additional_kwargs == MARK
+    second = summarize(
+        [*first.messages, *messages[4:]],
+        model=model,
+        max_tokens=6,
+        max_tokens_before_summary=4,
+        running_summary=first.running_summary,
+        **prompts,
+    )
+    assert model.prompts[1][0].text == "HAD one"
+    assert [message.text for message in second.messages] == ["text 1", "Record: two"]
+
+
+@pytest.mark.parametrize("text", ["{x} {0} {", "{{summary}}", "{messages}", "%s {{ x }}"])
+def test_braces_are_data(summarize, text):
+    """In messages and in summaries they mean nothing to a template."""
+    model = ScriptedModel(text, text)
+    messages = [HumanMessage(text, id="1"), AIMessage(text, id="2"), *talk("h", "a", "h", "a")[2:]]
+    first = summarize(messages[:2], model=model, max_tokens=2)
+    assert first.running_summary.summary == text
+    assert first.messages[0].text == f"Summary of the conversation so far: {text}"
+    assert model.prompts[0][0].text == text
+    summarize(messages, model=model, max_tokens=2, running_summary=first.running_summary)
+    assert text in model.prompts[1][-1].text
+
+
+def test_the_summary_message_has_a_stable_id(summarize):
+    """The same for the same summary, so that a reducer of messages replaces it; another for the next summary."""
+    running = RunningSummary("old", {"7"}, "7")
+    made = [
+        summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=running)
+        for messages in (talk("h"), talk("s", "h"))
+    ]
+    assert made[0].messages[0].id == made[1].messages[1].id == "7:summary-0"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Answers of the model
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        AIMessage([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "They "}, "met."]),
+        AIMessage([{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": "They met."}]),
+        AIMessage("They met."),
+    ],
+    ids=["thinking", "reasoning", "text"],
+)
+def test_the_text_of_an_answer_is_taken(summarize, reply):
+    """Blocks of text joined, reasoning left out; a plain str, so that any checkpointer can store it."""
+    summary = summarize(talk("h", "a"), model=ScriptedModel(reply), max_tokens=2).running_summary.summary
+    assert (summary, type(summary)) == ("They met.", str)
+
+
+@pytest.mark.parametrize("reply", ["", " \n", AIMessage([{"type": "reasoning", "reasoning": "Hm."}]), AIMessage([])])
+@pytest.mark.parametrize("step", [0, 1])
+def test_an_empty_answer_is_an_error(summarize, reply, step):
+    """A summary of nothing would lose messages; whatever step it comes at, the caller has what he had."""
+    model = ScriptedModel(*(["fine"] * step), reply)
+    messages = long_talk()
+    before = copy.deepcopy(messages)
+    with pytest.raises(SummaryError, match="without text") as caught:
+        summarize(messages, model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words)
+    assert isinstance(caught.value, ValueError)
+    assert messages == before
+
+
+def test_the_error_of_a_model_reaches_the_caller(summarize):
+    """As it is; an exhausted iterator in a model is no end of the summarization."""
+    with pytest.raises(TimeoutError):
+        summarize(talk("h", "a"), model=ScriptedModel(TimeoutError()), max_tokens=2)
+    with pytest.raises((StopIteration, RuntimeError)):
+        summarize(talk("h", "a"), model=ScriptedModel(StopIteration()), max_tokens=2)
+
+
+def test_models_of_langchain_do(summarize):
+    """A chat model, one with bound parameters, and a chain that gives a str."""
+    model = FakeListChatModel(responses=["They met."])
+    for each in (model, model.bind(stop=["x"]), model | StrOutputParser()):
+        assert summarize(talk("h", "a"), model=each, max_tokens=2).running_summary.summary == "They met."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Running summaries from elsewhere
+
+
+class LangmemSummary:
+    """Like the dataclass of langmem, which a stored state may still hold."""
+
+    def __init__(self) -> None:
+        self.summary = "old"
+        self.summarized_message_ids = {"1", "2"}
+        self.last_summarized_message_id = "2"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        LangmemSummary(),
+        {"summary": "old", "summarized_message_ids": ["1", "2"], "last_summarized_message_id": "2"},
+    ],
+    ids=["object", "dict"],
+)
+def test_a_running_summary_of_langmem_is_taken_up(summarize, stored):
+    """A conversation goes on where langmem left it; JSON may have made a dict and a list of it."""
+    result = summarize(talk(*"haha"), model=ScriptedModel("new"), max_tokens=3, running_summary=stored)
+    assert result.running_summary == RunningSummary("old", {"1", "2"}, "2")
+    assert ids(result.messages[1:]) == ["3", "4"]
+
+
+@pytest.mark.parametrize("wrong", ["text", 7, {}, {"summary": "old"}, {"summary": 1, "summarized_message_ids": []}])
+def test_anything_else_is_no_running_summary(summarize, wrong):
+    """It is a ValueError that says what is wanted."""
+    with pytest.raises(ValueError, match="running_summary is a RunningSummary or None"):
+        summarize(talk("h"), model=ScriptedModel(), max_tokens=2, running_summary=wrong)
+
+
+@pytest.mark.parametrize("module", ["plan", "shown", "models", "summarize"])
+def test_doctests(module):
+    """The examples in the docstrings are true."""
+    outcome = doctest.testmod(importlib.import_module(f"convstore.summarization.{module}"))
+    assert outcome.attempted
+    assert not outcome.failed
