@@ -6,6 +6,7 @@ left out has an id that brings it back.
 
 from __future__ import annotations
 
+from convstore.agent import number_sources, retrieve_previous_sources_tool
 from convstore.codec import Omitted
 from convstore.conversation import Conversation
 from convstore.exceptions import (
@@ -46,7 +47,7 @@ from convstore.models import (
     Turn,
 )
 from convstore.policy import HistoryPolicy
-from convstore.store import ConversationStore, retrieve_previous_sources_tool
+from convstore.store import ConversationStore
 from convstore.tokens import TokenCounter
 from convstore.tools import SOURCES_PROMPT, sources_prompt
 from convstore.view import get_conversational_history
@@ -92,6 +93,7 @@ __all__ = [
     "UnencodableError",
     "UnknownMessageError",
     "get_conversational_history",
+    "number_sources",
     "retrieve_previous_sources_tool",
     "sources_prompt",
 ]

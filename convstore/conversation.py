@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from langchain_core.messages import BaseMessage
 from langchain_core.tools import StructuredTool
 
+from convstore.agent import bound_retrieval_tool
 from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.models import ConversationInfo, History, Receipt, SourcePage, StoredMessage, ToolRecord, Turn
 from convstore.normalize import normalize_messages
@@ -20,7 +21,7 @@ from convstore.pager import Request
 from convstore.policy import HistoryPolicy
 from convstore.scopes import check_ids
 from convstore.sources import MAX_SOURCES, read_ids
-from convstore.tools import PAGE_TOKENS, ReadBack, check_page_tokens, make_retrieval_tool
+from convstore.tools import PAGE_TOKENS, check_page_tokens
 
 if TYPE_CHECKING:
     from convstore.known import Scope
@@ -42,6 +43,11 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"Conversation({', '.join(f'{key}={value!r}' for key, value in self._scope)})"
+
+    @property
+    def store(self) -> ConversationStore:
+        """The store that it is in."""
+        return self._store
 
     @property
     def scope(self) -> dict[str, str]:
@@ -97,8 +103,17 @@ class Conversation:
         if type(number) is not int or not 1 <= number <= MAX_SOURCES:
             raise InvalidInputError(f"number is a whole number from 1 to {MAX_SOURCES}, not {number!r}")
         parts = await self._store.parts()
-        numbers, _ = await parts.writer.reserve(self._scope, number)
-        return numbers
+        return await parts.writer.reserve(self._scope, number)
+
+    async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
+        """For each text the id of the source under which it was first shown, None if it was not, as far as is known.
+
+        Known are the newest 200 different texts. So a tool can say "already shown as [4]". No command when warm.
+        """
+        if isinstance(texts, str) or not all(type(text) is str for text in texts):
+            raise InvalidInputError("texts is a list of str")
+        parts = await self._store.parts()
+        return await parts.writer.find_shown(self._scope, texts)
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """The view for the next model call: valid for any provider, stable, within the budget.
@@ -162,6 +177,30 @@ class Conversation:
         """
         parts = await self._store.parts()
         return await parts.records.page(self._scope, before=before, after=after, limit=limit, full=full)
+
+    async def annotate(self, message_id: str, /, **values: Any) -> None:
+        """Say something of a message: feedback of a user, a label, a note of an audit. Kept beside the log.
+
+        Values of the same names are replaced, None removes one, others stay. `list_messages` and `annotations` give
+        them back; no model sees them. Three commands.
+
+        Args:
+            message_id: Any message, a rewound one too.
+            values: What the store can encode, up to 100,000 characters each, 100 for a message.
+
+        Raises:
+            UnknownMessageError: No message of this conversation has the id.
+            UnencodableError: A value of a type that can not be given back equal.
+        """
+        [checked] = check_ids([message_id], name="message_id")
+        parts = await self._store.parts()
+        await parts.annotator.annotate(self._scope, checked, values)
+
+    async def annotations(self, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What was said of some messages with `annotate`, by message id; those without annotations are left out."""
+        wanted = check_ids(message_ids, name="message_ids")
+        parts = await self._store.parts()
+        return await parts.annotator.get(self._scope, wanted)
 
     async def rewind(self, *, before: str) -> int:
         """Take a message and all behind it out of views and listings, to edit the question or ask for another answer.
@@ -250,22 +289,7 @@ class Conversation:
         Args:
             page_tokens: Size of a page, 100 to 16,000.
         """
-        return make_retrieval_tool(lambda _config: self.read_back(), page_tokens=page_tokens)
-
-    def read_back(self) -> ReadBack:
-        """What the tool reads this conversation with."""
-
-        async def read(request: Request) -> tuple[str, SourcePage]:
-            return await self._read(request)
-
-        def read_sync(request: Request) -> tuple[str, SourcePage]:
-            return self._store.run_sync(lambda twin: Conversation(twin, self._scope)._read(request))  # noqa: SLF001
-
-        return ReadBack(read, read_sync)
-
-    async def _read(self, request: Request) -> tuple[str, SourcePage]:
-        parts = await self._store.parts()
-        return await parts.pager.read(self._scope, request)
+        return bound_retrieval_tool(self, page_tokens=page_tokens)
 
 
 def _source_ids(given: Iterable[int] | str) -> list[int]:

@@ -15,7 +15,7 @@ from convstore.codec import Codec
 from convstore.exceptions import InvalidInputError
 from convstore.known import ID_LIFETIME, Clock, KnownConversations, Scope
 from convstore.models import ConversationInfo, ConversationPage, MessagePreview
-from convstore.repository import Head, Heads, Log
+from convstore.repository import Annotations, Head, Heads, Log
 from convstore.writer import APPEND_SECONDS
 
 __all__ = ["Directory"]
@@ -30,8 +30,17 @@ _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
 class Directory:
     """Lists, describes and ends conversations."""
 
-    def __init__(self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec, clock: Clock) -> None:
-        self._heads, self._log, self._known = heads, log, known
+    def __init__(
+        self,
+        heads: Heads,
+        log: Log,
+        annotations: Annotations,
+        known: KnownConversations,
+        *,
+        codec: Codec,
+        clock: Clock,
+    ) -> None:
+        self._heads, self._log, self._annotations, self._known = heads, log, annotations, known
         self._codec, self._clock = codec, clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
@@ -79,7 +88,7 @@ class Directory:
             now = self._clock.now()
             await self._heads.bury(dict(scope), head.conversation, sweep_at=now + _SWEEP_AFTER)
             self._known.forget(self._known.add(scope, head.conversation))
-            await self._log.delete(head.conversation)
+            await self._remove(head.conversation)
         await self.sweep()
 
     async def sweep(self) -> int:
@@ -87,10 +96,14 @@ class Directory:
         now, swept = self._clock.now(), 0
         for conversation in await self._heads.due_tombstones(at=now):
             if await self._heads.is_ended(conversation):
-                await self._log.delete(conversation)
+                await self._remove(conversation)
                 swept += 1
             await self._heads.forget_tombstone(conversation)
         return swept
+
+    async def _remove(self, conversation: str) -> None:
+        await self._log.delete(conversation)
+        await self._annotations.delete(conversation)
 
     def _info(self, head: Head) -> ConversationInfo:
         totals, preview = head.totals, head.totals.preview

@@ -174,11 +174,13 @@ class StoredMessage(_Value):
         ordinal: Its place in the log: 1, 2, 3 …
         created_at: When it was appended (UTC).
         message: As appended, or as views show it.
+        annotations: What `annotate` said of it.
     """
 
     ordinal: int
     created_at: datetime
     message: BaseMessage
+    annotations: dict[str, Any] = {}
 
 
 class MessagePreview(_Value):

@@ -7,15 +7,27 @@ text; what it shows is then read at once, and only the chunks of payloads that h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from convstore.codec import Codec, decode_message
 from convstore.entries import PayloadRef
-from convstore.exceptions import CorruptDocumentError, InvalidCursorError
+from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.known import Known, Scope
 from convstore.models import Source, SourcePage
-from convstore.passages import Cursor, Passage, make_source, passage_of_source, passages_of, read_cursor, snippets
+from convstore.passages import (
+    LABEL_CHARACTERS,
+    Cursor,
+    Passage,
+    fold,
+    in_line,
+    make_source,
+    matches,
+    passage_of_source,
+    passages_of,
+    read_cursor,
+    snippets,
+)
 from convstore.reader import Reader
 from convstore.repository import StoredMessageRow
 from convstore.scopes import MAX_IDS, id_problem
@@ -24,10 +36,16 @@ from convstore.tokens import CHARACTERS_PER_TOKEN
 __all__ = ["Pager", "Request"]
 
 _LEAST_TEXT = 200
-_LAST_LINE = 60
+_LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _SUGGESTED = 5
 _LISTED = 20
-_READ_AT_ONCE = 1_000_000
+_NAMED = 20
+_NAME_CHARACTERS = 60
+_MOST_APPENDS = 8
+"""A page shows payloads of so many appends, as each of them is a command; a text is looked for in so many."""
+_READ_AT_ONCE = 4_000_000
+_MOST_ROUNDS = 4
+"""A text is looked for in so many times so many characters; beyond, the page says where to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,7 @@ class Request:
         find: Show only what is around this text, in any case; "" for everything.
         cursor: Where the page before ended; "" for the first page. Alone it goes on in its passage.
         page_tokens: Size of a page.
+        remarks: Lines for the model: what of its call is not done.
     """
 
     tool_message_ids: Sequence[str] = ()
@@ -47,6 +66,7 @@ class Request:
     find: str = ""
     cursor: str = ""
     page_tokens: int = 4_000
+    remarks: Sequence[str] = ()
 
     @property
     def characters(self) -> int:
@@ -60,8 +80,8 @@ class Request:
 
 
 @dataclass(slots=True)
-class _Part:
-    """What a page shows of a passage."""
+class _Piece:
+    """A part of a passage, and what the tool said of the source that it is of; both are empty until they are read."""
 
     passage: Passage
     start: int
@@ -69,22 +89,46 @@ class _Part:
     text: str = ""
     item: str = ""
 
-    @property
-    def header(self) -> str:
-        return f"{self.passage.label}, characters {self.start}-{self.end} of {self.passage.length}"
-
 
 @dataclass(slots=True)
 class _Page:
-    """A page that is being filled; `room` is what is left of it, in characters."""
+    """A page that is being filled.
+
+    Attributes:
+        room: What is left of it, in characters.
+        label: Most characters of the name of a passage.
+        parts: What it shows.
+        following: Where the next page begins, "" on the last.
+        appends: Those that came with payloads it has to read.
+    """
 
     room: int
-    parts: list[_Part] = field(default_factory=list)
+    label: int
+    parts: list[_Piece] = field(default_factory=list)
     following: str = ""
+    appends: set[str] = field(default_factory=set)
 
-    def add(self, passage: Passage, start: int, end: int) -> None:
-        self.room -= passage.overhead + end - start
-        self.parts.append(_Part(passage, start, end))
+    def room_for(self, passage: Passage) -> int:
+        """Characters that are left for the text of a passage."""
+        return self.room - passage.overhead(self.label)
+
+    def add(self, part: _Piece) -> None:
+        self.room -= part.passage.overhead(self.label) + part.end - part.start
+        self.parts.append(part)
+        if part.passage.ref is not None:
+            self.appends.add(part.passage.ref.token)
+
+    def may_read(self, passage: Passage) -> bool:
+        """Whether a passage costs no command too many."""
+        if passage.ref is None or passage.ref.token in self.appends:
+            return True
+        return len(self.appends) < _MOST_APPENDS
+
+    @property
+    def text(self) -> Iterator[str]:
+        """The page as a model reads it."""
+        for part in self.parts:
+            yield f"{part.passage.header(part.start, part.end, most=self.label)}\n{part.text}"
 
 
 class Pager:
@@ -103,7 +147,8 @@ class Pager:
             return await self._listing(known, request.characters), SourcePage()
         if known is None:
             missing = request.names
-            return "\n".join([*_not_found(missing, [], request), "End."]), SourcePage(not_found=missing)
+            unknown = [] if missing else [_unknown_cursor(request)]
+            return "\n".join([*unknown, *_remarks(missing, [], request), "End."]), SourcePage(not_found=missing)
         async with self._reader.reading(known):
             return await self._read(known, request)
 
@@ -111,8 +156,13 @@ class Pager:
         """One page of sources alone.
 
         Raises:
+            InvalidInputError: `find` is not a text of at most a quarter of a page.
             InvalidCursorError: The cursor is not of this request.
         """
+        if not isinstance(request.find, str) or len(request.find) > request.characters // 4:
+            raise InvalidInputError(
+                f"find is a text of at most {request.characters // 4:,} characters, a quarter of a page"
+            )
         known = await self._reader.find(scope)
         if known is None:
             return SourcePage(not_found=request.names)
@@ -122,22 +172,22 @@ class Pager:
             page = await self._page(known, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
-                    f"{request.cursor[:50]!r} is not a cursor of this call; begin again without one"
+                    f"{str(request.cursor)[:50]!r} is not a cursor of this call; begin again without one"
                 )
             return SourcePage(sources=self._sources(page), not_found=not_found, next_cursor=page.following or None)
 
     async def _read(self, known: Known, request: Request) -> tuple[str, SourcePage]:
         passages, not_found = await self._collect(known, request)
         valid = await self._reader.newest_results(known, limit=_SUGGESTED) if not_found else []
-        lines = _not_found(not_found, [message.id for message in valid], request)
+        lines = _remarks(not_found, [message.id for message in valid], request)
         room = request.characters - sum(len(line) + 1 for line in lines) - _LAST_LINE
         page = await self._page(known, request, passages, room=room)
         if page is None:
-            shown = [f"Unknown cursor {request.cursor[:50]!r}. Ask again without a cursor."]
-            return "\n".join([*shown, *lines, "End."]), SourcePage(not_found=not_found)
-        shown = [f"{part.header}\n{part.text}" for part in page.parts]
+            return "\n".join([_unknown_cursor(request), *lines, "End."]), SourcePage(not_found=not_found)
+        shown = list(page.text)
         if request.find and passages and not shown:
-            shown = [f"No match for {request.find[:50]!r}."]
+            so_far = " in what was read so far" if page.following else ""
+            shown = [f"No match for '{in_line(request.find, 50)}'{so_far}."]
         last = f'More: cursor="{page.following}"' if page.following else "End."
         artifact = SourcePage(sources=self._sources(page), not_found=not_found, next_cursor=page.following or None)
         return "\n".join([*shown, *lines, last]), artifact
@@ -188,59 +238,52 @@ class Pager:
             if cursor is None or cursor.key not in keys:
                 return None
             place, offset = keys.index(cursor.key), cursor.offset
-        page = _Page(room)
-        for passage in passages[place:]:
-            if request.find:
-                await self._fill_matches(known, page, passage, min(offset, passage.length), request.find)
-            else:
-                _fill_text(page, passage, min(offset, passage.length))
-            if page.following:
-                break
-            offset = 0
-        await self._load(known, page)
+        page = _Page(room, min(LABEL_CHARACTERS, request.characters // 8))
+        if request.find:
+            await self._fill_matches(known, page, passages[place:], offset, request.find)
+        else:
+            _fill_text(page, passages[place:], offset)
+            await self._read_pieces(known, page.parts)
         return page
 
-    async def _fill_matches(self, known: Known, page: _Page, passage: Passage, offset: int, find: str) -> None:
-        """Show what is around each match from a place on; reads a long passage piece by piece."""
-        while offset < passage.length:
-            end = min(passage.length, offset + _READ_AT_ONCE)
-            text = await self._text(known, passage, offset, end)
-            for start, stop in ((offset + start, offset + stop) for start, stop in snippets(text, find)):
-                room = page.room - passage.overhead
-                if page.parts and room < min(stop - start, _LEAST_TEXT):
-                    page.following = f"{passage.key}@{start}"
+    async def _fill_matches(
+        self, known: Known, page: _Page, passages: Sequence[Passage], offset: int, find: str
+    ) -> None:
+        """Show what is around each match, from a place of the first passage on; reads no more than is bounded."""
+        for _ in range(_MOST_ROUNDS):
+            pieces = _next_pieces(page, passages, offset)
+            if not pieces:
+                break
+            await self._read_pieces(known, pieces)
+            for piece in pieces:
+                _fill_piece(page, piece, find)
+                if page.following:
                     return
-                shown = min(stop, start + max(room, len(find)))
-                page.add(passage, start, shown)
-                if shown < stop:
-                    page.following = f"{passage.key}@{max(start + 1, shown - len(find))}"
-                    return
+            last = pieces[-1]
+            passages = passages[len({piece.passage.key for piece in pieces}) - 1 :]
             # A match may lie across the end of a piece.
-            offset = end if end == passage.length else end - len(find)
+            offset = last.end if last.end == last.passage.length else last.end - len(fold(find)) + 1
+        left = [passage for place, passage in enumerate(passages) if place or offset < passage.length]
+        if left:
+            page.following = f"{left[0].key}@{offset if left[0] is passages[0] else 0}"
 
-    async def _text(self, known: Known, passage: Passage, start: int, end: int) -> str:
-        if passage.ref is None:
-            return passage.text[start:end]
-        [text] = await self._reader.payload_ranges(known, [(passage.ref, passage.start + start, passage.start + end)])
-        return text
-
-    async def _load(self, known: Known, page: _Page) -> None:
-        """Read what the page shows, and what the tool said of the sources on it; at once for each append."""
+    async def _read_pieces(self, known: Known, pieces: Sequence[_Piece]) -> None:
+        """Read the texts of some pieces, and what the tool said of their sources; at once for each append."""
         wanted: list[tuple[PayloadRef, int, int]] = []
-        for part in page.parts:
-            passage = part.passage
+        for piece in pieces:
+            passage = piece.passage
             if passage.ref is not None:
-                wanted.append((passage.ref, passage.start + part.start, passage.start + part.end))
+                wanted.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
                 wanted += [(passage.ref, *passage.item_range)] if passage.source else []
         texts = iter(await self._reader.payload_ranges(known, wanted))
-        for part in page.parts:
-            passage = part.passage
+        for piece in pieces:
+            passage = piece.passage
             if passage.ref is not None:
-                part.text = next(texts)
-                part.item = next(texts) if passage.source else ""
+                piece.text = next(texts)
+                piece.item = next(texts) if passage.source else ""
             else:
-                part.text = passage.text[part.start : part.end]
-                part.item = passage.source.piece[slice(*passage.item_range)] if passage.source else ""
+                piece.text = passage.text[piece.start : piece.end]
+                piece.item = passage.source.piece[slice(*passage.item_range)] if passage.source else ""
 
     def _passages(self, row: StoredMessageRow) -> list[Passage]:
         try:
@@ -251,7 +294,7 @@ class Pager:
     def _sources(self, page: _Page) -> list[Source]:
         return [self._source(part) for part in page.parts if part.passage.source]
 
-    def _source(self, part: _Part) -> Source:
+    def _source(self, part: _Piece) -> Source:
         source = part.passage.source
         assert source is not None  # noqa: S101 - asked by the caller
         try:
@@ -274,24 +317,90 @@ class Pager:
         return text
 
 
-def _fill_text(page: _Page, passage: Passage, offset: int) -> None:
-    """Show as much of a passage as there is room for."""
-    room = page.room - passage.overhead
-    left = passage.length - offset
-    if page.parts and room < min(left, _LEAST_TEXT):
-        page.following = f"{passage.key}@{offset}"
-        return
-    end = min(passage.length, offset + max(room, 1))
-    page.add(passage, offset, end)
-    if end < passage.length:
-        page.following = f"{passage.key}@{end}"
+def _fill_text(page: _Page, passages: Sequence[Passage], offset: int) -> None:
+    """Show as much as there is room for, from a place of the first passage on."""
+    for passage in passages:
+        offset = min(offset, passage.length)
+        room, left = page.room_for(passage), passage.length - offset
+        if page.parts and (room < min(left, _LEAST_TEXT) or not page.may_read(passage)):
+            page.following = f"{passage.key}@{offset}"
+            return
+        end = min(passage.length, offset + max(room, 1))
+        page.add(_Piece(passage, offset, end))
+        if end < passage.length:
+            page.following = f"{passage.key}@{end}"
+            return
+        offset = 0
 
 
-def _not_found(names: Sequence[int | str], valid: Sequence[str], request: Request) -> list[str]:
-    """A line that says what is not there and what could be asked for, in a quarter of a page; none if all is there."""
+def _next_pieces(page: _Page, passages: Sequence[Passage], offset: int) -> list[_Piece]:
+    """What to look into next: as much as is read at once, and of no more appends than a page may read."""
+    pieces: list[_Piece] = []
+    size = 0
+    for passage in passages:
+        if size >= _READ_AT_ONCE or not page.may_read(passage):
+            break
+        start = min(offset, passage.length)
+        pieces.append(_Piece(passage, start, min(passage.length, start + _READ_AT_ONCE)))
+        size += pieces[-1].end - start
+        if passage.ref is not None:
+            page.appends.add(passage.ref.token)
+        offset = 0
+    return pieces if any(piece.start < piece.end for piece in pieces) or len(pieces) < len(passages) else []
+
+
+def _fill_piece(page: _Page, piece: _Piece, find: str) -> None:
+    """Show what is around each match in a piece that is read, as long as there is room."""
+    passage = piece.passage
+    for start, stop in snippets(piece.text, find, most=page.room):
+        room = page.room_for(passage)
+        if page.parts and room < min(stop - start, _LEAST_TEXT):
+            page.following = f"{passage.key}@{piece.start + start}"
+            return
+        end = _whole(piece.text, find, start, min(stop, start + room))
+        page.add(_Piece(passage, piece.start + start, piece.start + end, piece.text[start:end], piece.item))
+        if end < stop:
+            page.following = f"{passage.key}@{piece.start + end}"
+            return
+
+
+def _whole(text: str, find: str, start: int, end: int) -> int:
+    """Where to cut a text at the latest so that no match is cut in two."""
+    around = text[start : end + len(fold(find))]
+    cut = next((first for first, last in matches(around, find) if start + last > end), len(around))
+    return min(end, start + cut) if cut else end
+
+
+def _unknown_cursor(request: Request) -> str:
+    return f"Unknown cursor '{in_line(request.cursor, 50)}'. Ask again without a cursor."
+
+
+def _remarks(names: Sequence[int | str], valid: Sequence[str], request: Request) -> list[str]:
+    """Lines that say what of a call is not done, in three eighths of a page at most."""
+    lines = _not_found(names, valid, room=request.characters // 4)
+    room = request.characters * 3 // 8 - sum(len(line) + 1 for line in lines)
+    for remark in request.remarks:
+        room -= len(remark) + 1
+        lines += [remark] if room >= 0 else []
+    return lines
+
+
+def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -> list[str]:
+    """A line that says what is not there and what could be asked for; none if all is there."""
     if not names:
         return []
-    room = request.characters // 4
-    line = "Not found: " + ", ".join(str(name)[:60] for name in names[:20])[: room // 2] + "."
-    ids = [id_ for place, id_ in enumerate(valid) if sum(map(len, valid[: place + 1])) < room // 2]
+    named: list[str] = []
+    left = room // 2 - len("Not found: , and 10000 more.")
+    for name in names[:_NAMED]:
+        text = in_line(name, min(_NAME_CHARACTERS, left)) if not named else in_line(name, _NAME_CHARACTERS)
+        left -= len(text) + 2
+        if named and left < 0:
+            break
+        named.append(text)
+    more = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
+    ids, left = list[str](), room // 2 - len(" Valid ids: .")
+    for id_ in valid:
+        left -= len(id_) + 2
+        ids += [id_] if left >= 0 else []
+    line = f"Not found: {', '.join(named)}{more}."
     return [line + (f" Valid ids: {', '.join(ids)}." if ids else "")]

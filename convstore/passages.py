@@ -7,6 +7,7 @@ on in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the se
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -20,11 +21,32 @@ from convstore.repository import StoredMessageRow
 from convstore.sources import source_in
 from convstore.stubs import text_of
 
-__all__ = ["Cursor", "Passage", "make_source", "passage_of_source", "passages_of", "read_cursor", "snippets"]
+__all__ = [
+    "LABEL_CHARACTERS",
+    "Cursor",
+    "Passage",
+    "fold",
+    "in_line",
+    "make_source",
+    "matches",
+    "passage_of_source",
+    "passages_of",
+    "read_cursor",
+    "snippets",
+]
+
+LABEL_CHARACTERS = 200
+"""Most characters of a label."""
 
 _AROUND = 200
-_LABEL_CHARACTERS = 200
-_NUMBERS = 60
+_NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
+_HIDDEN = "\ufffd"
+_GROWING = re.compile(
+    "["
+    + "".join(sign for sign in map(chr, (*range(0xDF, 0x2000), *range(0xFB00, 0xFB18))) if len(sign.casefold()) > 1)
+    + "]"
+)
+"""Characters that become several when their case is folded, such as the German sharp s."""
 _CURSOR = re.compile(r"(?P<key>(?P<source>\d{1,15})|m(?P<ordinal>\d{1,15})(\.\d{1,6})?)@(?P<offset>\d{1,15})", re.ASCII)
 
 
@@ -37,13 +59,13 @@ class Cursor(NamedTuple):
     offset: int
 
 
-def read_cursor(text: str) -> Cursor | None:
+def read_cursor(text: Any) -> Cursor | None:
     """The place that a cursor names; None if it is none.
 
     >>> read_cursor("11@4000")
     Cursor(key='11', source_id=11, ordinal=None, offset=4000)
     """
-    found = _CURSOR.fullmatch(text.strip())
+    found = _CURSOR.fullmatch(text.strip()) if isinstance(text, str) else None
     if not found:
         return None
     source, ordinal = found["source"], found["ordinal"]
@@ -60,6 +82,7 @@ class Passage:
         key: Names it in cursors.
         label: Names it in headers; one line.
         length: Its characters.
+        same: What its label ends with, however short that is cut.
         text: The text itself, if it is at hand.
         ref: The payload that it is in, if it is in one.
         start: Where it begins in the payload.
@@ -73,11 +96,20 @@ class Passage:
     ref: PayloadRef | None = None
     start: int = 0
     source: EntrySource | None = None
+    same: str = ""
 
-    @property
-    def overhead(self) -> int:
-        """Characters of its header line on a page."""
-        return len(self.label) + _NUMBERS
+    def header(self, start: int, end: int, *, most: int) -> str:
+        """What stands above a part of it, with so many characters of its label at most.
+
+        >>> Passage("11", "[11] Seals of the North", 9_120, same=", the same as [2]").header(0, 4_000, most=30)
+        '[11] Seals of, the same as [2], characters 0-4000 of 9120'
+        """
+        label = self.label[: max(most - len(self.same), 0)].rstrip() + self.same
+        return f"{label}, characters {start}-{end} of {self.length}"
+
+    def overhead(self, most: int) -> int:
+        """Most characters of its header line on a page."""
+        return max(min(len(self.label) + len(self.same), most), len(self.same)) + _NUMBERS
 
     @property
     def item_range(self) -> tuple[int, int]:
@@ -100,12 +132,12 @@ def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
     """The text of one source; an item without a text of its own is read as it is."""
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     same = f", the same as [{source.earlier}]" if source.earlier else ""
-    label = _one_line(f"[{source.id}] {named}")[: _LABEL_CHARACTERS - len(same)] + same
+    label = _one_line(f"[{source.id}] {named}")
     place, ref = source.place, row.message.payload
     start, end = (place.start, place.middle) if place.middle > place.start else (place.middle, place.end)
     if source.piece or ref is None:
-        return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source)
-    return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source)
+        return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source, same=same)
+    return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source, same=same)
 
 
 def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -> Source:
@@ -133,21 +165,79 @@ def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -
     )
 
 
-def snippets(text: str, find: str) -> Iterator[tuple[int, int]]:
+def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
+    """Ranges of a text that say the same as another in any case, by Unicode's full case folding; linear in both.
+
+    >>> list(matches("Maße, MASSE, masse", "mASSe"))
+    [(0, 4), (6, 11), (13, 18)]
+    """
+    folded, wanted = fold(text), fold(find)
+    grown, extra = _growth(text, folded)
+    at = folded.find(wanted) if wanted else -1
+    while at >= 0:
+        yield _unfolded(at, grown, extra), _unfolded(at + len(wanted) - 1, grown, extra) + 1
+        at = folded.find(wanted, at + len(wanted))
+
+
+def fold(text: str) -> str:
+    """A text in one case; the Turkish letters i, with a dot and without, are one letter.
+
+    >>> fold("STRAẞE"), fold("İstanbul")
+    ('strasse', 'istanbul')
+    """
+    return text.replace("İ", "i").replace("\u0131", "i").casefold()
+
+
+def snippets(text: str, find: str, *, most: int) -> Iterator[tuple[int, int]]:
     """Ranges of a text around the matches of another, in any case, those that touch joined.
 
-    >>> list(snippets("a" * 300 + "Needle" + "b" * 300, "needle"))
+    The last one is the first that is longer than `most`: nobody shows it whole.
+
+    >>> list(snippets("a" * 300 + "Needle" + "b" * 300, "needle", most=1_000))
     [(100, 506)]
     """
     start = stop = 0
-    for match in re.finditer(re.escape(find), text, re.IGNORECASE):
-        if stop and match.start() - _AROUND > stop:
+    for first, end in matches(text, find):
+        if stop and first - _AROUND > stop:
             yield start, stop
             stop = 0
-        start = start if stop else max(0, match.start() - _AROUND)
-        stop = min(len(text), match.end() + _AROUND)
+        start = start if stop else max(0, first - _AROUND)
+        stop = min(len(text), end + _AROUND)
+        if stop - start > most:
+            break
     if stop:
         yield start, stop
+
+
+def in_line(text: Any, most: int) -> str:
+    r"""The beginning of what somebody sent, as it can stand in a line of ours.
+
+    >>> in_line("a\nb\ud800c", 3)
+    'a�b'
+    """
+    return "".join(sign if sign.isprintable() else _HIDDEN for sign in str(text)[:most])
+
+
+def _growth(text: str, folded: str) -> tuple[list[int], list[int]]:
+    """Where in a folded text the characters begin that are several there, and by how many it grew through each."""
+    grown: list[int] = []
+    extra: list[int] = []
+    if len(folded) > len(text):
+        sum_ = 0
+        for found in _GROWING.finditer(text):
+            grown.append(found.start() + sum_)
+            sum_ += len(found[0].casefold()) - 1
+            extra.append(sum_)
+    return grown, extra
+
+
+def _unfolded(place: int, grown: list[int], extra: list[int]) -> int:
+    """Which character of a text the one at a place of the folded text comes from."""
+    last = bisect_right(grown, place) - 1
+    if last < 0:
+        return place
+    before = extra[last - 1] if last else 0
+    return max(grown[last] - before, place - extra[last])
 
 
 def _of_value(label: str, value: Any, ref: PayloadRef | None) -> list[Passage]:
@@ -183,4 +273,4 @@ def _rest(message: BaseMessage, ref: PayloadRef | None, *, has_sources: bool) ->
 
 def _one_line(label: str) -> str:
     """A label that can be part of a header: what a source calls itself can not pass for a line of ours."""
-    return " ".join(label.split())[:_LABEL_CHARACTERS]
+    return " ".join(label.split())[:LABEL_CHARACTERS]

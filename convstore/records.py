@@ -10,6 +10,7 @@ from datetime import datetime
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
+from convstore.annotations import Annotator
 from convstore.codec import Codec
 from convstore.entries import EntryMessage, EntrySource
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
@@ -31,8 +32,8 @@ _Held = tuple[datetime, EntryMessage, BaseMessage]
 class Records:
     """Gives messages of the log in full."""
 
-    def __init__(self, reader: Reader, *, codec: Codec) -> None:
-        self._reader, self._codec = reader, codec
+    def __init__(self, reader: Reader, annotator: Annotator, *, codec: Codec) -> None:
+        self._reader, self._annotator, self._codec = reader, annotator, codec
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
         """Those messages that the conversation has, in the order asked for."""
@@ -63,8 +64,9 @@ class Records:
                 messages = await self._reader.decode_whole(known, [message for message, _ in rows])
             else:
                 messages = [self._reader.shorten(message) for message, _ in rows]
+            said = await self._annotator.of(known, [row.ordinal for row, _ in rows])
         return [
-            StoredMessage(ordinal=row.ordinal, created_at=at, message=message)
+            StoredMessage(ordinal=row.ordinal, created_at=at, message=message, annotations=said.get(row.ordinal, {}))
             for (row, at), message in zip(rows, messages, strict=True)
         ]
 

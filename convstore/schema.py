@@ -6,7 +6,8 @@ Layer 2: knows names and shapes, sends nothing. ``log`` holds entries and payloa
     <conversation>:<entry number>       {conversation, first, count, at, messages, totals, size, sources, shown}
 
 so that "#" < ":" < ";" gives a conversation one key range, its entries another. ``heads`` holds one document for each
-conversation, found by a hash of its scope, and a tombstone for each one that was deleted.
+conversation, found by a hash of its scope, and a tombstone for each one that was deleted. ``annotations`` holds what
+applications say of single messages, under ``<conversation>:<ordinal>``.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.sources import DIGEST_BYTES
 
 __all__ = [
+    "ANNOTATIONS",
     "HEADS",
     "LOG",
     "LOG_INDEXES",
     "MIGRATIONS",
     "Index",
+    "annotation_id",
     "chunk_id",
     "chunk_range",
     "conversation_range",
@@ -47,6 +50,7 @@ __all__ = [
     "utc",
 ]
 
+ANNOTATIONS = "annotations"
 LOG = "log"
 HEADS = "heads"
 MIGRATIONS = "convstore_migrations"
@@ -99,6 +103,11 @@ def entry_id(conversation: str, number: int) -> str:
 def entry_range(conversation: str, *, start: int = 0, before: int | None = None) -> tuple[str, str]:
     """Keys of a conversation's entries, from one number and before another."""
     return entry_id(conversation, start), f"{conversation};" if before is None else entry_id(conversation, before)
+
+
+def annotation_id(conversation: str, ordinal: int) -> str:
+    """The key of what is said of a message."""
+    return f"{conversation}:{ordinal:012d}"
 
 
 def chunk_id(conversation: str, token: str, chunk: int) -> str:

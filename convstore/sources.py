@@ -6,6 +6,7 @@ by ``extraction``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +23,7 @@ __all__ = [
     "FoundSources",
     "read_ids",
     "source_in",
+    "text_digest",
     "write_ids",
 ]
 
@@ -35,8 +37,9 @@ DIGEST_BYTES = 8
 """Enough to tell the sources of one conversation apart."""
 
 _TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
-_TITLE_KEYS = ("title", "name")
+_TITLE_KEYS = ("title", "name", "filename")
 _URL_KEYS = ("url", "link", "uri")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class FoundSource:
     def digest(self, codec: Codec) -> bytes:
         """What tells it from other sources: the beginning of the sha256 of its text, or of all that is said of it."""
         said = {key: value for key, value in self.fields.items() if key != "source_id"}
-        return digest_of(self.text or codec.encode(said, omitted=[]))[:DIGEST_BYTES]
+        return text_digest(self.text or codec.encode(said, omitted=[]))
 
     @property
     def title(self) -> str:
@@ -74,15 +77,24 @@ class FoundSource:
     @property
     def url(self) -> str:
         """Its address, "" if there is none."""
-        return _first_text(self.fields, _URL_KEYS)[1]
+        return _address(self.fields)[1]
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Everything that the tool said of it but number, title and address."""
-        shown = [key for keys in (_TITLE_KEYS, _URL_KEYS) if (key := _first_text(self.fields, keys)[0])]
+        shown = [key for key in (_first_text(self.fields, _TITLE_KEYS)[0], _address(self.fields)[0]) if key]
         if self.kept_id is not None:
             shown.append("source_id")
         return {key: value for key, value in self.fields.items() if key not in shown}
+
+    def with_number(self, number: int) -> Any:
+        """The item with a number, whatever number it had."""
+        if isinstance(self.item, Document):
+            numbered = {**self.item.metadata, "source_id": number}
+            return Document(page_content=self.item.page_content, id=self.item.id, metadata=numbered)
+        if isinstance(self.item, dict):
+            return {**self.item, "source_id": number}
+        return type(self.item)([self.item[0], {**self.item[1], "source_id": number}])
 
     def with_text(self, text: Any) -> Any:
         """The item with something else in the place of its text."""
@@ -104,6 +116,11 @@ class FoundSources:
 
     items: tuple[FoundSource, ...] = ()
     rebuild: Callable[[list[Any]], Any] | None = None
+
+
+def text_digest(text: str) -> bytes:
+    """What tells the text of one source from that of another: the beginning of its sha256."""
+    return digest_of(text)[:DIGEST_BYTES]
 
 
 def source_in(item: Any) -> FoundSource | None:
@@ -163,6 +180,15 @@ def _number(text: str) -> int:
 def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
     """The first of some keys under which a text stands, and the text."""
     return next(((key, fields[key]) for key in keys if type(fields.get(key)) is str), ("", ""))
+
+
+def _address(fields: dict[str, Any]) -> tuple[str, str]:
+    """Where an address stands, and the address; the ``source`` of a document is one only if it looks like one."""
+    key, url = _first_text(fields, _URL_KEYS)
+    source = fields.get("source")
+    if not key and type(source) is str and _ADDRESS.match(source):
+        return "source", source
+    return key, url
 
 
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:

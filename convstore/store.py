@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
+from convstore.annotations import Annotator
 from convstore.codec import Codec, Kind
 from convstore.conversation import Conversation
 from convstore.directory import Directory
@@ -31,15 +30,14 @@ from convstore.pager import Pager
 from convstore.policy import HistoryPolicy
 from convstore.reader import Reader
 from convstore.records import Records
-from convstore.repository import Heads, Log
+from convstore.repository import Annotations, Heads, Log
 from convstore.rewinder import Rewinder
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
 from convstore.sync import LoopThread
 from convstore.tokens import TokenCounter, approximate_tokens
-from convstore.tools import PAGE_TOKENS, ReadBack, make_retrieval_tool
 from convstore.writer import Writer
 
-__all__ = ["ConversationStore", "Parts", "retrieve_previous_sources_tool"]
+__all__ = ["ConversationStore", "Parts"]
 
 _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
@@ -56,6 +54,7 @@ class Parts:
     pager: Pager
     directory: Directory
     rewinder: Rewinder
+    annotator: Annotator
 
 
 class ConversationStore:
@@ -72,6 +71,11 @@ class ConversationStore:
         token_counter: Gives the tokens of a list of messages; counts are kept with the messages.
         collection_prefix: Put before the names of the collections, for a database with a ``log`` of its own.
         clock: Where time comes from; for tests.
+
+    Attributes:
+        scope_keys: As given.
+        policy: As given.
+        source_extractors: By name of a tool what `register_source_extractor` was given.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class ConversationStore:
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = policy or HistoryPolicy()
         self._codec = Codec()
-        self._extractors: dict[str, SourceExtractor] = {}
+        self.source_extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
         self._known = KnownConversations(self._clock)
@@ -104,16 +108,21 @@ class ConversationStore:
 
     def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter) -> Parts:
         heads, log = Heads(driver, prefix=prefix), Log(driver, prefix=prefix)
+        annotations = Annotations(driver, prefix=prefix)
         known, codec, clock = self._known, self._codec, self._clock
         reader = Reader(heads, log, known, codec=codec)
+        annotator = Annotator(reader, annotations, codec=codec, clock=clock)
         return Parts(
-            writer=Writer(heads, log, known, codec=codec, counter=counter, clock=clock, extractors=self._extractors),
+            writer=Writer(
+                heads, log, known, codec=codec, counter=counter, clock=clock, extractors=self.source_extractors
+            ),
             reader=reader,
             loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
-            records=Records(reader, codec=codec),
+            records=Records(reader, annotator, codec=codec),
             pager=Pager(reader, codec=codec),
-            directory=Directory(heads, log, known, codec=codec, clock=clock),
+            directory=Directory(heads, log, annotations, known, codec=codec, clock=clock),
             rewinder=Rewinder(reader, heads, log, codec=codec, clock=clock),
+            annotator=annotator,
         )
 
     @classmethod
@@ -143,7 +152,7 @@ class ConversationStore:
                 other = cls(other_database, **options)
                 other._client = other_client
             other._codec.copy_from(store._codec)
-            other._extractors.update(store._extractors)
+            other.source_extractors.update(store.source_extractors)
             return other
 
         store._make_twin = twin
@@ -254,7 +263,7 @@ class ConversationStore:
         """
         if type(tool) is not str or not tool or not callable(extractor):
             raise InvalidInputError("pass the name of a tool and a function from a ToolMessage to a list of sources")
-        self._extractors[tool] = extractor
+        self.source_extractors[tool] = extractor
 
     async def parts(self) -> Parts:
         """The working parts, once it is sure that the database is set up; one command the first time.
@@ -303,28 +312,6 @@ class ConversationStore:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError("this store was closed; make a new one with ConversationStore.connect")
-
-
-def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
-    """The tool that brings full content back, for an agent that serves many conversations.
-
-    Whose conversation it reads is taken from ``config["configurable"]`` of the run, under the store's scope keys, which
-    the application sets on the server side; never from the model.
-
-    Args:
-        store: Where the conversations are.
-        page_tokens: Size of a page, 100 to 16,000.
-
-    Raises:
-        InvalidScopeError: From the tool, when the configuration lacks a scope key.
-    """
-
-    def read_back_for(config: RunnableConfig) -> ReadBack:
-        configurable = config.get("configurable", {})
-        scope = {key: configurable[key] for key in store.scope_keys if key in configurable}
-        return store.conversation(**scope).read_back()
-
-    return make_retrieval_tool(read_back_for, page_tokens=page_tokens)
 
 
 def _functions(

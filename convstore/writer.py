@@ -26,6 +26,7 @@ from convstore.known import ID_LIFETIME, Clock, Known, KnownConversations, Scope
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
 from convstore.repository import Heads, Log, SlotTaken
+from convstore.sources import text_digest
 from convstore.tokens import TokenCounter
 
 __all__ = ["APPEND_SECONDS", "Writer"]
@@ -119,11 +120,26 @@ class Writer:
         batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
         return _receipt(await self._write(scope, batch))
 
-    async def reserve(self, scope: Scope, number: int) -> tuple[range, Mapping[bytes, int]]:
-        """Set source ids aside, and tell which sources were shown before; see `Conversation.reserve_source_ids`."""
+    async def reserve(self, scope: Scope, number: int) -> range:
+        """Set source ids aside; see `Conversation.reserve_source_ids`."""
         attempt = await self._write(scope, Batch((), self._codec, self._counter), reserve=number)
         through = attempt.totals.sources_through
-        return range(through - number + 1, through + 1), attempt.totals.shown or {}
+        return range(through - number + 1, through + 1)
+
+    async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
+        """Under which numbers some texts were shown; see `Conversation.find_shown_sources`."""
+        known = self._known.get(scope)
+        shown = known.tail.shown if known and known.tail and self._known.is_fresh(known) else None
+        if shown is None:
+            shown = await self._read_shown(scope)
+        return [shown.get(text_digest(text)) for text in texts]
+
+    async def _read_shown(self, scope: Scope) -> Mapping[bytes, int]:
+        head = await self._heads.find(dict(scope))
+        tail = await self._log.last_totals(head.conversation) if head else Totals()
+        if head is None or tail.shown is not None or not tail.shown_at:
+            return tail.shown or {}
+        return await self._log.shown(head.conversation, tail.shown_at)
 
     async def flush(self) -> None:
         """Bring the heads of recently used conversations up to date, so that listings are."""

@@ -16,27 +16,17 @@ from strategies import PureLog, any_text, keys, values
 from convstore.codec import Codec
 from convstore.entries import EntrySource
 from convstore.exceptions import SourceIdClashError
-from convstore.extraction import find_sources, parse_json
 from convstore.models import Source, SourcePage
-from convstore.sources import MAX_SOURCES, FoundSource, read_ids, source_in, write_ids
+from convstore.sources import MAX_SOURCES, read_ids, source_in, write_ids
 
 _HITS = [
     {"title": "A", "url": "https://a", "text": "first", "score": 1},
     {"name": "B", "link": "b", "content": "second"},
 ]
-_FACTS = [("A", "https://a", "first"), ("B", "b", "second")]
 
 
 def _message(content: Any = "see artifact", artifact: Any = None, **fields: Any) -> ToolMessage:
     return ToolMessage(content, artifact=artifact, **({"id": "m", "tool_call_id": "c", "name": "search"} | fields))
-
-
-def _found(content: Any = "see artifact", artifact: Any = None) -> tuple[FoundSource, ...]:
-    return find_sources(_message(content, artifact), parse_json(content)).items
-
-
-def _facts(found: tuple[FoundSource, ...]) -> list[tuple[str, str, str]]:
-    return [(source.title, source.url, source.text) for source in found]
 
 
 def _numbered(log: PureLog, message: ToolMessage) -> list[EntrySource]:
@@ -44,89 +34,7 @@ def _numbered(log: PureLog, message: ToolMessage) -> list[EntrySource]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Recognised and not
-
-
-@pytest.mark.parametrize(
-    "artifact",
-    [
-        _HITS,
-        tuple(_HITS),
-        {"sources": _HITS, "query": "q"},
-        {"results": _HITS},
-        {"documents": _HITS, "sources": "none", "results": []},
-        {"sources": [1, 2], "results": _HITS},
-        [("first", {"title": "A", "url": "https://a"}), ("second", {"title": "B", "uri": "b"})],
-        [["first", {"name": "A", "link": "https://a"}], ("second", {"title": "B", "url": "b"})],
-        [Document("first", metadata={"title": "A", "url": "https://a"}), Document("second", metadata=_HITS[1])],
-        [{"metadata": {"title": "A", "url": "https://a"}, "page_content": "first"}, _HITS[1]],
-    ],
-    ids=range(10),
-)
-def test_sources_in_an_artifact_are_found(artifact):
-    """Documents, pairs and dicts, in a list of their own or under a known key, are sources with text and labels."""
-    assert _facts(_found(artifact=artifact)) == _FACTS
-
-
-@pytest.mark.parametrize("content", [_HITS, {"sources": _HITS}, {"results": _HITS, "n": 2}, {"documents": _HITS}])
-def test_sources_in_json_content_are_found(content):
-    """A result that is JSON has its sources in the same places; the artifact goes first if it has any."""
-    text = "  " + json.dumps(content)
-    assert _facts(_found(text)) == _FACTS
-    assert _facts(_found(text, artifact=[("own", {})])) == [("", "", "own")]
-    assert _facts(_found(text, artifact={"rows": 3})) == _FACTS
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        "text",
-        7,
-        {},
-        [],
-        {"sources": []},
-        {"sources": {"a": 1}},
-        {"sources": "a"},
-        {"hits": _HITS},
-        ["a", "b"],
-        [*_HITS, "a"],
-        [None],
-        [("a", "b")],
-        [("a", {}, {})],
-        [({}, "a")],
-        [[1, {}]],
-        _HITS * 501,
-        ("first", {"title": "A"}),
-    ],
-    ids=range(18),
-)
-def test_anything_else_is_no_source(value):
-    """Strings, mixed lists, empty lists, tables of more than a thousand rows and other keys are data."""
-    assert _found(artifact=value) == ()
-    assert _found(json.dumps(value)) == ()
-
-
-def test_a_thousand_items_are_sources_one_more_are_not():
-    """The limit is exactly 1,000."""
-    assert len(_found(artifact=[{"text": "x"}] * MAX_SOURCES)) == MAX_SOURCES == 1_000
-    assert _found(artifact=[{"text": "x"}] * (MAX_SOURCES + 1)) == ()
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[1", "text", "NaN", '"[]"', "[" * 100_000, "[" + "9" * 5_000 + "]", "\ufeff[]", "\ud800", "nul"]
-)
-def test_what_is_no_json_list_or_object_is_not_parsed(text):
-    """Any other text, hostile ones too, is simply not JSON."""
-    assert parse_json(text) is None
-
-
-def test_content_blocks_are_no_sources():
-    """The blocks of a result are its text, not items that a tool retrieved."""
-    blocks = [{"type": "text", "text": "x" * 3_000}]
-    stored = PureLog().append([_message(blocks)])
-    assert stored.sources == ()
-    assert stored.messages[0].sources == ""
+# Items
 
 
 def test_what_was_read_back_gets_no_numbers():
@@ -168,6 +76,26 @@ def test_metadata_is_all_that_is_not_shown_elsewhere():
     }
     assert source_in(item).metadata == {"name": "N", "link": "l", "": 0, "metadata": {"a": 1}, "a": 1}  # type: ignore[union-attr]
     assert source_in({"source_id": "doc-7", "": 0}).metadata == {"source_id": "doc-7", "": 0}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fields", "title", "url", "rest"),
+    [
+        ({"filename": "a.pdf", "source": "https://a"}, "a.pdf", "https://a", {}),
+        ({"name": "N", "filename": "a.pdf"}, "N", "", {"filename": "a.pdf"}),
+        ({"source": "/books/a.pdf", "title": 7}, "", "", {"source": "/books/a.pdf", "title": 7}),
+        ({"source": "s3://b/k", "uri": "u"}, "", "u", {"source": "s3://b/k"}),
+        ({"source": ["https://a"], "filename": None, "url": None}, "", "", None),
+        ({"source": "C://x"}, "", "", None),
+        ({"source": "see https://a"}, "", "", None),
+    ],
+)
+def test_other_labels_are_known(fields, title, url, rest):
+    """A file's name is a title if there is no other; what a source is called is its address if it looks like one."""
+    for item in (("x", fields), Document("x", metadata=fields), {"text": "x", **fields}):
+        found = source_in(item)
+        assert found is not None
+        assert (found.title, found.url, found.metadata) == (title, url, fields if rest is None else rest)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """All commands that convstore sends to MongoDB, and nothing else.
 
-Layer 3. `Heads` speaks to the ``heads`` collection, `Log` to ``log``; every method takes the scope or the conversation
-first, so that no command can be sent without one.
+Layer 3. One class for each collection; every method takes the scope or the conversation first, so that no command can
+be sent without one.
 """
 
 from __future__ import annotations
 
+from convstore.repository.annotations import Annotations
 from convstore.repository.heads import Head, Heads
 from convstore.repository.log import Log, SlotTaken, StoredMessageRow
 
-__all__ = ["Head", "Heads", "Log", "SlotTaken", "StoredMessageRow"]
+__all__ = ["Annotations", "Head", "Heads", "Log", "SlotTaken", "StoredMessageRow"]

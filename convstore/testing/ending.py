@@ -14,11 +14,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidCursorError, InvalidInputError, InvalidScopeError
+from convstore.exceptions import InvalidCursorError, InvalidInputError, InvalidScopeError, UnknownMessageError
 from convstore.known import Clock
 from convstore.models import MessagePreview
 from convstore.store import ConversationStore
-from convstore.testing.samples import new_id, rag_turn
+from convstore.testing.samples import new_id, rag_turn, same_messages
 
 __all__ = ["EndContract"]
 
@@ -149,3 +149,47 @@ class EndContract:
             await store.list_conversations(tenant="x")
         with pytest.raises(InvalidScopeError):
             await store.list_conversations(user_id={"$ne": ""})  # type: ignore[arg-type]
+
+    async def test_annotations_are_kept_beside_the_log(self, chat: Conversation) -> None:
+        """Values are set one by one, None removes one, listings tell them, the log and the view do not."""
+        turn = rag_turn("What about seals?")
+        await chat.append(turn)
+        answer, result = str(turn[3].id), str(turn[2].id)
+        await chat.annotate(answer, rating=1, note="a.b $set \ud800", when=datetime(2026, 1, 1, tzinfo=UTC))
+        await chat.annotate(answer, rating=-1, when=None)
+        await chat.annotate(result, message_id="x")
+        expected = {"rating": -1, "note": "a.b $set \ud800"}
+        assert await chat.annotations([answer, result, str(turn[0].id), "none"]) == {
+            answer: expected,
+            result: {"message_id": "x"},
+        }
+        assert [one.annotations for one in await chat.list_messages()] == [{}, {}, {"message_id": "x"}, expected]
+        assert same_messages([message async for message in chat.messages()], turn)
+        await chat.annotate(result, message_id=None)
+        assert await chat.annotations([result]) == {}
+
+    @pytest.mark.parametrize(
+        "values", [{}, {"a.b": 1}, {"$set": 1}, {"": 1}, {"x" * 200: 1}, {"x": object()}, {"x": "y" * 200_000}]
+    )
+    async def test_bad_annotations_are_refused(self, chat: Conversation, values: dict[str, Any]) -> None:
+        """Typed, before anything is written; too many as well."""
+        await chat.append(HumanMessage("q", id="q"))
+        with pytest.raises(InvalidInputError):
+            await chat.annotate("q", **values)
+        with pytest.raises(InvalidInputError, match="at most 100"):
+            await chat.annotate("q", **{f"x{number}": number for number in range(101)})
+        assert await chat.annotations(["q"]) == {}
+
+    async def test_only_messages_of_the_conversation_are_annotated(
+        self, chat: Conversation, store: ConversationStore
+    ) -> None:
+        """Those of others are as unknown as missing ones; annotations end with the conversation."""
+        eve = store.conversation(**{**chat.scope, "user_id": "eve"})
+        await eve.append(HumanMessage("q", id="q"))
+        with pytest.raises(UnknownMessageError):
+            await chat.annotate("q", rating=1)
+        await eve.annotate("q", rating=1)
+        assert await chat.annotations(["q"]) == {}
+        await eve.delete()
+        await eve.append(HumanMessage("q", id="q"))
+        assert await eve.annotations(["q"]) == {}

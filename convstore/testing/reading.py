@@ -12,10 +12,11 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+from convstore.agent import retrieve_previous_sources_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 from convstore.models import SourcePage, StoredMessage
-from convstore.store import ConversationStore, retrieve_previous_sources_tool
+from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
 
 __all__ = ["ReadBackContract"]

@@ -33,7 +33,7 @@ async def _listed(chat: Conversation) -> list[str]:
 
 
 async def _talk(chat: Conversation, *numbers: int) -> None:
-    """Finished turns, each appended in two batches; ids are q1, a1, q2, a2, …"""
+    """Finished turns, each appended in two batches; their ids are q1, a1, q2, a2 and so on."""
     for number in numbers:
         await chat.append(HumanMessage(f"q{number}", id=f"q{number}"))
         await chat.append(AIMessage(f"a{number}", id=f"a{number}"))

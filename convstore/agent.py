@@ -1,0 +1,110 @@
+"""What an agent registers: the tool that reads back, and wrappers that number the sources of its own tools.
+
+Layer 5, beside the handle. Whose conversation a tool works on is said by whoever makes it, or by the configuration of
+a run, which the application sets on the server side; never by a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool
+
+from convstore.exceptions import InvalidInputError
+from convstore.models import SourcePage
+from convstore.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
+from convstore.pager import Request
+from convstore.tools import PAGE_TOKENS, ReadBack, make_retrieval_tool
+
+if TYPE_CHECKING:
+    from convstore.conversation import Conversation
+    from convstore.store import ConversationStore
+
+__all__ = ["bound_retrieval_tool", "number_sources", "retrieve_previous_sources_tool"]
+
+
+def bound_retrieval_tool(chat: Conversation, *, page_tokens: int) -> StructuredTool:
+    """The tool that brings full content back, for one conversation."""
+    return make_retrieval_tool(lambda _config: _read_back(chat), page_tokens=page_tokens)
+
+
+def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
+    """The tool that brings full content back, for an agent that serves many conversations.
+
+    Whose conversation it reads is taken from ``config["configurable"]`` of the run, under the store's scope keys, which
+    the application sets on the server side; never from the model.
+
+    Args:
+        store: Where the conversations are.
+        page_tokens: Size of a page, 100 to 16,000.
+
+    Raises:
+        InvalidScopeError: From the tool, when the configuration lacks a scope key.
+    """
+    return make_retrieval_tool(lambda config: _read_back(_chat_of(store, config)), page_tokens=page_tokens)
+
+
+def number_sources(
+    tool: BaseTool | Callable[..., Any],
+    chat: Conversation | ConversationStore,
+    *,
+    render: RenderSources = render_sources,
+) -> BaseTool:
+    """The same tool, whose answers carry source ids that are unique in the conversation before a model sees them.
+
+    The sources are found as `append` finds them; an answer without sources goes through as it is. Each source gets its
+    ``source_id`` in the artifact, or in the content where that is JSON; other content is written anew from the sources,
+    each with its number and, where it was shown before, the earlier one. One command for each answer.
+
+    Args:
+        tool: A retriever tool, any other tool, or a function, sync or async.
+        chat: The conversation; or a store, then the run's ``config["configurable"]`` says which conversation.
+        render: Writes the content from the sources; by default ``[11] title (url)`` and the text below.
+
+    Raises:
+        InvalidInputError: Neither a tool nor a function.
+    """
+    if not hasattr(chat, "run_sync") and not hasattr(chat, "reserve_source_ids"):
+        raise InvalidInputError(f"chat is a conversation or a store, not {type(chat).__name__}")
+    return make_numbered_tool(tool, lambda config: _numbering(_chat_of(chat, config)), render=render)
+
+
+def _chat_of(chat: Conversation | ConversationStore, config: RunnableConfig) -> Conversation:
+    """The conversation itself, or that of a run."""
+    store: Any = chat
+    if not hasattr(store, "conversation"):
+        return store  # type: ignore[no-any-return]
+    configurable = config.get("configurable", {})
+    conversation: Conversation = store.conversation(
+        **{key: configurable[key] for key in store.scope_keys if key in configurable}
+    )
+    return conversation
+
+
+def _read_back(chat: Conversation) -> ReadBack:
+    """What the tool reads a conversation with."""
+
+    async def read_from(store: ConversationStore, request: Request) -> tuple[str, SourcePage]:
+        parts = await store.parts()
+        return await parts.pager.read(tuple(chat.scope.items()), request)
+
+    async def read(request: Request) -> tuple[str, SourcePage]:
+        return await read_from(chat.store, request)
+
+    return ReadBack(read, lambda request: chat.store.run_sync(lambda twin: read_from(twin, request)))
+
+
+def _numbering(chat: Conversation) -> Numbering:
+    """What gives numbers in a conversation."""
+
+    async def give_from(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
+        one = store.conversation(**chat.scope)
+        return await one.reserve_source_ids(len(texts)), await one.find_shown_sources(texts)
+
+    async def give(texts: Sequence[str]) -> tuple[range, list[int | None]]:
+        return await give_from(chat.store, texts)
+
+    extractors = chat.store.source_extractors
+    return Numbering(give, lambda texts: chat.store.run_sync(lambda twin: give_from(twin, texts)), extractors)

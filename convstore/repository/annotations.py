@@ -1,0 +1,53 @@
+"""The ``annotations`` collection: what applications say of single messages.
+
+Layer 3. One document for each annotated message, found by conversation and ordinal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from convstore.driver import Driver, driver_errors
+from convstore.schema import ANNOTATIONS, annotation_id, conversation_range, from_stored, to_stored
+
+__all__ = ["Annotations"]
+
+
+class Annotations:
+    """Commands on the ``annotations`` collection."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._annotations = driver.collection(prefix + ANNOTATIONS)
+
+    async def change(
+        self, conversation: str, ordinal: int, *, given: Mapping[str, str], gone: Iterable[str], at: datetime
+    ) -> None:
+        """Set some values of a message and remove others; the rest stays. One command."""
+        update: dict[str, Any] = {"$set": {"conversation": conversation, "ordinal": ordinal, "at": at}}
+        update["$set"] |= {f"values.{name}": to_stored(text) for name, text in given.items()}
+        if removed := {f"values.{name}": "" for name in gone}:
+            update["$unset"] = removed
+        async with driver_errors():
+            key = annotation_id(conversation, ordinal)
+            await self._annotations.update_one({"_id": key, "conversation": conversation}, update, upsert=True)
+
+    async def find(self, conversation: str, ordinals: Sequence[int]) -> dict[int, dict[str, str]]:
+        """What is said of some messages, by ordinal. One command, none for no messages."""
+        if not ordinals:
+            return {}
+        keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]
+        async with driver_errors():
+            found = self._annotations.find({"_id": {"$in": keys}, "conversation": conversation})
+            documents = await found.batch_size(len(keys) + 1).to_list(None)
+        return {
+            document["ordinal"]: {name: from_stored(text) for name, text in document.get("values", {}).items()}
+            for document in documents
+        }
+
+    async def delete(self, conversation: str) -> None:
+        """Remove everything that is said in a conversation. One command."""
+        low, high = conversation_range(conversation)
+        async with driver_errors():
+            await self._annotations.delete_many({"conversation": conversation, "_id": {"$gte": low, "$lt": high}})

@@ -1,0 +1,254 @@
+"""Tools whose answers carry source ids of the conversation before a model sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, ToolException, tool
+from langchain_tests.unit_tests import ToolsUnitTests
+from mongomock_motor import AsyncMongoMockClient
+
+from convstore import Conversation, ConversationStore, InvalidInputError, Source, SyncUnsupportedError, number_sources
+
+
+@pytest.fixture
+def database() -> Any:
+    """A database in memory."""
+    return AsyncMongoMockClient()["numbers"]
+
+
+@pytest.fixture
+async def store(database: Any) -> ConversationStore:
+    """A store that is set up."""
+    store = ConversationStore(database)
+    await store.setup()
+    return store
+
+
+@pytest.fixture
+def chat(store: ConversationStore) -> Conversation:
+    """An empty conversation."""
+    return store.conversation(user_id="ada", thread_id="t")
+
+
+def documents(topic: str, count: int = 2) -> list[Document]:
+    """What a retriever finds, numbered from 1 as retrievers do."""
+    return [
+        Document(page_content=f"{topic} {n}", id=f"d{n}", metadata={"title": f"T{n}", "source_id": n, "rank": n})
+        for n in range(1, count + 1)
+    ]
+
+
+@tool(response_format="content_and_artifact")
+async def search(topic: str) -> tuple[str, list[Document]]:
+    """Search the library."""
+    return "found", documents(topic)
+
+
+async def ask(wrapped: BaseTool, config: RunnableConfig | None = None, **arguments: Any) -> ToolMessage:
+    """What an agent gets."""
+    call = {"type": "tool_call", "id": "call-1", "name": wrapped.name, "args": arguments}
+    answer = await wrapped.ainvoke(call, config)
+    assert isinstance(answer, ToolMessage)
+    return answer
+
+
+async def test_content_and_artifact_carry_the_numbers_that_the_log_then_has(chat: Conversation) -> None:
+    """Two searches that both count from 1 get 1-2 and 3-4, and appending them clashes with nothing."""
+    wrapped = number_sources(search, chat)
+    answers = [await ask(wrapped, topic=topic) for topic in ("seals", "orcas")]
+    assert answers[1].content == "[3] T1\norcas 1\n\n[4] T2\norcas 2"
+    assert answers[1].artifact[0] == Document(
+        page_content="orcas 1", id="d1", metadata={"title": "T1", "source_id": 3, "rank": 1}
+    )
+    for answer in answers:
+        await chat.append(answer)
+    page = await chat.get_sources(range(1, 5))
+    assert [(source.source_id, source.content) for source in page.sources] == [
+        (1, "seals 1"),
+        (2, "seals 2"),
+        (3, "orcas 1"),
+        (4, "orcas 2"),
+    ]
+
+
+async def test_a_document_that_was_shown_says_so(chat: Conversation) -> None:
+    """The model reads under which number it saw it first; the log knows it too."""
+    wrapped = number_sources(search, chat)
+    await chat.append(await ask(wrapped, topic="seals"))
+    again = await ask(wrapped, topic="seals")
+    assert str(again.content).startswith("[3] T1, already shown as [1]\nseals 1")
+    await chat.append(again)
+    assert [source.earlier_id for source in (await chat.get_sources([3, 4])).sources] == [1, 2]
+    assert await chat.find_shown_sources(["seals 2", "no"]) == [2, None]
+
+
+async def test_parallel_answers_never_share_a_number(chat: Conversation, database: Any) -> None:
+    """Also where several stores answer in one conversation."""
+    others = [ConversationStore(database).conversation(**chat.scope) for _ in range(3)]
+    answers = await asyncio.gather(
+        *(ask(number_sources(search, one), topic=f"t{n}") for n, one in enumerate([chat, *others] * 4))
+    )
+    numbers = [document.metadata["source_id"] for answer in answers for document in answer.artifact]
+    assert sorted(numbers) == list(range(1, 33))
+
+
+async def test_json_keeps_its_form(chat: Conversation) -> None:
+    """Each item of the list gets its number, all else stays; the artifact is left alone."""
+
+    @tool
+    def lookup(topic: str) -> str:
+        """Look it up."""
+        return json.dumps({"total": 1, "results": [{"title": "é", "content": topic, "source_id": 1}]})
+
+    await chat.reserve_source_ids(6)
+    answer = await ask(number_sources(lookup, chat), topic="x")
+    assert answer.content == '{"total": 1, "results": [{"title": "é", "content": "x", "source_id": 7}]}'
+    assert answer.artifact is None
+    receipt = await chat.append(answer)
+    assert receipt.source_ids == (7, 7)
+
+
+@pytest.mark.parametrize("form", ["list", "documents", "tuple", "dict", "async"])
+async def test_a_function_of_any_form_is_wrapped(chat: Conversation, form: str) -> None:
+    """Its name, description and arguments are the tool's."""
+    items = [{"title": "T", "text": "one"}]
+    values: dict[str, Any] = {
+        "list": items,
+        "documents": [Document(page_content="one", metadata={"title": "T"})],
+        "tuple": ("found", [("one", {"title": "T"})]),
+        "dict": {"documents": items},
+    }
+
+    def look_up(topic: str, limit: int = 3) -> Any:
+        """Look something up."""
+        assert (topic, limit) == ("x", 3)
+        return values[form]
+
+    async def look_up_later(topic: str, limit: int = 3) -> Any:
+        """Look something up."""
+        return [(topic, {"limit": limit})]
+
+    wrapped = number_sources(look_up_later if form == "async" else look_up, chat)
+    answer = await ask(wrapped, topic="x")
+    assert wrapped.description == "Look something up."
+    assert set(wrapped.args) == {"topic", "limit"}
+    assert answer.content == ("[1] \nx" if form == "async" else "[1] T\none").replace(" \n", "\n")
+    await chat.append(answer)
+    [source] = (await chat.get_sources([1])).sources
+    assert source.content in ("one", "x")
+
+
+async def test_an_extractor_finds_the_sources_and_the_artifact_keeps_them(
+    chat: Conversation, store: ConversationStore
+) -> None:
+    """What was numbered is appended with these numbers, though the extractor would not understand it any more."""
+    store.register_source_extractor("grep", lambda message: [(line, {}) for line in message.text.splitlines()])
+
+    @tool
+    def grep(pattern: str) -> str:
+        """Find lines."""
+        return f"{pattern} one\n{pattern} two"
+
+    answer = await ask(number_sources(grep, chat), pattern="x")
+    assert answer.content == "[1]\nx one\n\n[2]\nx two"
+    await chat.append(answer)
+    assert [source.content for source in (await chat.get_sources([1, 2])).sources] == ["x one", "x two"]
+
+
+async def test_what_has_no_sources_goes_through(chat: Conversation) -> None:
+    """Content and artifact as they came, no number used."""
+
+    @tool(response_format="content_and_artifact")
+    def run(code: str) -> tuple[str, dict[str, int]]:
+        """Run code."""
+        return f"ran {code}", {"exit": 0}
+
+    answer = await ask(number_sources(run, chat), code="x")
+    assert (answer.content, answer.artifact) == ("ran x", {"exit": 0})
+    assert (await chat.reserve_source_ids(1))[0] == 1
+
+
+async def test_a_failure_stays_a_failure(chat: Conversation) -> None:
+    """What the tool tells the model has its error status; what it raises is raised."""
+
+    @tool(response_format="content_and_artifact")
+    def fail(how: str) -> tuple[str, None]:
+        """Fail."""
+        raise ToolException("no index") if how == "told" else ValueError("broken")
+
+    fail.handle_tool_error = True
+    wrapped = number_sources(fail, chat)
+    answer = await ask(wrapped, how="told")
+    assert (answer.status, answer.content) == ("error", "no index")
+    with pytest.raises(ValueError, match="broken"):
+        await ask(wrapped, how="raised")
+    fail.handle_tool_error = False
+    with pytest.raises(ToolException, match="no index"):
+        await ask(wrapped, how="told")
+
+
+async def test_the_content_is_written_as_the_application_wants_it(chat: Conversation) -> None:
+    """`render` gets whole sources."""
+
+    def titles(sources: list[Source]) -> str:
+        return ", ".join(f"{source.title}={source.source_id}" for source in sources)
+
+    answer = await ask(number_sources(search, chat, render=titles), topic="x")
+    assert answer.content == "T1=1, T2=2"
+
+
+async def test_with_a_store_the_run_says_which_conversation(store: ConversationStore) -> None:
+    """One tool for an agent that serves many."""
+    wrapped = number_sources(search, store)
+    for user, first in (("ada", 1), ("ada", 3), ("eve", 1)):
+        answer = await ask(wrapped, {"configurable": {"user_id": user, "thread_id": "t"}}, topic="x")
+        assert answer.artifact[0].metadata["source_id"] == first
+
+
+def test_sync_callers_are_served_by_a_connected_store() -> None:
+    """And told what to do on a store of the caller's client."""
+
+    @tool(response_format="content_and_artifact")
+    def find(topic: str) -> tuple[str, list[Document]]:
+        """Find."""
+        return "found", documents(topic)
+
+    async def make() -> ConversationStore:
+        store = await ConversationStore.connect("memory://")
+        await store.setup()
+        return store
+
+    chat = asyncio.run(make()).conversation(user_id="ada", thread_id="t")
+    assert number_sources(find, chat).invoke({"topic": "x"}) == "[1] T1\nx 1\n\n[2] T2\nx 2"
+    other = ConversationStore(AsyncMongoMockClient()["x"]).conversation(user_id="ada", thread_id="t")
+    with pytest.raises(SyncUnsupportedError):
+        number_sources(find, other).invoke({"topic": "x"})
+
+
+@pytest.mark.parametrize(("wrong", "chat_too"), [(7, False), ("search", False), (search, True)])
+def test_what_is_no_tool_or_no_conversation_is_refused(chat: Conversation, wrong: Any, chat_too: bool) -> None:
+    """Typed, when the wrapper is made."""
+    with pytest.raises(InvalidInputError):
+        number_sources(wrong, {"user_id": "ada"} if chat_too else chat)  # type: ignore[arg-type]
+
+
+class TestStandard(ToolsUnitTests):
+    """LangChain's unit tests of tools."""
+
+    @property
+    def tool_constructor(self) -> BaseTool:
+        """A wrapped tool."""
+        store = ConversationStore(AsyncMongoMockClient()["x"])
+        return number_sources(search, store.conversation(user_id="ada", thread_id="t"))
+
+    @property
+    def tool_invoke_params_example(self) -> dict[str, Any]:
+        """What a model sends."""
+        return {"topic": "seals"}
