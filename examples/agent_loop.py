@@ -1,9 +1,11 @@
-"""A plain agent loop on the store: three questions, a search tool, and a look at an old source.
+"""A plain agent loop on the store: four questions, a search tool whose sources are cited, and two looks at old ones.
 
     python examples/agent_loop.py [mongodb://localhost:27017/app]
 
 Without an address it takes that of MONGODB_URI, and without one it works in memory. Only the model is not real: it
-plays a script, but each of its replies is made from the messages that it was given, as a model's would be.
+plays a script, but each of its replies is made from the messages that it was given, as a model's would be. The first
+search finds sources 1-10, the second 11-20; then the model reads the first result again by its message id and a source
+of the second by its number. In the end every citation is looked up.
 """
 
 from __future__ import annotations
@@ -23,59 +25,61 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, tool
 
-from convstore import Conversation, ConversationStore
+from convstore import SOURCES_PROMPT, Conversation, ConversationStore, number_sources
 
 MOST_STEPS = 5
-PROMPT = (
-    "Answer from what the tool `search` finds. Older results are shortened in the history; "
-    "`retrieve_previous_sources` brings them back. Cite sources by their numbers."
+PROMPT = f"Answer from what the tool `search` finds, and cite sources by their numbers. {SOURCES_PROMPT}"
+QUESTIONS = (
+    "How do bees tell others the way to flowers?",
+    "Where do bees live in winter?",
+    "How was the dance about distance again?",
+    "And what was that about hard frost?",
 )
-QUESTIONS = ("How do bees find flowers?", "Where do bees live in winter?", "How was the dance about distance again?")
 
-CORPUS = (
-    (
-        "The waggle dance",
-        "A bee that has found flowers dances for the others on the comb. She runs straight ahead, shaking her body, "
-        "turns, comes back and runs again. The angle of the run to the vertical is the angle of the way to the sun, "
-        "and the time that she shakes tells the distance: about one second stands for one kilometre.",
-    ),
-    (
-        "What a bee sees",
-        "Bees see ultraviolet and do not see red. Many flowers that look plain to us carry marks in ultraviolet that "
-        "lead to the nectar like the lamps of a runway. A bee learns a colour in three visits and a scent in one.",
-    ),
-    (
-        "The scent of flowers",
-        "A dancing bee still smells of the flowers that she came from. Those who follow her dance in the dark of the "
-        "hive take up the scent with their antennae, and look for it when they have come near the place.",
-    ),
-    (
-        "The winter cluster",
-        "In winter the bees of a hive sit together in a ball, the queen in the middle. Those inside tremble with their "
-        "flight muscles to make heat, those outside form a coat; every bee takes her turn in both places.",
-    ),
-    (
-        "Winter stores",
-        "A hive eats fifteen to twenty kilograms of honey from autumn to spring. The cluster climbs the comb as it "
-        "eats, and in a hard frost it may starve a hand's breadth from full cells that it can not reach.",
-    ),
-    (
-        "Solitary bees in winter",
-        "Most kinds of bees live alone and never see a winter as adults. Their young wait in cells in hollow stems or "
-        "in the ground, as larvae or as finished bees that do not come out before the first warm days.",
-    ),
-)
+CORPUS = {
+    "The waggle dance": "A bee that has found flowers dances for the others on the comb. She runs straight ahead, "
+    "shaking her body, turns, comes back and runs again. The angle of the run to the vertical is the angle of the way "
+    "to the sun, and the time that she shakes tells the distance: about one second stands for one kilometre.",
+    "What a bee sees": "Bees see ultraviolet and do not see red. Many flowers that look plain to us carry marks in "
+    "ultraviolet that lead to the nectar like the lamps of a runway. A bee learns a colour in three visits.",
+    "The scent of flowers": "A dancing bee still smells of the flowers that she came from. Those who follow her dance "
+    "in the dark of the hive take up the scent with their antennae, and look for it when they are near the place.",
+    "The round dance": "Flowers close to the hive need no direction. The bee runs in small circles, now left, now "
+    "right, and the others fly out and search all around for the scent that she brought.",
+    "The sun behind clouds": "One patch of blue sky is enough for bees to tell the way: they see how its light is "
+    "polarised, and from that where the sun stands. They also know how far it wanders in an hour.",
+    "Landmarks": "A young bee learns the place of her hive in flights that begin as small loops and grow. Later she "
+    "follows the edges of woods, roads and rivers on her way to flowers and back.",
+    "The dance floor": "Dances for flowers are held near the entrance of the hive, on cells that are empty. A comb "
+    "that can swing freely passes the shaking on better than one that is full and sealed.",
+    "How many follow": "Three to six bees follow a dancer closely, heads towards her. Few of them find the way after "
+    "one dance; most have followed eight to ten runs before they leave for the flowers.",
+    "The stop signal": "A bee that met danger at the flowers butts a dancer with her head and hums. After a few such "
+    "signals the dance ends, and nobody more is sent on that way.",
+    "Trembling for help": "When too much nectar comes in, a bee walks through the hive trembling. That tells others "
+    "to take over the nectar from those who bring it, instead of flying to flowers themselves.",
+    "The winter cluster": "In winter the bees of a hive sit together in a ball, the queen in the middle. Those inside "
+    "tremble with their flight muscles to make heat, those outside form a coat; every bee takes her turn in both.",
+    "Winter stores": "A hive eats fifteen to twenty kilograms of honey in winter. The cluster climbs the comb as it "
+    "eats, and in a hard frost it may starve a hand's breadth from full cells that it can not reach.",
+    "Winter bees": "Bees that live through winter hatch in autumn. They feed no brood at first, store fat and protein "
+    "in their bodies, and live six months where a summer bee lives six weeks.",
+    "Solitary bees in winter": "Most kinds of bees live alone and never see a winter as adults. Their young wait in "
+    "cells in hollow stems or in the ground, as larvae or as finished bees that wait for the first warm days.",
+    "The cleansing flight": "Bees do not soil their hive. They wait, for months in a long winter, until a day above ten "
+    "degrees lets them fly out together for a short time.",
+}
 
 Reply = Callable[[Sequence[BaseMessage]], AIMessage]
 
 
 @tool(response_format="content_and_artifact")
 def search(query: str) -> tuple[str, list[dict[str, str]]]:
-    """Search the handbook on bees; finds three passages."""
+    """Search the handbook on bees; finds ten passages."""
     words = set(re.findall(r"\w+", query.lower()))
-    ranked = sorted(CORPUS, key=lambda entry: -len(words & set(re.findall(r"\w+", " ".join(entry).lower()))))
-    found = [{"title": title, "url": f"https://example.org/bees/{title}", "content": text} for title, text in ranked]
-    return "\n\n".join(f"{one['title']}: {one['content']}" for one in found[:3]), found[:3]
+    found = {title: words & set(re.findall(r"\w+", f"{title} {text}".lower())) for title, text in CORPUS.items()}
+    ranked = sorted(CORPUS, key=lambda title: -len(found[title]))
+    return "10 passages", [{"title": title, "content": CORPUS[title]} for title in ranked[:10]]
 
 
 class ScriptedModel(BaseChatModel):
@@ -107,9 +111,14 @@ def call(name: str, **arguments: Any) -> AIMessage:
     return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}])
 
 
-def say(text: str) -> Reply:
-    """A reply that is the same whatever the messages are."""
-    return lambda _: AIMessage(text)
+def cite(text: str, *titles: str) -> Reply:
+    """A reply that cites sources which the newest tool result shows, by their titles."""
+
+    def reply(messages: Sequence[BaseMessage]) -> AIMessage:
+        numbers = [re.findall(rf"\[(\d+)\] {title}", messages[-1].text)[0] for title in titles]
+        return AIMessage(f"{text} {''.join(f'[{number}]' for number in numbers)}.")
+
+    return reply
 
 
 def read_the_first_result_again(messages: Sequence[BaseMessage]) -> AIMessage:
@@ -118,20 +127,21 @@ def read_the_first_result_again(messages: Sequence[BaseMessage]) -> AIMessage:
     return call("retrieve_previous_sources", tool_message_ids=[json.loads(stub.text)["tool_message_id"]])
 
 
-def cite_the_dance(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Answer from what was read back, with the number of the source."""
-    [found] = re.findall(r"\[(\d+)\] The waggle dance.*\n.*?(about one second[^.]*)\.", messages[-1].text)
-    number, told = found
-    return AIMessage(f"The time that the bee shakes: {told} [{number}].")
+def read_a_cited_source_again(messages: Sequence[BaseMessage]) -> AIMessage:
+    """Ask for the source that the answer on winter cited last."""
+    answer = next(message for message in messages if "warm ball" in message.text)
+    return call("retrieve_previous_sources", source_ids=[int(re.findall(r"\[(\d+)\]", answer.text)[-1])])
 
 
 SCRIPT: list[Reply] = [
-    lambda _: call("search", query="bees find flowers dance"),
-    say("By dances that tell direction and distance, by colours we do not see, and by scent."),
-    lambda _: call("search", query="winter cluster hive"),
-    say("Honey bees stay in the hive as a warm ball; most other kinds wait in their cells for spring."),
+    lambda _: call("search", query="bees tell others the way to flowers, dance, scent"),
+    cite("By dances that tell direction and distance, and by scent", "The waggle dance", "The scent of flowers"),
+    lambda _: call("search", query="where do bees live in winter, hive, cells"),
+    cite("Honey bees stay in the hive as a warm ball and eat their stores", "The winter cluster", "Winter stores"),
     read_the_first_result_again,
-    cite_the_dance,
+    cite("One second of shaking stands for about one kilometre", "The waggle dance"),
+    read_a_cited_source_again,
+    cite("A hive may starve a hand's breadth from full cells", "Winter stores"),
 ]
 
 
@@ -141,8 +151,7 @@ async def answer(chat: Conversation, model: Any, tools: dict[str, BaseTool], que
     print(f"\nHuman: {question}")
     for _ in range(MOST_STEPS):
         history = await chat.load_history()
-        stubs = len(history.report.stubbed)
-        print(f"  [the model gets {len(history.messages)} messages; old results as stubs: {stubs}]")
+        print(f"  [the model gets {history.tokens} tokens of {history.report.tokens_before}]")
         reply = await model.ainvoke(history.messages)
         await chat.append(reply)
         for wanted in reply.tool_calls:
@@ -155,16 +164,28 @@ async def answer(chat: Conversation, model: Any, tools: dict[str, BaseTool], que
             return
 
 
+async def check_citations(chat: Conversation) -> None:
+    """Look every cited number up: it is the passage that the model read under it, whichever turn it is from."""
+    answers = [message.text async for message in chat.messages() if isinstance(message, AIMessage)]
+    numbers = sorted({int(number) for text in answers for number in re.findall(r"\[(\d+)\]", text)})
+    page = await chat.get_sources(numbers)
+    print("\nCited:")
+    for source in page.sources:
+        assert CORPUS[source.title] == source.content  # noqa: S101 - that is what is shown here
+        print(f"  [{source.source_id}] {source.title}")
+
+
 async def main(uri: str) -> None:
-    """Three turns; in the third the model reads a source of the first again."""
+    """Four turns; in the third and fourth the model reads sources of the first two again."""
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
         await chat.append(SystemMessage(PROMPT))
-        tools: dict[str, BaseTool] = {one.name: one for one in (search, chat.retrieve_previous_sources_tool())}
+        tools = {one.name: one for one in (number_sources(search, chat), chat.retrieve_previous_sources_tool())}
         model = ScriptedModel(replies=list(SCRIPT)).bind_tools(list(tools.values()))
         for question in QUESTIONS:
             await answer(chat, model, tools, question)
+        await check_citations(chat)
 
         history = await chat.load_history()
         log = [message async for message in chat.messages()]

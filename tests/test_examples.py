@@ -62,18 +62,31 @@ def test_the_quickstart_shows_stub_and_read_back(address):
     assert shown.endswith("Equal to what was appended: True\n")
 
 
-def test_the_agent_reads_an_old_source_back_and_cites_it(address):
-    """In the third turn the model asks for the result of the first by the id in its stub, and cites its source."""
+def test_the_agent_reads_old_sources_back_and_cites_them(address):
+    """Sources 1-10 and 11-20; a look back by message id and one by number; every citation is what was read."""
     shown = run_example("agent_loop.py", address)
-    first, second, third = shown.split("\nHuman: ")[1:]
-    assert "Model calls search" in first
-    assert "new source ids: (1, 3)" in first
-    assert "old results as stubs: 1]" in second
-    assert "new source ids: (4, 6)" in second
-    assert "Model calls retrieve_previous_sources" in third
+    first, second, third, fourth = shown.partition("\nCited:")[0].split("\nHuman: ")[1:]
+    assert "new source ids: (1, 10)" in first
+    assert "and by scent [1][6]." in first
+    assert "new source ids: (11, 20)" in second
+    assert "eat their stores [14][15]." in second
+    assert 'retrieve_previous_sources({"tool_message_ids": ["' in third
     assert "new source ids: None" in third
-    assert "Model: The time that the bee shakes: about one second stands for one kilometre [1]." in third
-    assert "The log keeps 13 messages" in third
+    assert "about one kilometre [1]." in third
+    assert 'retrieve_previous_sources({"source_ids": [15]})' in fourth
+    assert "Tool gives 238 characters" in fourth
+    assert "from full cells [15]." in fourth
+    for turn in (second, third, fourth):
+        view, log = map(int, re.findall(r"gets (\d+) tokens of (\d+)\]", turn)[0])
+        assert view < log / 2
+    cited = shown.partition("\nCited:\n")[2].partition("\n\n")[0].split("\n  ")
+    assert [line.split("] ")[1] for line in cited] == [
+        "The waggle dance",
+        "The scent of flowers",
+        "The winter cluster",
+        "Winter stores",
+    ]
+    assert "The log keeps 17 messages" in shown
 
 
 def test_the_address_may_come_from_the_environment(server_address):

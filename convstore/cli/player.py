@@ -30,14 +30,16 @@ from convstore.cli.readback import read_back
 from convstore.cli.recordings import Recording, Turn
 from convstore.cli.report import FileReport
 from convstore.conversation import Conversation
+from convstore.extraction import find_sources, parse_json
 from convstore.models import History
 from convstore.normalize import normalize_messages
 from convstore.pairing import check_pairing
 from convstore.policy import HistoryPolicy
 from convstore.scopes import MAX_IDS
+from convstore.sources import MAX_SOURCES
 from convstore.stubs import text_of
 from convstore.tokens import CHARACTERS_PER_TOKEN
-from convstore.tools import PAGE_TOKENS
+from convstore.tools import MOST_PAGE_TOKENS, PAGE_TOKENS
 
 __all__ = ["Player"]
 
@@ -75,6 +77,7 @@ class Player:
             self.report.messages += len(turn)
         history = await self._ask(_CLOSING)
         await self._check_log()
+        await self._check_sources()
         await self._check_read_back({*self._results(), *history.report.placeholders})
 
     async def _turn(self, turn: Turn) -> None:
@@ -134,6 +137,24 @@ class Player:
         for start in range(0, len(results), MAX_IDS):
             asked = dict(results[start : start + MAX_IDS])
             self._note(check_records(list(asked.values()), await self.chat.get_tool_messages(list(asked))))
+
+    async def _check_sources(self) -> None:
+        """Ask for every source by its number: all there, and each the text that its tool gave."""
+        found_in = (find_sources(one, parse_json(text_of(one.content))) for one in self._results().values())
+        wanted = [source.text for found in found_in for source in found.items]
+        self.report.sources += len(wanted)
+        found: dict[int, str] = {}
+        for start in range(1, len(wanted) + 1, MAX_SOURCES):
+            numbers, cursor = range(start, min(start + MAX_SOURCES, len(wanted) + 1)), ""
+            while True:
+                page = await self.chat.get_sources(numbers, cursor=cursor, page_tokens=MOST_PAGE_TOKENS)
+                for source in page.sources:
+                    found[source.source_id] = found.get(source.source_id, "") + source.content
+                if page.next_cursor is None:
+                    break
+                cursor = page.next_cursor
+        wrong = [number for number, text in enumerate(wanted, 1) if text and found.get(number) != text]
+        self._note([f"source {number}, asked for by number, is not what its tool gave" for number in wrong])
 
     async def _check_read_back(self, ids: set[str]) -> None:
         """Read every tool result, and every message with placeholders, through the tool."""

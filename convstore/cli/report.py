@@ -52,6 +52,7 @@ class FileReport:
         prefixes: Views that another one followed in the same conversation.
         stable: Those that the next one began with.
         pages: Pages read back.
+        sources: Sources asked for by number.
         unreachable: Characters that no page held.
         append_ms: Time of each append.
         load_ms: Time of each load.
@@ -69,6 +70,7 @@ class FileReport:
     prefixes: int = 0
     stable: int = 0
     pages: int = 0
+    sources: int = 0
     unreachable: int = 0
     append_ms: list[float] = field(default_factory=list)
     load_ms: list[float] = field(default_factory=list)
@@ -99,7 +101,11 @@ def as_json(report: FileReport) -> dict[str, Any]:
             "reduction": report.reduction,
         },
         "prefix": {"stable": report.stable, "total": report.prefixes, "stability": report.stability},
-        "read_back": {"pages": report.pages, "unreachable_characters": report.unreachable},
+        "read_back": {
+            "pages": report.pages,
+            "sources": report.sources,
+            "unreachable_characters": report.unreachable,
+        },
         "append_ms": _times(report.append_ms),
         "load_ms": _times(report.load_ms),
         "errors": len(report.problems),
@@ -112,6 +118,8 @@ def print_report(console: Console, reports: Sequence[FileReport]) -> None:
     console.print(_LEGEND, style="dim")
     problems = [problem for report in reports for problem in report.problems]
     if not problems:
+        pages, sources = (sum(getattr(report, name) for report in reports) for name in ("pages", "sources"))
+        console.print(f"Read back: {pages:,} pages by message, {sources:,} sources by number.")
         console.print("Nothing lost, changed or unreachable; every view is valid.", style="green")
     for problem in problems[:_SHOWN_PROBLEMS]:
         console.print(Text(plain(f"{problem.file}, {problem.conversation}: {problem.what}"), style="red"))
