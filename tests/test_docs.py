@@ -1,0 +1,58 @@
+"""The pages under docs tell the truth: their programs run and print what they say, their names and links exist."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+import convstore
+from convstore import extraction, summarization
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+BLOCKS = {
+    name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()
+}
+PROGRAMS = [
+    pytest.param(program, blocks[at + 1 : at + 2], id=f"{name}-{at}")
+    for name, blocks in BLOCKS.items()
+    for at, (language, program) in enumerate(blocks)
+    if language == "python"
+]
+
+
+@pytest.mark.parametrize(("program", "output"), PROGRAMS)
+def test_programs_print_what_is_said(program, output):
+    """Each alone, nothing carried over from the one before; its output stands below it."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(ast.parse(program), "docs", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own page
+    assert [("text", printed.getvalue())] == output
+
+
+def test_links_lead_somewhere():
+    """Every link to a file of the project finds it."""
+    for name, text in PAGES.items():
+        links = re.findall(r"\]\(([^)#]+)\)", text)
+        assert [(name, link) for link in links if "://" not in link and not (DOCS / link).exists()] == []
+
+
+def test_the_names_of_summaries_are_ours():
+    """Classes and functions that the page names can be imported."""
+    named = set(re.findall(r"`(\w*(?:Summary|Summarization|summarize_)\w*)`", PAGES["summaries.md"])) - {"SummaryError"}
+    assert {"RunningSummary", "SummarizationNode", "asummarize_messages"} <= named <= set(summarization.__all__)
+    assert {"SummaryError", "InvalidInputError", "ConvstoreError"} <= set(convstore.__all__)
+
+
+def test_the_arguments_of_the_tool_are_those_told():
+    """The page has a row for each argument of the tool, and for each key that sources are looked for under."""
+    rows = re.findall(r"^\| `(\w+)` \|", PAGES["read-back.md"], re.MULTILINE)
+    source = inspect.getsource(convstore.tools.RetrieveArguments)
+    assert rows == re.findall(r"^    (\w+):", source, re.MULTILINE)
+    assert {"sources", "results", "documents"} <= set(extraction.finding.LISTS)
