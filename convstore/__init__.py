@@ -20,6 +20,7 @@ from convstore.exceptions import (
     InvalidInputError,
     InvalidMessageError,
     InvalidScopeError,
+    MalformedChainError,
     MissingExtraError,
     NotSetUpError,
     SchemaVersionError,
@@ -34,6 +35,7 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.models import (
+    Compaction,
     ConversationInfo,
     ConversationPage,
     History,
@@ -43,6 +45,7 @@ from convstore.models import (
     Source,
     SourcePage,
     StoredMessage,
+    Summary,
     ToolRecord,
     Turn,
 )
@@ -55,6 +58,7 @@ from convstore.view import get_conversational_history
 __all__ = [
     "SOURCES_PROMPT",
     "BatchTooLargeError",
+    "Compaction",
     "ConflictError",
     "ContentConflictError",
     "Conversation",
@@ -71,6 +75,7 @@ __all__ = [
     "InvalidInputError",
     "InvalidMessageError",
     "InvalidScopeError",
+    "MalformedChainError",
     "MessagePreview",
     "MissingExtraError",
     "NotSetUpError",
@@ -84,6 +89,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "StoredMessage",
+    "Summary",
     "SummaryError",
     "SyncUnsupportedError",
     "TokenCounter",

@@ -15,7 +15,17 @@ from langchain_core.tools import StructuredTool
 
 from convstore.agent import bound_retrieval_tool
 from convstore.exceptions import InvalidInputError, TooManyIdsError
-from convstore.models import ConversationInfo, History, Receipt, SourcePage, StoredMessage, ToolRecord, Turn
+from convstore.models import (
+    Compaction,
+    ConversationInfo,
+    History,
+    Receipt,
+    SourcePage,
+    StoredMessage,
+    Summary,
+    ToolRecord,
+    Turn,
+)
 from convstore.normalize import normalize_messages
 from convstore.pager import Request
 from convstore.policy import HistoryPolicy
@@ -131,8 +141,50 @@ class Conversation:
         """
         if policy is not None and not isinstance(policy, HistoryPolicy):
             raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
+        chosen = policy or self._store.policy
         parts = await self._store.parts()
-        return await parts.loader.load(self._scope, policy or self._store.policy)
+        history = await parts.loader.load(self._scope, chosen)
+        if chosen.compact == "before_load" and history.tokens > parts.compactor.rule.max_tokens_before_summary:
+            done = await parts.compactor.compact(self._scope)
+            if done.status == "done":
+                return await parts.loader.load(self._scope, chosen)
+        return history
+
+    async def compact(self, *, force: bool = False) -> Compaction:
+        """Summarise old turns now, if the store's summarizer says that it is time.
+
+        Afterwards views have the summary in their place; the messages stay in the log, and `expand_summary` gives
+        them. A summary stands for all messages from its first to its last ordinal, and each of them was shown to the
+        summariser, results as their stubs. Two workers never both summarise; if the summariser fails, or its summary
+        saves nothing, views are as before, and the next try waits. Never raises for what the summariser does.
+
+        Args:
+            force: Also if little would be saved, or the last try failed a short time ago.
+
+        Raises:
+            InvalidInputError: The store has no summarizer.
+        """
+        parts = await self._store.parts()
+        return await parts.compactor.compact(self._scope, force=force)
+
+    async def summaries(self) -> list[Summary]:
+        """Every summary that was made of this conversation, oldest first, with its range and what it stands for."""
+        parts = await self._store.parts()
+        return await parts.compactor.all(self._scope)
+
+    async def expand_summary(self, version: int) -> list[BaseMessage]:
+        """The messages that a summary stands for, in order, each equal to what was appended.
+
+        Raises:
+            InvalidInputError: There is no such summary.
+        """
+        parts = await self._store.parts()
+        return await parts.compactor.expand(self._scope, version)
+
+    async def undo_compaction(self) -> bool:
+        """Take the current summary back: views show the one before it, or the messages; False if there is none."""
+        parts = await self._store.parts()
+        return await parts.compactor.undo(self._scope)
 
     async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
         """Messages in full, equal to what was appended, in the order asked for; unknown ids are left out.

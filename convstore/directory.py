@@ -15,7 +15,7 @@ from convstore.codec import Codec
 from convstore.exceptions import InvalidInputError
 from convstore.known import ID_LIFETIME, Clock, KnownConversations, Scope
 from convstore.models import ConversationInfo, ConversationPage, MessagePreview
-from convstore.repository import Annotations, Head, Heads, Log
+from convstore.repository import Annotations, Head, Heads, Log, Summaries
 from convstore.writer import APPEND_SECONDS
 
 __all__ = ["Directory"]
@@ -35,12 +35,14 @@ class Directory:
         heads: Heads,
         log: Log,
         annotations: Annotations,
+        summaries: Summaries,
         known: KnownConversations,
         *,
         codec: Codec,
         clock: Clock,
     ) -> None:
-        self._heads, self._log, self._annotations, self._known = heads, log, annotations, known
+        self._heads, self._log, self._known = heads, log, known
+        self._beside = (annotations, summaries)
         self._codec, self._clock = codec, clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
@@ -103,7 +105,8 @@ class Directory:
 
     async def _remove(self, conversation: str) -> None:
         await self._log.delete(conversation)
-        await self._annotations.delete(conversation)
+        for collection in self._beside:
+            await collection.delete(conversation)
 
     def _info(self, head: Head) -> ConversationInfo:
         totals, preview = head.totals, head.totals.preview

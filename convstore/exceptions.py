@@ -12,6 +12,7 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     │   ├── BatchTooLargeError                an entry above 1 MB, payloads apart
     │   ├── TooManyIdsError                   more ids than one call takes
     │   ├── InvalidCursorError                a cursor that this store did not make
+    │   ├── MalformedChainError               a chain of messages that has no sections and pairs: names the message
     │   └── UnknownMessageError               no message of this conversation has that id
     ├── ConflictError
     │   ├── ContentConflictError              same message id, other content; nothing was written
@@ -41,6 +42,7 @@ __all__ = [
     "InvalidInputError",
     "InvalidMessageError",
     "InvalidScopeError",
+    "MalformedChainError",
     "MissingExtraError",
     "NotSetUpError",
     "SchemaVersionError",
@@ -106,6 +108,21 @@ class TooManyIdsError(InvalidInputError):
 
 class InvalidCursorError(InvalidInputError):
     """A cursor that the same call did not hand out; begin again without a cursor."""
+
+
+class MalformedChainError(InvalidInputError):
+    """A list of messages is no chain: a call or a result stands alone, or a message where it can not stand.
+
+    Attributes:
+        index: Place of the message in the list, from 0; None if no message is to blame.
+        message_id: Id of the message; None if it has none.
+    """
+
+    def __init__(self, problem: str, *, index: int | None = None, message_id: str | None = None) -> None:
+        self.index = index
+        self.message_id = message_id
+        name = "" if message_id is None else f" ({message_id!r})"
+        super().__init__(problem if index is None else f"message {index}{name}: {problem}")
 
 
 class UnknownMessageError(InvalidInputError):

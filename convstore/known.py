@@ -49,16 +49,18 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where views under one policy begin: here or further on, until messages are rewound.
+    """Where views under one policy begin: here or further on, until messages are rewound or summarised.
 
     Attributes:
         marker: The last entry that changed which messages are live.
+        revision: Counts changes of the summary.
         entry: Number of the entry that holds the first message.
         first: First ordinal of that entry.
         results: The newest tool results before that entry, newest first.
     """
 
     marker: int
+    revision: int
     entry: int
     first: int
     results: tuple[NamedResult, ...] = ()

@@ -24,8 +24,9 @@ from convstore.known import Known, KnownConversations, Scope, Start
 from convstore.models import History, HistoryReport
 from convstore.policy import HistoryPolicy
 from convstore.reader import Reader, check_dense, results_in
-from convstore.repository import Heads, Log
+from convstore.repository import Head, Heads, Log
 from convstore.rewinds import live_after, live_before
+from convstore.summaries import SummaryRecord, fits, summary_message
 from convstore.tokens import TokenCounter, count
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
 from convstore.window import Row, Window, choose_window, is_finished, leading_system, rows_of
@@ -36,7 +37,7 @@ _DEFAULT = HistoryPolicy()
 _TRIES = 3
 _FIRST_ENTRIES = 4
 _FEWEST_ENTRIES, _MOST_ENTRIES = 16, 1_000
-_UNKNOWN = Start(0, 0, 0)
+_UNKNOWN = Start(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -45,7 +46,9 @@ class _Load:
 
     policy: HistoryPolicy
     known: Known
+    head: Head
     start: Start = _UNKNOWN
+    summary: SummaryRecord | None = None
     marker: int = 0
     gaps: tuple[Gap, ...] = ()
     entries: list[Entry] = field(default_factory=list)
@@ -58,8 +61,8 @@ class _Load:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the whole log is read."""
-        return not self.entries or self.before == 1
+        """Whether everything is read that is not summarised."""
+        return not self.entries or self.before <= (self.summary.entry if self.summary else 1)
 
     @property
     def before(self) -> int:
@@ -86,9 +89,9 @@ class _Load:
         last = self.before - 1 if self.entries else entries[-1].number if entries else self.start.entry
         check_dense(self.known, entries, last=last)
         self.entries = entries + self.entries
-        self.rows = rows_of(self.entries, self.gaps)
+        self.rows = rows_of(self.entries, self.gaps, self.summary)
         self.earlier_results = None
-        if self.entries and self.is_complete:
+        if self.entries and self.is_complete and not self.summary:
             self.learn_system(self.rows)
 
     def learn_system(self, rows: Sequence[Row]) -> None:
@@ -106,6 +109,12 @@ class _Load:
     def note(self, place: int, left_out: int = 99_999) -> HumanMessage:
         """The note of a view that begins with a row."""
         return make_note(left_out, self.results_before(place), first=self.rows[place].message.ordinal)
+
+    def notes(self, window: Window) -> list[HumanMessage]:
+        """What stands for the messages before a view."""
+        summary = [summary_message(self.summary)] if self.summary else []
+        note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
+        return [*summary, *note]
 
 
 class Loader:
@@ -146,12 +155,13 @@ class Loader:
         known = self._known.get(scope)
         if known is None:
             return None
-        load = _Load(policy, known, known.starts.get(policy, _UNKNOWN), round_trips=1)
-        limit = _entries_needed(load.start, known.tail or Totals(), policy)
-        head, entries = await asyncio.gather(self._heads.find(dict(scope)), self._read(load, limit))
-        if self._reader.seen(scope, head) is not known:
+        start = known.starts.get(policy, _UNKNOWN)
+        limit = _entries_needed(start, known.tail or Totals(), policy)
+        reading = self._log.newest_entries(known.conversation, start=start.entry, limit=limit)
+        head, entries = await asyncio.gather(self._heads.find(dict(scope)), reading)
+        if head is None or self._reader.seen(scope, head) is not known:
             return None
-        load.documents = 1
+        load = _Load(policy, known, head, start, documents=1, round_trips=1)
         async with self._reader.reading(known):
             await self._take(load, entries)
         if load.reaches_start and load.entries[0].number == load.start.entry:
@@ -165,16 +175,20 @@ class Loader:
         if head is None or known is None:
             return None
         start = Start(*head.start) if policy == _DEFAULT else _UNKNOWN
-        load = _Load(policy, known, start, documents=1, round_trips=2)
+        load = _Load(policy, known, head, start, documents=1, round_trips=2)
         limit = _entries_needed(start, head.totals, policy)
         async with self._reader.reading(known):
-            if start.entry > 1 and not start.marker:
-                entries, results = await asyncio.gather(self._read(load, limit), self._read_before(load, start.first))
+            reading = self._read(load, limit)
+            if head.summary:
+                entries, _ = await asyncio.gather(reading, self._read_system(load))
+                await self._take(load, entries)
+            elif start.entry > 1 and not start.marker:
+                entries, results = await asyncio.gather(reading, self._read_before(load, start.first))
                 await self._take(load, entries)
                 if load.reaches_start and load.entries[0].number == start.entry:
                     load.earlier_results = results
             else:
-                await self._take(load, await self._read(load, limit))
+                await self._take(load, await reading)
         return load
 
     async def _take(self, load: _Load, entries: list[Entry]) -> None:
@@ -186,13 +200,20 @@ class Loader:
                 load.round_trips += 1
             load.gaps = await self._reader.gaps(load.known, load.marker, entries)
             load.system = load.known.system if load.known.marker == load.marker else None
-            if load.start.marker != load.marker:
+            summary = load.head.summary
+            if summary and fits(summary, load.gaps):
+                if summary.last > entries[-1].totals.messages:  # the head was read after the entries
+                    load.round_trips += 1
+                    entries = await self._read(load, len(entries) + _FEWEST_ENTRIES)
+                load.summary = summary
+            if (load.start.marker, load.start.revision) != (load.marker, load.head.revision):
                 load.start = _UNKNOWN
         load.take(entries)
 
     async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
         """The last entries, or the last before a number, no further back than the view is known to begin."""
-        start = load.start.entry if before is None or before > load.start.entry else 0
+        least = max(load.start.entry, load.head.summary.entry if load.head.summary else 0)
+        start = least if before is None or before > least else 0
         return await self._log.newest_entries(load.known.conversation, start=start, before=before, limit=limit)
 
     async def _read_before(self, load: _Load, first: int) -> tuple[NamedResult, ...]:
@@ -203,7 +224,9 @@ class Loader:
             self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS, gaps=load.gaps),
         )
         load.count(results)
-        return tuple(_named(message) for message in results_in(results, load.gaps))[:NOTE_RESULTS]
+        last = load.summary.last if load.summary else 0  # the summary names its own
+        found = (message for message in results_in(results, load.gaps) if message.ordinal > last)
+        return tuple(_named(message) for message in found)[:NOTE_RESULTS]
 
     async def _read_system(self, load: _Load) -> None:
         """The system messages that the log begins with; nearly always in its first entries."""
@@ -221,6 +244,10 @@ class Loader:
         """Where the view begins; reads further back until that can be told."""
         while True:
             window = self._window(load)
+            if window is not None and load.is_complete and load.entries and load.system is None:
+                load.round_trips += 1
+                await self._read_system(load)
+                continue
             if window is not None and (load.is_complete or load.earlier_results is not None):
                 return window
             load.round_trips += 1
@@ -241,10 +268,16 @@ class Loader:
         return choose_window(
             load.rows,
             load.policy,
-            fixed_tokens=sum(message.tokens for message in load.system or ()),
+            fixed_tokens=self._fixed_tokens(load),
             note_tokens=cache(lambda place: count(self._counter, load.note(place))),
             anchored=load.reaches_start,
+            summarized=load.summary is not None,
         )
+
+    def _fixed_tokens(self, load: _Load) -> int:
+        """Size of what begins every view of the conversation: leading system messages and the summary."""
+        summary = count(self._counter, summary_message(load.summary)) if load.summary else 0
+        return summary + sum(message.tokens for message in load.system or ())
 
     async def _remember(self, load: _Load, window: Window) -> None:
         """Keep where the next view begins, and what lies before it; tell the head if it would have saved reading."""
@@ -252,10 +285,11 @@ class Loader:
             return
         number = load.rows[window.start].entry
         begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
-        start = Start(load.marker, number, load.rows[begin].message.ordinal, load.results_before(begin))
+        first, results = load.rows[begin].message.ordinal, load.results_before(begin)
+        start = Start(load.marker, load.head.revision, number, first, results)
         load.known.remember_start(load.policy, start)
         if load.policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
-            position = (start.marker, start.entry, start.first)
+            position = (start.marker, start.revision, start.entry, start.first)
             await self._heads.hint(dict(load.known.scope), load.known.conversation, start=position)
             load.round_trips += 1
 
@@ -269,14 +303,15 @@ class Loader:
                 codec=self._codec,
                 counter=self._counter,
                 system=load.system or (),
-                note=load.note(window.start, window.left_out_turns) if window.left_out_turns else None,
+                notes=load.notes(window),
                 payloads=payloads,
             )
         except ValueError as error:
             raise CorruptDocumentError(load.known.conversation, str(error)) from error
         if is_finished(load.rows):
             self._known.drop_payloads(load.known)
-        return History(messages=view.messages, tokens=view.tokens, report=_report(load, window, view))
+        summary = load.summary.text if load.summary else None
+        return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
 
     async def _read_payloads(self, load: _Load, needed: Sequence[tuple[str, PayloadRef]]) -> dict[str, str]:
         own = load.known.payloads

@@ -22,7 +22,7 @@ from pymongo.errors import DuplicateKeyError
 
 from convstore.driver import Driver, DriverName, driver_errors
 from convstore.exceptions import NotSetUpError, SchemaVersionError, StoreUnavailableError
-from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, Index, head_indexes
+from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, SUMMARIES, Index, head_indexes
 
 __all__ = ["Migration", "Migrator", "Target", "discover"]
 
@@ -61,6 +61,10 @@ class Target:
     async def ensure_annotations(self) -> None:
         """The ``annotations`` collection, which is read by ``_id`` alone."""
         await self._driver.create_collection(self._prefix + ANNOTATIONS)
+
+    async def ensure_summaries(self) -> None:
+        """The ``summaries`` collection, which is read by ``_id`` alone."""
+        await self._driver.create_collection(self._prefix + SUMMARIES)
 
     async def _ensure_indexes(self, collection: str, indexes: Iterable[Index]) -> None:
         # One by one: the in-memory driver drops what it does not know when it is given several.

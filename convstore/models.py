@@ -6,12 +6,13 @@ Layer 0. pydantic models, so that a backend can return them from an endpoint as 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict
 
 __all__ = [
+    "Compaction",
     "ConversationInfo",
     "ConversationPage",
     "History",
@@ -21,6 +22,7 @@ __all__ = [
     "Source",
     "SourcePage",
     "StoredMessage",
+    "Summary",
     "ToolRecord",
     "Turn",
 ]
@@ -193,6 +195,51 @@ class MessagePreview(_Value):
 
     type: str
     text: str
+
+
+class Summary(_Value):
+    """A summary that stands for a range of messages, which stay in the log.
+
+    Attributes:
+        version: Counts the summaries of the conversation from 1.
+        first: First ordinal that it stands for.
+        last: Last ordinal that it stands for.
+        text: The summary.
+        model: What wrote it.
+        tokens_in: Size of what was folded into it as views showed it, the summary before it included.
+        tokens_out: Its own size.
+        created_at: When it was made (UTC).
+        tool_message_ids: Results that it stands for, in order.
+        source_ids: Their sources, as text.
+        is_current: Whether views show it, unless messages that it stands for were rewound.
+    """
+
+    version: int
+    first: int
+    last: int
+    text: str
+    model: str
+    tokens_in: int
+    tokens_out: int
+    created_at: datetime
+    tool_message_ids: list[str] = []
+    source_ids: str = ""
+    is_current: bool = False
+
+
+class Compaction(_Value):
+    """What `compact` did.
+
+    Attributes:
+        status: "done"; "not_needed", as little would be saved; "busy", as another worker is at it; "failed"; "waiting",
+            as the last try failed a short time ago.
+        summary: The new summary, if it is done.
+        problem: Why it is not done, "" if it is or need not be.
+    """
+
+    status: Literal["done", "not_needed", "busy", "failed", "waiting"]
+    summary: Summary | None = None
+    problem: str = ""
 
 
 class Turn(_Value):

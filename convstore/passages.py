@@ -43,7 +43,11 @@ _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
 _HIDDEN = "\ufffd"
 _GROWING = re.compile(
     "["
-    + "".join(sign for sign in map(chr, (*range(0xDF, 0x2000), *range(0xFB00, 0xFB18))) if len(sign.casefold()) > 1)
+    + "".join(
+        sign
+        for sign in map(chr, (*range(0xDF, 0x2000), *range(0xFB00, 0xFB18)))
+        if len(sign.casefold()) > 1 and sign != "İ"
+    )
     + "]"
 )
 """Characters that become several when their case is folded, such as the German sharp s."""

@@ -13,7 +13,11 @@ from convstore.exceptions import InvalidInputError
 
 __all__ = ["HistoryPolicy"]
 
-_CHOICES = {"stub_tools": ("finished_turns", "never"), "view": ("full", "conversation")}
+_CHOICES = {
+    "stub_tools": ("finished_turns", "never"),
+    "view": ("full", "conversation"),
+    "compact": ("explicit", "before_load"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +36,8 @@ class HistoryPolicy:
         keep_last_results: At least so many of the newest results in finished turns stay whole; they become stubs
             several at a time, so up to twice as many are whole.
         never_stub: Names of tools whose results always stay whole.
+        compact: "explicit" leaves summarising to `compact`; "before_load" summarises first when that is due, so a load
+            may wait for the summariser.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
     """
 
@@ -42,6 +48,7 @@ class HistoryPolicy:
     keep_last_results: int = 0
     never_stub: frozenset[str] = frozenset()
     view: Literal["full", "conversation"] = "full"
+    compact: Literal["explicit", "before_load"] = "explicit"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never_stub", _names(self.never_stub))

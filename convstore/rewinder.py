@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from convstore.codec import Codec
+from convstore.compactor import Compactor
 from convstore.compose import totals_through
 from convstore.entries import Entry, Totals
 from convstore.exceptions import CorruptDocumentError, StoreError, StoreUnavailableError, UnknownMessageError
@@ -29,8 +30,10 @@ _NO_MARKER = Entry(first=1, at=None, messages=(), totals=Totals())  # type: igno
 class Rewinder:
     """Changes which messages of a conversation are live."""
 
-    def __init__(self, reader: Reader, heads: Heads, log: Log, *, codec: Codec, clock: Clock) -> None:
-        self._reader, self._heads, self._log = reader, heads, log
+    def __init__(
+        self, reader: Reader, heads: Heads, log: Log, compactor: Compactor, *, codec: Codec, clock: Clock
+    ) -> None:
+        self._reader, self._heads, self._log, self._compactor = reader, heads, log, compactor
         self._codec, self._clock = codec, clock
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
@@ -120,7 +123,8 @@ class Rewinder:
                 continue
             known.tail = entry.totals
             known.follow(entry.number, entry.gaps)
-            start = (entry.number, 0, 0)
+            start = (entry.number, 0, 0, 0)
             await self._heads.refresh(dict(known.scope), known.conversation, totals=entry.totals, start=start)
+            await self._compactor.reselect(known.scope, entry.gaps, marker=entry.number)
             return tail, entry.totals
         raise StoreError(f"{_TRIES} other writers were first; call again, with less at once on one conversation")

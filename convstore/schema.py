@@ -7,7 +7,8 @@ Layer 2: knows names and shapes, sends nothing. ``log`` holds entries and payloa
 
 so that "#" < ":" < ";" gives a conversation one key range, its entries another. ``heads`` holds one document for each
 conversation, found by a hash of its scope, and a tombstone for each one that was deleted. ``annotations`` holds what
-applications say of single messages, under ``<conversation>:<ordinal>``.
+applications say of single messages, under ``<conversation>:<ordinal>``, ``summaries`` every summary that was made,
+under ``<conversation>:<token>``; the head has a copy of the current one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from convstore.codec import SourcePlace
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, OpenCall, PayloadRef, Preview, Totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.sources import DIGEST_BYTES
+from convstore.summaries import SummaryRecord
 
 __all__ = [
     "ANNOTATIONS",
@@ -30,6 +32,7 @@ __all__ = [
     "LOG",
     "LOG_INDEXES",
     "MIGRATIONS",
+    "SUMMARIES",
     "Index",
     "annotation_id",
     "chunk_id",
@@ -43,6 +46,9 @@ __all__ = [
     "head_id",
     "head_indexes",
     "source_parts",
+    "summary_document",
+    "summary_from",
+    "summary_id",
     "to_stored",
     "totals_document",
     "totals_from",
@@ -53,6 +59,7 @@ __all__ = [
 ANNOTATIONS = "annotations"
 LOG = "log"
 HEADS = "heads"
+SUMMARIES = "summaries"
 MIGRATIONS = "convstore_migrations"
 
 _NUMBER_BYTES = 8
@@ -108,6 +115,11 @@ def entry_range(conversation: str, *, start: int = 0, before: int | None = None)
 def annotation_id(conversation: str, ordinal: int) -> str:
     """The key of what is said of a message."""
     return f"{conversation}:{ordinal:012d}"
+
+
+def summary_id(conversation: str, token: str) -> str:
+    """The key of a summary."""
+    return f"{conversation}:{token}"
 
 
 def chunk_id(conversation: str, token: str, chunk: int) -> str:
@@ -330,6 +342,57 @@ def _source_from(document: Mapping[str, Any]) -> EntrySource:
         from_stored(document.get("piece", "")),
         *(None if document.get(key) is None else _number(document[key]) for key in ("given", "earlier")),
     )
+
+
+def summary_document(record: SummaryRecord) -> dict[str, Any]:
+    """A summary as a head holds it; its own document holds more."""
+    return {
+        "token": record.token,
+        "version": record.version,
+        "parent": record.parent,
+        "previous": record.previous,
+        "range": [record.first, record.last, record.entry],
+        "totals": [record.live, record.turns, record.view_tokens],
+        "gaps": [list(gap) for gap in record.gaps],
+        "text": to_stored(record.text),
+        "model": to_stored(record.model),
+        "tokens": [record.tokens_in, record.tokens_out],
+        "at": record.at,
+        "results": [list(result) for result in record.results],
+    }
+
+
+def summary_from(document: Mapping[str, Any]) -> SummaryRecord:
+    """The summary that a document holds.
+
+    Raises:
+        CorruptDocumentError: It is not what `summary_document` writes.
+    """
+    try:
+        (first, last, entry), (live, turns, view_tokens) = document["range"], document["totals"]
+        tokens_in, tokens_out = document["tokens"]
+        return SummaryRecord(
+            token=_text(document["token"]),
+            version=_number(document["version"]),
+            parent=_text(document["parent"]),
+            previous=_text(document["previous"]),
+            first=_number(first),
+            last=_number(last),
+            entry=_number(entry),
+            live=_number(live),
+            turns=_number(turns),
+            view_tokens=_number(view_tokens),
+            gaps=tuple((_number(low), _number(high)) for low, high in _list(document["gaps"])),
+            text=from_stored(document["text"]),
+            model=from_stored(document["model"]),
+            tokens_in=_number(tokens_in),
+            tokens_out=_number(tokens_out),
+            at=utc(document["at"]),
+            results=tuple((_text(id_), _text(sources)) for id_, sources in _list(document["results"])),
+            folded=tuple((_text(id_), _text(sources)) for id_, sources in _list(document.get("folded", ()))),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptDocumentError(f"summary {document.get('token')}", repr(error)) from error
 
 
 def to_stored(text: str) -> str | bytes:

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from convstore.annotations import Annotator
 from convstore.codec import Codec, Kind
+from convstore.compactor import Compactor
 from convstore.conversation import Conversation
 from convstore.directory import Directory
 from convstore.driver import Driver, close_client, open_client
@@ -30,9 +31,10 @@ from convstore.pager import Pager
 from convstore.policy import HistoryPolicy
 from convstore.reader import Reader
 from convstore.records import Records
-from convstore.repository import Annotations, Heads, Log
+from convstore.repository import Annotations, Heads, Log, Summaries
 from convstore.rewinder import Rewinder
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
+from convstore.summarization.summarizers import SummarizerLike, as_summarizer
 from convstore.sync import LoopThread
 from convstore.tokens import TokenCounter, approximate_tokens
 from convstore.writer import Writer
@@ -53,6 +55,7 @@ class Parts:
     records: Records
     pager: Pager
     directory: Directory
+    compactor: Compactor
     rewinder: Rewinder
     annotator: Annotator
 
@@ -68,6 +71,8 @@ class ConversationStore:
         database: Of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The client stays yours to close.
         scope_keys: Names of the keys that say whose a conversation is.
         policy: What `load_history` does when it is not told.
+        summarizer: Writes the summaries that `Conversation.compact` keeps: a `RunningSummarizer`, or an async function
+            from messages and the earlier summary to the new one.
         token_counter: Gives the tokens of a list of messages; counts are kept with the messages.
         collection_prefix: Put before the names of the collections, for a database with a ``log`` of its own.
         clock: Where time comes from; for tests.
@@ -84,6 +89,7 @@ class ConversationStore:
         *,
         scope_keys: Sequence[str] = ("user_id", "thread_id"),
         policy: HistoryPolicy | None = None,
+        summarizer: SummarizerLike | None = None,
         token_counter: TokenCounter = approximate_tokens,
         collection_prefix: str = "",
         clock: Clock | None = None,
@@ -94,6 +100,7 @@ class ConversationStore:
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = policy or HistoryPolicy()
         self._codec = Codec()
+        self._summarizer = None if summarizer is None else as_summarizer(summarizer)
         self.source_extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
@@ -108,9 +115,10 @@ class ConversationStore:
 
     def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter) -> Parts:
         heads, log = Heads(driver, prefix=prefix), Log(driver, prefix=prefix)
-        annotations = Annotations(driver, prefix=prefix)
         known, codec, clock = self._known, self._codec, self._clock
         reader = Reader(heads, log, known, codec=codec)
+        annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
+        compactor = Compactor(reader, heads, log, summaries, counter=counter, clock=clock, summarizer=self._summarizer)
         annotator = Annotator(reader, annotations, codec=codec, clock=clock)
         return Parts(
             writer=Writer(
@@ -120,8 +128,9 @@ class ConversationStore:
             loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
             records=Records(reader, annotator, codec=codec),
             pager=Pager(reader, codec=codec),
-            directory=Directory(heads, log, annotations, known, codec=codec, clock=clock),
-            rewinder=Rewinder(reader, heads, log, codec=codec, clock=clock),
+            directory=Directory(heads, log, annotations, summaries, known, codec=codec, clock=clock),
+            compactor=compactor,
+            rewinder=Rewinder(reader, heads, log, compactor, codec=codec, clock=clock),
             annotator=annotator,
         )
 

@@ -291,8 +291,9 @@ def _what_is_wanted(error: ValidationError | ValidationErrorV1) -> str:
     return text[:_ERROR_CHARACTERS] or "Pass the arguments by their names."
 
 
-def _request(ids: Sequence[str | int], numbers: Sequence[int], find: str, cursor: str, page_tokens: int) -> Request:
+def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_tokens: int) -> Request:
     """What a model asks for, as much of it as one call reads, and what it is told of the rest."""
+    ids = _message_ids(ids)  # read already, unless the tool was called with a text alone
     # A longer text is no id; it is named, not kept.
     texts = list(dict.fromkeys(id_[: MAX_ID_BYTES + 1] for id_ in ids if isinstance(id_, str)))
     numbers = list(dict.fromkeys([*(id_ for id_ in ids if not isinstance(id_, str)), *numbers]))

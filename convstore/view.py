@@ -18,6 +18,7 @@ from convstore.extraction import parse_json
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
+from convstore.summaries import name_results
 from convstore.tokens import TokenCounter, count
 from convstore.window import Row, is_hidden, shown_whole
 
@@ -73,7 +74,7 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
     turns = "1 earlier turn is" if left_out_turns == 1 else f"{left_out_turns} earlier turns are"
     text = f"[Note: {turns} left out here to save context."
     if results:
-        named = ", ".join(f"{id_} (source ids {sources})" if sources else id_ for id_, sources in results)
+        named = name_results(results)
         text += f" Use {RETRIEVAL_TOOL} to access their tool results; newest tool message ids: {named}."
     return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs={"convstore": {"kind": "note"}})
 
@@ -99,7 +100,7 @@ def build_view(
     codec: Codec,
     counter: TokenCounter,
     system: Sequence[EntryMessage] = (),
-    note: HumanMessage | None = None,
+    notes: Sequence[HumanMessage] = (),
     payloads: Mapping[str, str],
 ) -> View:
     """Decode and pair the rows of a view.
@@ -110,7 +111,7 @@ def build_view(
         codec: Decodes bodies.
         counter: Counts what is not in the log.
         system: Leading system messages.
-        note: Stands for what is left out.
+        notes: Stand for what is summarised and for what is left out.
         payloads: By message id the texts that `payloads_needed` named.
 
     Raises:
@@ -119,9 +120,9 @@ def build_view(
     shown = zip(rows, shown_whole(rows, policy), strict=True)
     later = [_form(row.message, whole, policy, codec) for row, whole in shown if not is_hidden(row.message, policy)]
     leading = [_Form(message, whole=message.payload is None) for message in system]
-    forms: list[_Form | None] = [*leading, *([None] if note else []), *later]
-    decoded = [form.decode(codec, payloads) if form else note for form in forms]
-    pairing = pair([message for message in decoded if message is not None])
+    forms = [*leading, *([None] * len(notes)), *later]
+    decoded = [form.decode(codec, payloads) for form in [*leading, *later]]
+    pairing = pair([*decoded[: len(leading)], *notes, *decoded[len(leading) :]])
     places = (None if place is None else forms[place] for place in pairing.indexes)
     tokens = sum(
         form.tokens if form and form.tokens is not None else count(counter, message)

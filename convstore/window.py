@@ -16,6 +16,7 @@ from itertools import accumulate
 from convstore.entries import Entry, EntryMessage, Gap
 from convstore.policy import HistoryPolicy
 from convstore.rewinds import is_live
+from convstore.summaries import SummaryRecord
 
 __all__ = ["Row", "Window", "choose_window", "is_finished", "is_hidden", "leading_system", "rows_of", "shown_whole"]
 
@@ -67,8 +68,13 @@ class _Turn:
     before: int
 
 
-def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = ()) -> list[Row]:
-    """The live messages of successive entries with their running totals."""
+def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: SummaryRecord | None = None) -> list[Row]:
+    """The live messages of successive entries with their running totals.
+
+    Those that a summary stands for are left out, and places, sizes and turns are counted from its end.
+    """
+    last = summary.last if summary else 0
+    live, turns, tokens = (summary.live, summary.turns, summary.view_tokens) if summary else (0, 0, 0)
     rows = []
     for entry in entries:
         turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
@@ -78,8 +84,8 @@ def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = ()) -> list[Row]:
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
-            if is_live(gaps, message.ordinal):
-                rows.append(Row(message, entry.number, place, before, turn, result))
+            if message.ordinal > last and is_live(gaps, message.ordinal):
+                rows.append(Row(message, entry.number, place - live, before - tokens, turn - turns, result))
             before += message.view_tokens
             result += message.type == "tool"
     return rows
@@ -115,6 +121,7 @@ def choose_window(
     fixed_tokens: int,
     note_tokens: Callable[[int], int],
     anchored: bool,
+    summarized: bool = False,
 ) -> Window | None:
     """Where the view begins; None if earlier rows must be read to tell.
 
@@ -124,8 +131,9 @@ def choose_window(
         fixed_tokens: Size of the leading system messages.
         note_tokens: Size of the note of a view that begins at a row.
         anchored: The rows hold an earlier lasting start under this policy.
+        summarized: The rows follow a summary, so that none of them is a leading system message.
     """
-    first = _first_row(rows, fixed_tokens)
+    first = _first_row(rows, fixed_tokens) if not summarized else 0 if rows and rows[0].place == 1 else -1
     complete = first >= 0
     turns = _turns(rows, first)
     if not turns:

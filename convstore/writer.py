@@ -250,7 +250,7 @@ class Writer:
 
     async def _refresh(self, known: Known, totals: Totals) -> bool:
         start = known.starts.get(_DEFAULT)
-        position = (start.marker, start.entry, start.first) if start else (0, 0, 0)
+        position = (start.marker, start.revision, start.entry, start.first) if start else (0, 0, 0, 0)
         is_there = await self._heads.refresh(dict(known.scope), known.conversation, totals=totals, start=position)
         if is_there:
             known.told(totals, at=self._clock.monotonic())

@@ -275,7 +275,7 @@ class PureLog:
             codec=self.codec,
             counter=self.counter,
             system=[row.message for row in leading_system(rows)],
-            note=_note(rows[: window.start], window.left_out_turns) if window.left_out_turns else None,
+            notes=[_note(rows[: window.start], window.left_out_turns)] if window.left_out_turns else [],
             payloads={id_: self.payloads[id_] for id_, _ in payloads_needed(shown, policy)},
         )
 

@@ -18,7 +18,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError, migrate
 from convstore.migrate import Migration, Migrator, Target, discover
-from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, Index, head_indexes
+from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, SUMMARIES, Index, head_indexes
 
 ROOT = Path(__file__).parent.parent
 KEYS = ("user_id", "course_id")
@@ -105,7 +105,9 @@ def test_files_are_numbered_without_gaps():
 async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_database):
     """Names, keys, uniqueness and filters; nothing more."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
-    assert sorted(await server_database.list_collection_names()) == sorted([ANNOTATIONS, HEADS, LOG, MIGRATIONS])
+    assert sorted(await server_database.list_collection_names()) == sorted(
+        [ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES]
+    )
     assert await indexes_of(server_database, LOG) == {index.name: expected(index) for index in LOG_INDEXES}
     assert await indexes_of(server_database, HEADS) == {index.name: expected(index) for index in head_indexes(KEYS)}
 
@@ -113,7 +115,7 @@ async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_datab
 async def test_a_fresh_server_compresses_with_zstd(server_database):
     """All collections are made with the better compressor, whatever the server's default is."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
-    for name in (LOG, HEADS, ANNOTATIONS):
+    for name in (LOG, HEADS, ANNOTATIONS, SUMMARIES):
         stats = await server_database.command("collStats", name)
         assert "block_compressor=zstd" in stats["wiredTiger"]["creationString"]
 
@@ -263,7 +265,7 @@ async def test_a_step_that_failed_is_run_again(new_store, database, monkeypatch)
     monkeypatch.undo()
     await new_store().setup()
     assert await applied(database) == [migration.name for migration in discover()]
-    assert set(await database.list_collection_names()) == {ANNOTATIONS, HEADS, LOG, MIGRATIONS}
+    assert set(await database.list_collection_names()) == {ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES}
 
 
 async def test_only_what_is_pending_is_run(new_store, database, monkeypatch):

@@ -64,6 +64,7 @@ def test_the_defaults_are_these():
         "keep_last_results": 0,
         "never_stub": frozenset(),
         "view": "full",
+        "compact": "explicit",
     }
 
 

@@ -9,5 +9,6 @@ from __future__ import annotations
 from convstore.repository.annotations import Annotations
 from convstore.repository.heads import Head, Heads
 from convstore.repository.log import Log, SlotTaken, StoredMessageRow
+from convstore.repository.summaries import Summaries
 
-__all__ = ["Annotations", "Head", "Heads", "Log", "SlotTaken", "StoredMessageRow"]
+__all__ = ["Annotations", "Head", "Heads", "Log", "SlotTaken", "StoredMessageRow", "Summaries"]

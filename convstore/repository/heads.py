@@ -21,9 +21,23 @@ from pymongo.errors import DuplicateKeyError
 from convstore.driver import Driver, driver_errors
 from convstore.entries import Totals
 from convstore.exceptions import InvalidCursorError
-from convstore.schema import HEADS, from_stored, head_id, to_stored, totals_document, totals_from, utc
+from convstore.schema import (
+    HEADS,
+    from_stored,
+    head_id,
+    summary_document,
+    summary_from,
+    to_stored,
+    totals_document,
+    totals_from,
+    utc,
+)
+from convstore.summaries import SummaryRecord
 
 __all__ = ["Head", "Heads"]
+
+
+_Start = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +47,15 @@ class Head:
     Attributes:
         conversation: The random id that the log uses; never used again after a deletion.
         totals: As of the last refresh; the log's last entry tells them exactly.
-        start: The last marker, and number and first ordinal of an entry at or before the start of the default view
-            that holds while no marker follows; zeros if unknown.
+        start: The last marker, the revision, and number and first ordinal of an entry at or before the start of the
+            default view, which holds while neither changes; zeros if unknown.
         details: Title and metadata as the codec wrote them, as far as they were set.
+        revision: Counts the changes of the current summary.
+        summary: The current summary.
+        newest: Token of the summary that was made last, "" if there is none.
+        versions: How many summaries were made.
+        failures: Summaries that failed since the last one that was made.
+        wait_until: After a failure the time of the next try.
     """
 
     conversation: str
@@ -43,8 +63,14 @@ class Head:
     created_at: datetime
     updated_at: datetime
     totals: Totals = field(default_factory=Totals)
-    start: tuple[int, int, int] = (0, 0, 0)
+    start: _Start = (0, 0, 0, 0)
     details: Mapping[str, str] = field(default_factory=dict)
+    revision: int = 0
+    summary: SummaryRecord | None = None
+    newest: str = ""
+    versions: int = 0
+    failures: int = 0
+    wait_until: datetime | None = None
 
 
 class Heads:
@@ -72,7 +98,8 @@ class Heads:
                 "scope": dict(scope),
                 "created_at": at,
                 "totals": totals_document(Totals()),
-                "start": [0, 0, 0],
+                "start": [0, 0, 0, 0],
+                "revision": 0,
             },
         }
         async with driver_errors():
@@ -90,9 +117,7 @@ class Heads:
                 document = await upsert()
         return _head_from(document), document["conversation"] == conversation
 
-    async def refresh(
-        self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: tuple[int, int, int]
-    ) -> bool:
+    async def refresh(self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: _Start) -> bool:
         """Bring a head up to date; False if the scope has another conversation by now. One command."""
         update = {
             "$max": {"updated_at": totals.updated_at, "start": list(start)},
@@ -102,7 +127,7 @@ class Heads:
             result = await self._heads.update_one({"_id": head_id(scope), "conversation": conversation}, update)
         return bool(result.matched_count)
 
-    async def hint(self, scope: Mapping[str, str], conversation: str, *, start: tuple[int, int, int]) -> None:
+    async def hint(self, scope: Mapping[str, str], conversation: str, *, start: _Start) -> None:
         """Keep where the default view begins, for those who do not know it yet. One command."""
         async with driver_errors():
             await self._heads.update_one(
@@ -117,6 +142,51 @@ class Heads:
         async with driver_errors():
             query = {"_id": head_id(scope), "conversation": conversation}
             return bool((await self._heads.update_one(query, {"$set": changes})).matched_count)
+
+    async def lease(self, scope: Mapping[str, str], head: Head, *, owner: str, at: datetime, until: datetime) -> bool:
+        """Reserve the next change of the summary; False if another has it, or the head changed. One command."""
+        query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
+        query["$or"] = [{"lease.until": {"$exists": False}}, {"lease.until": {"$lt": at}}]
+        return await self._change(query, {"$set": {"lease": {"owner": owner, "until": until}}})
+
+    async def renew(self, scope: Mapping[str, str], head: Head, *, owner: str, until: datetime) -> bool:
+        """Keep a lease; False if it is lost. One command."""
+        query = {"_id": head_id(scope), "conversation": head.conversation, "lease.owner": owner}
+        return await self._change(query, {"$set": {"lease.until": until}})
+
+    async def give_back(self, scope: Mapping[str, str], head: Head, *, owner: str, wait_until: datetime | None) -> None:
+        """End a lease; with a time the summary failed and is not tried before it. One command."""
+        query = {"_id": head_id(scope), "conversation": head.conversation, "lease.owner": owner}
+        changes: dict[str, Any] = {"$unset": {"lease": ""}}
+        if wait_until is not None:
+            changes |= {"$set": {"wait_until": wait_until}, "$inc": {"failures": 1}}
+        await self._change(query, changes)
+
+    async def commit(
+        self, scope: Mapping[str, str], head: Head, summary: SummaryRecord | None, *, owner: str | None, marker: int
+    ) -> bool:
+        """Make another summary the current one if the head is as it was, and its owner has the lease. One command.
+
+        Args:
+            scope: Whose conversation it is.
+            head: As it was read.
+            summary: The current one from now on; None for none.
+            owner: Who made the summary; None if it was made before.
+            marker: The last marker of the log.
+        """
+        revision = head.revision + 1
+        query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
+        changes = {"revision": revision, "start": [marker, revision, 0, 0]}
+        changes["summary"] = summary_document(summary) if summary else None
+        if owner is None:
+            return await self._change(query, {"$set": changes})
+        query["lease.owner"] = owner
+        changes |= {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}
+        return await self._change(query, {"$set": changes, "$unset": {"lease": "", "wait_until": ""}})
+
+    async def _change(self, query: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+        async with driver_errors():
+            return bool((await self._heads.update_one(query, changes)).matched_count)
 
     async def bury(self, scope: Mapping[str, str], conversation: str, *, sweep_at: datetime) -> None:
         """Replace the head by a tombstone; from now on the scope has no conversation."""
@@ -169,8 +239,14 @@ def _head_from(document: Mapping[str, Any]) -> Head:
         created_at=utc(document["created_at"]),
         updated_at=utc(document["updated_at"]),
         totals=totals_from(document["totals"]),
-        start=(document["start"][0], document["start"][1], document["start"][2]),
+        start=tuple(document["start"]),
         details={name: from_stored(text) for name, text in document.get("details", {}).items()},
+        revision=document["revision"],
+        summary=summary_from(document["summary"]) if document.get("summary") else None,
+        newest=document.get("newest", ""),
+        versions=document.get("versions", 0),
+        failures=document.get("failures", 0),
+        wait_until=utc(document["wait_until"]) if document.get("wait_until") else None,
     )
 
 

@@ -4,6 +4,8 @@ Layer 1. Nothing here reads or writes a store; the only thing that is not pure i
 asked with ``invoke(messages)`` or ``ainvoke(messages)`` and nothing else. Summaries that are stored with a
 conversation are built on the same rules.
 
+Those are written by a summariser, see `summarizers`.
+
 `plan` says what is folded into the summary and where it may be cut, `shown` what a model sees of it, `fold` leads
 through the calls, `summarize` and `node` are the two ways in.
 """
@@ -18,14 +20,18 @@ from convstore.summarization.prompts import (
     DEFAULT_INITIAL_SUMMARY_PROMPT,
 )
 from convstore.summarization.summarize import asummarize_messages, summarize_messages
+from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, Summarizer
 
 __all__ = [
     "DEFAULT_EXISTING_SUMMARY_PROMPT",
     "DEFAULT_FINAL_SUMMARY_PROMPT",
     "DEFAULT_INITIAL_SUMMARY_PROMPT",
+    "HeadTailSummarizer",
+    "RunningSummarizer",
     "RunningSummary",
     "SummarizationNode",
     "SummarizationResult",
+    "Summarizer",
     "asummarize_messages",
     "summarize_messages",
 ]

@@ -15,6 +15,7 @@ Every test makes scopes of its own, so that all of them can share one database.
 from __future__ import annotations
 
 from convstore.testing.appending import AppendContract
+from convstore.testing.compacting import CompactContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
 from convstore.testing.isolation import IsolationContract
@@ -35,6 +36,7 @@ class StoreContract(
     ReadBackContract,
     SourcesContract,
     RewindContract,
+    CompactContract,
     IsolationContract,
     EndContract,
     ContractFixtures,

@@ -1,0 +1,141 @@
+"""What of a chain is summarised, and what a summary looks like in it.
+
+Layer 1, pure: `work` and `summarizer` ask here. The limits are those of the algorithm; a part is left alone if a
+summary of it would hardly be smaller, and what is one summary already is not summarised again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, ToolMessage
+
+from convstore.chain.call_ids import CallIdTemplate
+from convstore.chain.models import ChainSummarizerConfig
+from convstore.chain.sizes import size_of
+from convstore.chain.structure import SUMMARY_PREFIX, SUMMARY_TOOL, Chain, Pair, Section, join_humans
+
+__all__ = [
+    "LEAST_SUMMARY_BYTES",
+    "RESERVE_PERCENT",
+    "first_kept",
+    "fold_cost",
+    "is_one_summary",
+    "is_worth_it",
+    "make_summary_pair",
+    "oversized",
+    "room_for",
+    "sections_to_fold",
+]
+
+RESERVE_PERCENT: Final = 25
+"""Part of the last section's limit that a rotation leaves free for what comes."""
+
+LEAST_SUMMARY_BYTES: Final = 256
+"""What the text of a summary takes at the least; a part with less room than that is not worth a call."""
+
+_MARK: Final = {"convstore": {"kind": "summary"}}
+_CALL_IDS: Final = CallIdTemplate("call_{r:24:x}")
+
+
+def room_for(pairs: Sequence[Pair]) -> int:
+    """Bytes that a summary's text may have at most, were it to be as large as the pairs that it stands for."""
+    return sum(pair.size for pair in pairs) - make_summary_pair("", pairs, taken=set()).size
+
+
+def is_worth_it(pairs: Sequence[Pair], *, config: ChainSummarizerConfig, cost: int = 0) -> bool:
+    """Whether there is something to summarise that a summary can be smaller than, by `cost` bytes at least.
+
+    >>> is_worth_it([Pair(AIMessage("Hello!"))], config=ChainSummarizerConfig())
+    False
+    """
+    if config.strict_seed:
+        return bool(pairs)
+    return bool(pairs) and room_for(pairs) - cost > LEAST_SUMMARY_BYTES
+
+
+def is_one_summary(pairs: Sequence[Pair]) -> bool:
+    """Whether the pairs are a single summary, of either form."""
+    return len(pairs) == 1 and pairs[0].is_summary
+
+
+def make_summary_pair(text: str, pairs: Sequence[Pair], *, taken: set[str]) -> Pair:
+    r"""The pair that stands for others: an answer if all of them are answers, else a call with its result.
+
+    Both messages are marked as summaries, with ids made from that of the last message, if it has one. The same text
+    for the same pairs gives the same messages.
+
+    Args:
+        text: The summary.
+        pairs: What it stands for.
+        taken: Call ids of the chain; the one that is given here is added.
+
+    >>> make_summary_pair("Ada likes orcas.", [Pair(AIMessage("You like orcas."))], taken=set()).ai.text
+    '**summarized content:**\nAda likes orcas.'
+    """
+    last = pairs[-1].messages()[-1].id if pairs else None
+    marked: dict[str, Any] = {"additional_kwargs": {"convstore": dict(_MARK["convstore"])}}
+    ids = [f"{last}:summary-{number}" if last else None for number in range(2)]
+    if all(pair.kind == "completion" for pair in pairs):
+        return Pair(AIMessage(SUMMARY_PREFIX + text, id=ids[0], **marked))
+    call_id = _free_call_id(text, taken)
+    ai = AIMessage("", id=ids[0], tool_calls=[{"name": SUMMARY_TOOL, "args": {}, "id": call_id}], **marked)
+    return Pair(ai, (ToolMessage(text, id=ids[1], name=SUMMARY_TOOL, tool_call_id=call_id, **marked),))
+
+
+def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:
+    """Places of the pairs that are summarised by themselves; never the last one, whose signatures are still needed."""
+    return [
+        at
+        for at, pair in enumerate(section.body[:-1])
+        if pair.size > config.max_pair_bytes and not pair.is_summary and is_worth_it([pair], config=config)
+    ]
+
+
+def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
+    """Place of the first pair that a rotation keeps; 0 if there is nothing to rotate.
+
+    The last pair stays; before it the newest ones that fit the limit less the reserve, header included, up to the
+    first that does not.
+    """
+    if section.size <= config.last_section_bytes or not section.body:
+        return 0
+    limit = config.last_section_bytes * (100 - RESERVE_PERCENT) // 100
+    kept = len(section.body) - 1
+    size = section.header.size + section.body[kept].size
+    while kept and size + section.body[kept - 1].size <= limit:
+        kept -= 1
+        size += section.body[kept].size
+    older = section.body[:kept]
+    if is_one_summary(older) and not config.strict_seed:
+        return 0
+    return kept if is_worth_it(older, config=config) else 0
+
+
+def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
+    """How many sections from the start are folded into one; 0 if none."""
+    exceeds = len(chain.sections) > config.max_qa_sections or chain.size > config.max_qa_bytes
+    older = chain.sections[: -config.keep_sections]
+    if not exceeds or not older:
+        return 0
+    pairs = [pair for section in older for pair in section.body]
+    if len(older) == 1 and is_one_summary(pairs) and not config.strict_seed:
+        return 0
+    return len(older) if is_worth_it(pairs, config=config, cost=fold_cost(older)) else 0
+
+
+def fold_cost(sections: Sequence[Section]) -> int:
+    """Bytes that joining the human messages of sections adds."""
+    humans = [section.header.human for section in sections if section.header.human is not None]
+    return size_of(join_humans(humans)) - sum(map(size_of, humans)) if humans else 0
+
+
+def _free_call_id(text: str, taken: set[str]) -> str:
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    number = 0
+    while (made := _CALL_IDS.make(f"{digest}\0{number}", tool=SUMMARY_TOOL)) in taken:
+        number += 1
+    taken.add(made)
+    return made

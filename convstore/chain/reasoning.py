@@ -1,0 +1,129 @@
+"""Reasoning and provider signatures: where provider packages write them, and messages without them.
+
+Layer 1, pure. A signature is checked by the provider that made it and refused by every other, so a chain that goes on
+with another provider must not have any. The names below are those that the packages of langchain 1.x and common
+gateways write: Anthropic (thinking, redacted_thinking, signature), Bedrock Converse (reasoning_content), OpenAI
+Responses and LangChain's standard content (reasoning), Mistral (thinking), Gemini (thought, thought signatures, as
+extras of a block or a map by call id), DeepSeek, Groq, Ollama, xAI, OpenRouter and LiteLLM (additional_kwargs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage
+
+__all__ = ["is_reasoning", "without_reasoning"]
+
+_BLOCKS: Final = frozenset(
+    {
+        "function_call_signature",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "redacted_thinking",
+        "thinking",
+        "thought",
+    }
+)
+_KEYS: Final = frozenset(
+    {
+        "__gemini_function_call_thought_signatures__",
+        "__gemini_thinking__",
+        "function_call_thought_signatures",
+        "reasoning",
+        "reasoning_content",
+        "reasoningContent",
+        "reasoning_details",
+        "reasoning_items",
+        "reasoning_opaque",
+        "reasoning_signature",
+        "reasoning_summary",
+        "reasoning_text",
+        "redacted_thinking",
+        "signature",
+        "signatures",
+        "thinking",
+        "thinking_blocks",
+        "thinking_content",
+        "thinking_signature",
+        "thought",
+        "thought_signature",
+        "thought_signatures",
+        "thoughtSignature",
+        "thoughtSignatures",
+        "thoughts",
+    }
+)
+# Where gateways and the standard content put what only one provider knows. Arguments of calls are never entered.
+_HOLDERS: Final = frozenset(
+    {"extra_content", "extras", "google", "providerMetadata", "provider_metadata", "provider_specific_fields", "vertex"}
+)
+_LISTS: Final = ("tool_calls", "invalid_tool_calls", "tool_call_chunks")
+
+
+def is_reasoning(block: Any) -> bool:
+    """Whether a content block is reasoning, or a signature that stands alone.
+
+    >>> is_reasoning({"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}), is_reasoning({"type": "text"})
+    (True, False)
+    """
+    if not isinstance(block, Mapping):
+        return False
+    if block.get("type") == "non_standard":
+        return is_reasoning(block.get("value"))
+    # Gemini marks a part with text as a thought; Bedrock's own form has no type, but the key alone.
+    return block.get("type") in _BLOCKS or block.get("thought") is True or set(block) == {"reasoningContent"}
+
+
+def without_reasoning(message: BaseMessage) -> BaseMessage:
+    """The message without reasoning and signatures; the same object if it has none. All else stays as it is.
+
+    Looked at are content blocks, `additional_kwargs` and calls, never the arguments of a call, `usage_metadata` or
+    `response_metadata`, which are not sent to a model.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    >>> message = AIMessage([thought, "Four."], additional_kwargs={"reasoning_content": "Hm."})
+    >>> without_reasoning(message).content, without_reasoning(message).additional_kwargs
+    (['Four.'], {})
+    """
+    update: dict[str, Any] = {}
+    if isinstance(message.content, list):
+        update["content"] = [_cleaned(block) for block in message.content if not is_reasoning(block)]
+    update["additional_kwargs"] = _without_keys(message.additional_kwargs)
+    for name in _LISTS:
+        if calls := getattr(message, name, None):
+            update[name] = _cleaned_all(calls)
+    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
+    return message.model_copy(update=changed) if changed else message
+
+
+def _cleaned_all(calls: Sequence[Any]) -> list[Any]:
+    return [_cleaned(call) for call in calls]
+
+
+def _cleaned(block: Any) -> Any:
+    """A block or a call without the keys of reasoning."""
+    if not isinstance(block, dict):
+        return block
+    if block.get("type") == "non_standard":
+        return {**block, "value": _cleaned(block.get("value"))}
+    return _without_keys(block)
+
+
+def _without_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key in _KEYS:
+            continue
+        if key in _HOLDERS and isinstance(value, dict):
+            inner = _without_keys(value)
+            if inner or not value:  # a holder that held nothing else goes with it
+                kept[key] = inner
+        elif key == "tool_calls" and isinstance(value, list):
+            kept[key] = _cleaned_all(value)
+        else:
+            kept[key] = value
+    return kept

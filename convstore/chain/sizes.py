@@ -1,0 +1,162 @@
+"""Sizes of messages in UTF-8 bytes: what a chain's limits count.
+
+Layer 1, pure. Texts count as they are; a call counts its id, the word ``function``, its name and its arguments as
+JSON text; a result its call id, its name and its content; media their length; reasoning nothing. A call that stands in
+`tool_calls` and in a content block counts once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from convstore.chain.reasoning import is_reasoning, without_reasoning
+from convstore.pairing import calls_of
+
+__all__ = ["MEDIA", "WrittenCall", "block_text", "bytes_of", "json_text", "media_bytes", "size_of", "written_calls"]
+
+MEDIA: Final = frozenset(
+    {"audio", "document", "file", "image", "image_url", "input_audio", "input_file", "input_image", "media", "video"}
+)
+"""Types of content blocks that hold or name media."""
+
+_PAYLOADS: Final = frozenset(
+    {"base64", "bytes", "data", "file_data", "file_id", "file_uri", "image_url", "text", "uri", "url"}
+)
+_ARGUMENTS: Final = ("input", "args", "arguments", "action")
+
+
+class WrittenCall(NamedTuple):
+    """A call as its message has it.
+
+    Attributes:
+        id: The tool call id; "" if there is none.
+        tool: Name of the tool.
+        arguments: As text: JSON, or what the model wrote in its place.
+    """
+
+    id: str
+    tool: str
+    arguments: str
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of a text; a lone surrogate has three.
+
+    >>> bytes_of("naïve"), bytes_of(chr(0xD800))
+    (6, 3)
+    """
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON text; what JSON has no form for stands as Python writes it."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def written_calls(message: BaseMessage) -> list[WrittenCall]:
+    """The calls that `pairing.calls_of` finds, in its order, with their arguments.
+
+    >>> written_calls(AIMessage("", tool_calls=[{"name": "search", "args": {"q": "orca"}, "id": "call_1"}]))
+    [WrittenCall(id='call_1', tool='search', arguments='{"q": "orca"}')]
+    """
+    if not isinstance(message, AIMessage):
+        return []
+    arguments = [json_text(call.get("args")) for call in message.tool_calls]
+    arguments += [
+        str(call.get("args") or "") for call in message.invalid_tool_calls if call.get("id") and call.get("name")
+    ]
+    in_blocks = {_id_in(block): _arguments_in(block) for block in _blocks(message) if _id_in(block)}
+    return [
+        WrittenCall(call.id, call.tool, arguments[at] if at < len(arguments) else in_blocks.get(call.id, ""))
+        for at, call in enumerate(calls_of(message))
+    ]
+
+
+def size_of(message: BaseMessage) -> int:
+    """Bytes of a message, as a chain counts them.
+
+    >>> size_of(ToolMessage("found", name="search", tool_call_id="call_1"))
+    17
+    >>> size_of(AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}]))
+    22
+    """
+    calls = written_calls(message)
+    size = sum(bytes_of(call.id) + len("function") + bytes_of(call.tool + call.arguments) for call in calls)
+    if isinstance(message, ToolMessage):
+        size += bytes_of(message.tool_call_id + (message.name or ""))
+    if isinstance(message.content, str):
+        return size + bytes_of(message.content)
+    counted = {call.id for call in calls}
+    return size + sum(_block_size(block, counted) for block in without_reasoning(message).content)
+
+
+def block_text(block: Any) -> str | None:
+    """The text of a content block; None if it is none of text.
+
+    >>> block_text({"type": "text", "text": "Four."}), block_text("Four."), block_text({"type": "image"})
+    ('Four.', 'Four.', None)
+    """
+    if isinstance(block, str):
+        return block
+    if isinstance(block, Mapping) and block.get("type") not in MEDIA and isinstance(block.get("text"), str):
+        return str(block["text"])
+    return None
+
+
+def media_bytes(block: Mapping[str, Any]) -> int:
+    """Length of what a media block holds or names, however its provider nests it; 0 if nothing is found.
+
+    >>> media_bytes({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}})
+    4
+    """
+    return sum(_payloads(block))
+
+
+def _block_size(block: Any, counted: set[str]) -> int:
+    text = block_text(block)
+    if text is not None:
+        return bytes_of(text)
+    if is_reasoning(block) or _id_in(block) in counted:
+        return 0
+    if block.get("type") in MEDIA and (media := media_bytes(block)):
+        return media
+    return bytes_of(json_text(block))
+
+
+def _payloads(value: Any) -> Iterator[int]:
+    if not isinstance(value, Mapping):
+        return
+    for key, inner in value.items():
+        if key in _PAYLOADS and isinstance(inner, str):
+            yield bytes_of(inner)
+        elif key in _PAYLOADS and isinstance(inner, bytes):
+            yield len(inner)
+        else:
+            yield from _payloads(inner)
+
+
+def _blocks(message: BaseMessage) -> list[Any]:
+    return message.content if isinstance(message.content, list) else []
+
+
+def _inner(block: Any) -> Any:
+    """The block itself, or the one that the standard content wraps."""
+    if isinstance(block, Mapping) and block.get("type") == "non_standard":
+        return block.get("value")
+    return block
+
+
+def _id_in(block: Any) -> str:
+    """Id of the call that a block describes, as `pairing` reads it; "" for any other block."""
+    found = calls_of(AIMessage.model_construct(content=[block], tool_calls=[], invalid_tool_calls=[]))
+    return found[0].id if found else ""
+
+
+def _arguments_in(block: Any) -> str:
+    inner = _inner(block)
+    value = next((inner[key] for key in _ARGUMENTS if key in inner), "")
+    return value if isinstance(value, str) else json_text(value)

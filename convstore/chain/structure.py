@@ -1,0 +1,285 @@
+"""A chain: a list of messages as sections, each a header and the pairs behind it, with their sizes.
+
+Layer 1, pure. A section begins with a human message; a pair is an AI message and the tool messages that answer it. All
+values are frozen: an operation gives a new chain that shares what it did not change, and no message is ever changed in
+place. `parse.parse_chain` makes a chain of messages, `Chain.messages` gives them back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.chain.arguments import with_json_arguments
+from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
+from convstore.chain.reasoning import without_reasoning
+from convstore.chain.sizes import size_of
+from convstore.exceptions import InvalidInputError, MalformedChainError
+from convstore.pairing import calls_of
+
+__all__ = ["SUMMARY_PREFIX", "SUMMARY_TOOL", "Chain", "Header", "Pair", "PairKind", "Section", "join_humans"]
+
+SUMMARY_TOOL: Final = "execute_task_and_return_summary"
+"""Name of the tool that a summary of tool-bearing history pretends to be the result of."""
+
+SUMMARY_PREFIX: Final = "**summarized content:**\n"
+"""What a summary of plain answers begins with."""
+
+PairKind = Literal["completion", "request_response", "summarization"]
+"""An answer without calls; calls with their results; a summary in the form of a call with its result."""
+
+_Content = str | list[str | dict[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a section begins with.
+
+    Attributes:
+        system: The system message; only the first section may have one.
+        human: The human message; None in a section that begins with the system message alone.
+        size: Bytes of both.
+    """
+
+    system: SystemMessage | None = None
+    human: HumanMessage | None = None
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(map(size_of, self.messages())))
+
+    def messages(self) -> list[BaseMessage]:
+        """Those of the two that there are."""
+        return [message for message in (self.system, self.human) if message is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An AI message and the tool messages that answer its calls.
+
+    Attributes:
+        ai: The AI message.
+        results: Its tool messages, in their order.
+        uncounted: Bytes that `size` leaves out; not 0 only where the seed's faults are asked for.
+        kind: What it is; decided by the calls alone.
+        size: Bytes of all its messages.
+    """
+
+    ai: AIMessage
+    results: tuple[ToolMessage, ...] = ()
+    uncounted: int = field(default=0, kw_only=True)
+    kind: PairKind = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", _kind_of(self.ai))
+        object.__setattr__(self, "size", sum(map(size_of, self.messages())) - self.uncounted)
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether it is a summary, of either form.
+
+        >>> Pair(AIMessage(SUMMARY_PREFIX + "Ada likes orcas.")).is_summary
+        True
+        """
+        return self.kind == "summarization" or (
+            self.kind == "completion" and str(self.ai.text).startswith(SUMMARY_PREFIX)
+        )
+
+    def messages(self) -> list[BaseMessage]:
+        """The AI message, then the tool messages."""
+        return [self.ai, *self.results]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A header and the pairs up to the next one.
+
+    Attributes:
+        header: What it begins with.
+        body: The pairs, in order; empty if nobody answered yet.
+        size: Bytes of all its messages.
+    """
+
+    header: Header
+    body: tuple[Pair, ...] = ()
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", self.header.size + sum(pair.size for pair in self.body))
+
+    def messages(self) -> list[BaseMessage]:
+        """All its messages, in order."""
+        return [*self.header.messages(), *(message for pair in self.body for message in pair.messages())]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Sections in order; every operation gives a new chain and leaves this one as it is.
+
+    Attributes:
+        sections: The sections.
+        repairs: One sentence for each thing that parsing repaired; not a part of equality.
+        size: Bytes of all messages.
+    """
+
+    sections: tuple[Section, ...] = ()
+    repairs: tuple[str, ...] = field(default=(), compare=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(section.size for section in self.sections))
+
+    def messages(self) -> list[BaseMessage]:
+        """All messages in order; of a well-formed chain the very objects that were parsed."""
+        return [message for section in self.sections for message in section.messages()]
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs in order."""
+        return (pair for section in self.sections for pair in section.body)
+
+    def append_human(self, content: HumanMessage | _Content) -> Chain:
+        r"""The chain with a human message at its end.
+
+        It begins a section if there is none or the last one has a body; it completes a header that has no human
+        message; with one that nobody answered yet it becomes one message, the old content first.
+
+        >>> chain = Chain().append_human("I am Ada.").append_human("Who am I?")
+        >>> [message.text for message in chain.messages()]
+        ['I am Ada.\n\nWho am I?']
+        """
+        human = content if isinstance(content, HumanMessage) else HumanMessage(content)
+        last = self.sections[-1] if self.sections else None
+        if last is None or last.body:
+            return replace(self, sections=(*self.sections, Section(Header(None, human))))
+        joined = human if last.header.human is None else join_humans([last.header.human, human])
+        return replace(self, sections=(*self.sections[:-1], Section(Header(last.header.system, joined))))
+
+    def add_tool_response(self, response: ToolMessage) -> Chain:
+        """The chain with the result of a call: a new one, or in the place of the one it had.
+
+        It answers the newest AI message that has a call with its id. If several calls there have that id, the first
+        that has no result, or one made by a repair; else the last.
+
+        Raises:
+            MalformedChainError: No call has that id.
+        """
+        places = [(at, number) for at, section in enumerate(self.sections) for number in range(len(section.body))]
+        for at, number in reversed(places):
+            section = self.sections[at]
+            if (answered := _answered(section.body[number], response)) is not None:
+                body = (*section.body[:number], answered, *section.body[number + 1 :])
+                changed = Section(section.header, body)
+                return replace(self, sections=(*self.sections[:at], changed, *self.sections[at + 1 :]))
+        raise MalformedChainError(
+            f"no call of this chain has the id {response.tool_call_id!r}; add the result behind its call"
+        )
+
+    def normalize_tool_call_ids(self, template: str) -> Chain:
+        """The chain with call ids that fit a template, such as ``call_{r:24:x}`` or ``toolu_{r:24:b}``.
+
+        Ids that fit are kept, also one that two calls have; others are replaced, in the call and in its results. A
+        repeated id stays two calls, with two new ids. The same chain gives the same ids; `call_ids` says how.
+
+        Raises:
+            InvalidInputError: It is no template, or has fewer ids than the chain has calls.
+        """
+        form = CallIdTemplate(template)
+        ids = NewIds(form, {call.id for pair in self.pairs() for call in calls_of(pair.ai)}, defaultdict(int))
+        return self._with_pairs(lambda pair: rename_calls(pair.ai, pair.results, ids))
+
+    def clear_reasoning(self) -> Chain:
+        """The chain without reasoning and provider signatures; all else, and every size, stays as it is."""
+        cleared = self._with_pairs(
+            lambda pair: (without_reasoning(pair.ai), tuple(without_reasoning(result) for result in pair.results))
+        )
+        return replace(cleared, sections=tuple(_with_clear_header(section) for section in cleared.sections))
+
+    def sanitize_tool_call_arguments(self) -> Chain:
+        """The chain with arguments that are JSON; what can not be made so is ``{}``."""
+        return self._with_pairs(lambda pair: (with_json_arguments(pair.ai), pair.results))
+
+    def _with_pairs(self, change: Callable[[Pair], tuple[Any, tuple[Any, ...]]]) -> Chain:
+        sections = [
+            replace(section, body=tuple(_changed(pair, *change(pair)) for pair in section.body))
+            for section in self.sections
+        ]
+        return replace(self, sections=tuple(sections))
+
+
+def join_humans(humans: Sequence[HumanMessage]) -> HumanMessage:
+    r"""One human message with the contents of several; a single one is given back as it is.
+
+    Texts are joined by a blank line; if any content is a list of blocks, so is the joined one. Id, name and all else
+    are those of the first.
+
+    >>> join_humans([HumanMessage("one"), HumanMessage("two")]).content
+    'one\n\ntwo'
+    """
+    if not humans:
+        raise InvalidInputError("no human message to join")
+    if len(humans) == 1:
+        return humans[0]
+    contents = [human.content for human in humans]
+    if all(isinstance(content, str) for content in contents):
+        return humans[0].model_copy(update={"content": "\n\n".join(map(str, contents))})
+    return humans[0].model_copy(update={"content": [block for content in contents for block in _blocks_of(content)]})
+
+
+def _blocks_of(content: _Content) -> list[str | dict[Any, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return content
+
+
+def _kind_of(ai: AIMessage) -> PairKind:
+    tools = {call.tool for call in calls_of(ai)}
+    if not tools:
+        return "completion"
+    return "summarization" if tools == {SUMMARY_TOOL} else "request_response"
+
+
+def _answered(pair: Pair, response: ToolMessage) -> Pair | None:
+    """The pair with the response in its place; None if it has no such call."""
+    wanted = [call.position for call in calls_of(pair.ai) if call.id == response.tool_call_id]
+    if not wanted:
+        return None
+    slots = _slots(pair)
+    free = [at for at in wanted if slots[at] is None or _was_made(slots[at])]
+    chosen = free[0] if free else wanted[-1]
+    old = slots[chosen]
+    if old is not None:  # the results keep their order
+        return Pair(pair.ai, tuple(response if result is old else result for result in pair.results))
+    slots[chosen] = response
+    return Pair(pair.ai, tuple(result for result in slots if result is not None))
+
+
+def _slots(pair: Pair) -> list[ToolMessage | None]:
+    """For each call its result."""
+    waiting: defaultdict[str, list[ToolMessage]] = defaultdict(list)
+    for result in reversed(pair.results):
+        waiting[result.tool_call_id].append(result)
+    return [waiting[call.id].pop() if waiting[call.id] else None for call in calls_of(pair.ai)]
+
+
+def _was_made(result: BaseMessage | None) -> bool:
+    mark = result.additional_kwargs.get("convstore") if result else None
+    return isinstance(mark, dict) and mark.get("kind") == "missing_result"
+
+
+def _changed(pair: Pair, ai: AIMessage, results: tuple[ToolMessage, ...]) -> Pair:
+    same = ai is pair.ai and all(new is old for new, old in zip(results, pair.results, strict=True))
+    return pair if same else Pair(ai, results, uncounted=pair.uncounted)
+
+
+def _with_clear_header(section: Section) -> Section:
+    system, human = section.header.system, section.header.human
+    header = Header(
+        without_reasoning(system) if system else None,  # type: ignore[arg-type]
+        without_reasoning(human) if human else None,  # type: ignore[arg-type]
+    )
+    return replace(section, header=header)

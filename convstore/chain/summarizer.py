@@ -1,0 +1,182 @@
+"""Summarises a chain part by part: older sections, what is too large in the last ones, and many sections into one.
+
+Layer 1; here the model is called, and waited for, several calls at a time. What is decided is decided in `plan`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore.chain.models import ChainSummarizerConfig, ChainSummary
+from convstore.chain.plan import first_kept, fold_cost, is_one_summary, is_worth_it, oversized, sections_to_fold
+from convstore.chain.structure import Header, Section
+from convstore.chain.work import Job, Work, failed
+from convstore.exceptions import InvalidInputError
+
+__all__ = ["ChainModel", "ChainSummarizer", "SummaryHandler"]
+
+SummaryHandler = Callable[[str], Awaitable[str]]
+"""Takes the request as text and gives the summary."""
+
+
+@runtime_checkable
+class ChainModel(Protocol):
+    """A LangChain model, or anything else with its `ainvoke`."""
+
+    async def ainvoke(self, messages: list[BaseMessage]) -> Any:
+        """Answer messages."""
+
+
+_Step = Callable[[Work], Awaitable[None]]
+
+
+class ChainSummarizer:
+    """Keeps the chain of a long run small: what is old becomes summaries, what is recent stays word for word.
+
+    The last pair of the last section always stays, calls and results always match, and the size never grows. A second
+    run on what came out makes no call and changes nothing. Whatever fails, the messages that came in come back with the
+    error. Only cancellation is not caught: it ends all calls that are under way.
+
+    Args:
+        handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
+        config: The limits; the defaults if None.
+        max_concurrency: Most calls at a time.
+
+    Raises:
+        InvalidInputError: The handler is neither, or the number not positive.
+    """
+
+    def __init__(
+        self,
+        handler: SummaryHandler | ChainModel,
+        *,
+        config: ChainSummarizerConfig | None = None,
+        max_concurrency: int = 32,
+    ) -> None:
+        if not isinstance(handler, ChainModel) and not callable(handler):
+            raise InvalidInputError(f"handler is a coroutine function or a LangChain model, not {handler!r}")
+        if type(max_concurrency) is not int or max_concurrency < 1:
+            raise InvalidInputError(f"max_concurrency is a whole number from 1, not {max_concurrency!r}")
+        self.config = ChainSummarizerConfig() if config is None else config
+        self._handler = handler
+        self._max_concurrency = max_concurrency
+
+    async def summarize(self, messages: Sequence[BaseMessage]) -> ChainSummary:
+        """Do all that the configuration asks for: older sections, the last sections, then the fold.
+
+        Args:
+            messages: A chain; what can be repaired in it is repaired. It is never changed.
+
+        Returns:
+            The messages that take its place, and what was done for them. It is told, not raised, what went wrong.
+        """
+        steps: list[_Step] = [self._summarize_sections]
+        steps += [self._rotate] if self.config.preserve_last else []
+        steps += [self._fold] if self.config.use_qa else []
+        return await self._carry_out(messages, steps)
+
+    async def summarize_sections(self, messages: Sequence[BaseMessage]) -> ChainSummary:
+        """Put one summary pair in the place of the body of each section but the last `keep_sections`, all at once."""
+        return await self._carry_out(messages, [self._summarize_sections])
+
+    async def rotate_last_section(self, messages: Sequence[BaseMessage]) -> ChainSummary:
+        """Bring each of the last `keep_sections` sections within `last_section_bytes`, the newest first.
+
+        First each pair above `max_pair_bytes` becomes a summary; if its call fails it stays. If the section is still
+        too large, the older pairs become one summary, and the newest that fit three quarters of the limit stay.
+        """
+        return await self._carry_out(messages, [self._rotate])
+
+    async def fold_qa_pairs(self, messages: Sequence[BaseMessage]) -> ChainSummary:
+        """Fold all but the last `keep_sections` sections into one, if there are too many or they are too large."""
+        return await self._carry_out(messages, [self._fold])
+
+    async def _carry_out(self, messages: Sequence[BaseMessage], steps: Sequence[_Step]) -> ChainSummary:
+        work = None
+        try:
+            work = Work(messages, self.config)
+            for step in steps:
+                await step(work)
+            return work.result()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it comes back with the messages
+            return failed(messages, work.calls() if work else (), error)
+
+    async def _summarize_sections(self, work: Work) -> None:
+        older = work.chain.sections[: -self.config.keep_sections]
+        due = {
+            at: work.job("sections", [section.header], section.body)
+            for at, section in enumerate(older)
+            if not is_one_summary(section.body) and is_worth_it(section.body, config=self.config)
+        }
+        texts = _all_or_raise(await self._ask(work, list(due.values())))
+        pairs = [work.summary_pair(job, text) for job, text in zip(due.values(), texts, strict=True)]
+        work.put({at: [pair] for at, pair in zip(due, pairs, strict=True)})
+
+    async def _rotate(self, work: Work) -> None:
+        count = len(work.chain.sections)
+        for at in range(count - 1, max(count - self.config.keep_sections, 0) - 1, -1):
+            await self._summarize_oversized(work, at)
+            section = work.chain.sections[at]
+            if kept := first_kept(section, config=self.config):
+                job = work.job("rotation", [section.header], section.body[:kept])
+                [text] = _all_or_raise(await self._ask(work, [job]))
+                work.put({at: [work.summary_pair(job, text), *section.body[kept:]]})
+
+    async def _summarize_oversized(self, work: Work, at: int) -> None:
+        section = work.chain.sections[at]
+        body = list(section.body)
+        places = oversized(section, config=self.config)
+        jobs = [work.job("oversized_pair", [section.header], [body[place]]) for place in places]
+        for place, job, text in zip(places, jobs, await self._ask(work, jobs), strict=True):
+            if isinstance(text, str):
+                body[place] = work.summary_pair(job, text)
+        work.put({at: body})
+
+    async def _fold(self, work: Work) -> None:
+        count = sections_to_fold(work.chain, config=self.config)
+        if not count:
+            return
+        older = work.chain.sections[:count]
+        headers = [section.header for section in older]
+        jobs = [work.job("qa", headers, [pair for section in older for pair in section.body], cost=fold_cost(older))]
+        if self.config.summarize_human_in_qa and (humans := work.human_job(headers)):
+            jobs.append(humans)
+        text, *of_humans = _all_or_raise(await self._ask(work, jobs))
+        header = Header(headers[0].system, work.joined_human(headers, *of_humans))
+        work.fold(count, Section(header, (work.summary_pair(jobs[0], text),)))
+
+    async def _ask(self, work: Work, jobs: Sequence[Job]) -> list[str | Exception]:
+        """The summaries in order; an exception where a call failed. All calls are waited for."""
+        free = asyncio.Semaphore(self._max_concurrency)
+
+        async def ask(job: Job) -> str:
+            async with free:
+                try:
+                    return work.check(job, await self._call(job.prompt))
+                except Exception as error:
+                    job.error = error
+                    raise
+
+        answers = await asyncio.gather(*map(ask, jobs), return_exceptions=True)
+        if stopped := [answer for answer in answers if not isinstance(answer, str | Exception)]:
+            raise stopped[0]  # a call was cancelled; that is no answer
+        return [answer for answer in answers if isinstance(answer, str | Exception)]
+
+    async def _call(self, prompt: str) -> object:
+        if isinstance(self._handler, ChainModel):
+            reply = await self._handler.ainvoke([HumanMessage(prompt)])
+            return str(reply.text) if isinstance(reply, BaseMessage) else reply
+        return await self._handler(prompt)
+
+
+def _all_or_raise(answers: Sequence[str | Exception]) -> list[str]:
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} of {len(answers)} calls of the summariser failed", errors)
+    return [answer for answer in answers if isinstance(answer, str)]

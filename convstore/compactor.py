@@ -1,0 +1,289 @@
+"""Summarises old turns and keeps every summary: plans, asks the summariser, commits.
+
+Layer 4. A lease keeps a second worker from paying for the same summary, and the head takes a summary only if it still
+is as it was when the summary was planned; so two workers never both commit. Whatever fails, history loads as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore.compaction import CompactionRule, plan_compaction
+from convstore.entries import Gap
+from convstore.exceptions import InvalidInputError, StoreError, SummaryError
+from convstore.known import Clock, Known, Scope
+from convstore.models import Compaction, Summary
+from convstore.reader import Reader, check_dense
+from convstore.repository import Head, Heads, Log, Summaries
+from convstore.rewinds import live_after
+from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
+from convstore.summarization.summarizers import Summarizer
+from convstore.tokens import TokenCounter, count
+from convstore.window import Row, leading_system, rows_of
+
+__all__ = ["Compactor"]
+
+_LEASE, _RENEW_SECONDS, _MOST_RENEWALS = timedelta(seconds=60), 20.0, 30
+_FIRST_WAIT, _MOST_DOUBLINGS = timedelta(seconds=30), 7
+_MOST_CHARACTERS = 100_000
+_NO_SUMMARIZER = (
+    "this store has no summarizer; make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A summary to be made: of which rows, behind which earlier one."""
+
+    head: Head
+    known: Known
+    gaps: tuple[Gap, ...]
+    marker: int
+    rows: Sequence[Row]
+    cut: int
+    earlier: SummaryRecord | None
+
+    @property
+    def folded(self) -> Sequence[Row]:
+        return self.rows[: self.cut]
+
+    @property
+    def question(self) -> Row | None:
+        """The human message of the turn that the cut lies in; None if it lies between turns."""
+        if self.cut == len(self.rows) or self.rows[self.cut].message.type == "human":
+            return None
+        return next((row for row in reversed(self.folded) if row.message.type == "human"), None)
+
+
+class Compactor:
+    """Makes, lists and takes back summaries."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        heads: Heads,
+        log: Log,
+        summaries: Summaries,
+        *,
+        counter: TokenCounter,
+        clock: Clock,
+        summarizer: Summarizer | None,
+    ) -> None:
+        self._reader, self._heads, self._log, self._summaries = reader, heads, log, summaries
+        self._counter, self._clock, self._summarizer = counter, clock, summarizer
+
+    @property
+    def rule(self) -> CompactionRule:
+        """When turns are summarised.
+
+        Raises:
+            InvalidInputError: The store has no summariser.
+        """
+        if self._summarizer is None:
+            raise InvalidInputError(_NO_SUMMARIZER)
+        rule: CompactionRule = getattr(self._summarizer, "rule", CompactionRule())
+        return rule
+
+    async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
+        """Summarise now if the rule says so; see `Conversation.compact`."""
+        rule = self.rule
+        head = await self._heads.find(dict(scope))
+        known = self._reader.seen(scope, head)
+        if head is None or known is None:
+            return Compaction(status="not_needed")
+        if not force and head.wait_until and head.wait_until > self._clock.now():
+            return Compaction(status="waiting", problem=f"the last try failed; the next one is at {head.wait_until}")
+        async with self._reader.reading(known):
+            plan = await self._plan(head, known, rule, force=force)
+        if not plan.cut:
+            return Compaction(status="not_needed")
+        owner, now = self._clock.token(), self._clock.now()
+        if not await self._heads.lease(dict(scope), head, owner=owner, at=now, until=now + _LEASE):
+            return Compaction(status="busy", problem="another worker is summarising this conversation")
+        return await self._make(plan, owner)
+
+    async def all(self, scope: Scope) -> list[Summary]:
+        """Every summary that was made, oldest first; see `Conversation.summaries`."""
+        head = await self._heads.find(dict(scope))
+        if head is None or not head.newest:
+            return []
+        found = await self._summaries.all(head.conversation)
+        current = head.summary.token if head.summary else ""
+        made = reversed(_chain(found, head.newest, "previous"))
+        return [_public(record, found, is_current=record.token == current) for record in made]
+
+    async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
+        """The messages that a summary stands for; see `Conversation.expand_summary`."""
+        head = await self._heads.find(dict(scope))
+        found = await self._summaries.all(head.conversation) if head else {}
+        committed = _chain(found, head.newest if head else "", "previous")
+        record = next((one for one in committed if one.version == version), None)
+        known = self._reader.seen(scope, head)
+        if record is None or known is None:
+            raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
+        async with self._reader.reading(known):
+            entries = await self._log.entries(known.conversation, start=1, before=record.entry + 1)
+            check_dense(known, entries, first=1)
+            messages = [message for entry in entries for message in entry.messages]
+            gone = [range(first, last + 1) for first, last in record.gaps]
+            inside = [one for one in messages if record.first <= one.ordinal <= record.last]
+            return await self._reader.decode_whole(known, [one for one in inside if not _in(gone, one.ordinal)])
+
+    async def undo(self, scope: Scope) -> bool:
+        """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
+        head = await self._heads.find(dict(scope))
+        known = self._reader.seen(scope, head)
+        if head is None or known is None or head.summary is None:
+            return False
+        found = await self._summaries.all(head.conversation)
+        marker = (await self._log.last_totals(head.conversation)).marker
+        parent = found.get(head.summary.parent)
+        return await self._heads.commit(dict(scope), head, parent, owner=None, marker=marker)
+
+    async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
+        """After a rewind take the newest summary, of those that the current one extends, that still fits."""
+        head = await self._heads.find(dict(scope))
+        if head is None or head.summary is None or fits(head.summary, gaps):
+            return
+        found = await self._summaries.all(head.conversation)
+        summary = next((record for record in _chain(found, head.summary.token, "parent") if fits(record, gaps)), None)
+        await self._heads.commit(dict(scope), head, summary, owner=None, marker=marker)
+
+    async def _plan(self, head: Head, known: Known, rule: CompactionRule, *, force: bool) -> _Plan:
+        """Read what is not summarised, and decide how much of it is to be."""
+        marker = (await self._log.last_totals(known.conversation)).marker
+        gaps = await self._reader.gaps(known, marker)
+        earlier = head.summary if head.summary and fits(head.summary, gaps) else None
+        start = earlier.entry if earlier else live_after(gaps, 1)
+        entries = await self._log.entries(known.conversation, start=start)
+        check_dense(known, entries, first=start)
+        rows = rows_of(entries, gaps, earlier)
+        if earlier is None:
+            rows = rows[len(leading_system(rows)) :]
+        return _Plan(head, known, gaps, marker, rows, plan_compaction(rows, rule, force=force), earlier)
+
+    async def _make(self, plan: _Plan, owner: str) -> Compaction:
+        """Ask the summariser and commit what it says; give the lease back whatever happens."""
+        scope, wait = dict(plan.known.scope), None
+        try:
+            record = await self._record(plan, owner)
+            await self._summaries.insert(plan.known.conversation, record)
+            if not await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.marker):
+                return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
+            return Compaction(status="done", summary=_public(record, {record.token: record}, is_current=True))
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a summariser raises, history loads as before
+            doublings = min(plan.head.failures, _MOST_DOUBLINGS)
+            wait = self._clock.now() + _FIRST_WAIT * 2**doublings
+            return Compaction(status="failed", problem=f"{type(error).__name__}: {error}")
+        finally:
+            with suppress(StoreError):  # it ends by itself
+                await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
+
+    async def _record(self, plan: _Plan, owner: str) -> SummaryRecord:
+        """Let the summary be written.
+
+        Raises:
+            SummaryError: What came is not a summary.
+        """
+        summarizer, earlier = self._summarizer, plan.earlier
+        assert summarizer is not None  # noqa: S101 - asked for its rule before
+        messages = [self._reader.shorten(row.message) for row in plan.folded]
+        work = summarizer.summarize(messages, summary=earlier.text if earlier else None)
+        text = await self._while_leased(plan, owner, work)
+        if not isinstance(text, str) or not text.strip():
+            raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
+        if plan.question:
+            asked = self._reader.shorten(plan.question.message).text
+            text += f"\nThe message of the user that is being worked on: {asked[: _MOST_CHARACTERS // 10]}"
+        if len(text) > _MOST_CHARACTERS:
+            raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
+        record = self._filled(plan, owner, text, name=str(getattr(summarizer, "name", type(summarizer).__name__)))
+        if record.tokens_out >= record.tokens_in:
+            raise SummaryError(
+                f"the summary takes {record.tokens_out} tokens, what it stands for {record.tokens_in}; "
+                "it was refused: bind max_tokens to the model, or raise max_tokens_before_summary"
+            )
+        return record
+
+    def _filled(self, plan: _Plan, owner: str, text: str, *, name: str) -> SummaryRecord:
+        earlier, last = plan.earlier, plan.folded[-1]
+        results = [(row.message.id, row.message.sources) for row in plan.folded if row.message.type == "tool"]
+        tokens_in = sum(row.message.view_tokens for row in plan.folded) + (earlier.tokens_out if earlier else 0)
+        return SummaryRecord(
+            token=owner,
+            version=plan.head.versions + 1,
+            parent=earlier.token if earlier else "",
+            previous=plan.head.newest,
+            first=earlier.first if earlier else plan.folded[0].message.ordinal,
+            last=last.message.ordinal,
+            entry=last.entry,
+            live=last.place + (earlier.live if earlier else 0),
+            turns=last.turn + (earlier.turns if earlier else 0),
+            view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),
+            gaps=clipped(plan.gaps, last.message.ordinal),
+            text=text,
+            model=name,
+            tokens_in=tokens_in,
+            tokens_out=count(self._counter, HumanMessage(text)),
+            at=self._clock.now(),
+            results=(*reversed(results), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
+            folded=tuple(results),
+        )
+
+    async def _while_leased(self, plan: _Plan, owner: str, work: Coroutine[Any, Any, str]) -> str:
+        """Await the summariser and keep the lease meanwhile; what takes too long, or lost its lease, is cancelled.
+
+        Raises:
+            SummaryError: That was so.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            for _ in range(_MOST_RENEWALS):
+                if (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
+                    return task.result()
+                until = self._clock.now() + _LEASE
+                if not await self._heads.renew(dict(plan.known.scope), plan.head, owner=owner, until=until):
+                    raise SummaryError("another worker took over while the summary was written")
+            raise SummaryError(f"the summarizer took longer than {_MOST_RENEWALS * _RENEW_SECONDS:.0f} s")
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+    """Summaries from one back along a link, newest first."""
+    chain = []
+    while record := found.get(token):
+        chain.append(record)
+        token = getattr(record, link)
+    return chain
+
+
+def _public(record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
+    results = [result for one in reversed(_chain(found, record.token, "parent")) for result in one.folded]
+    return Summary(
+        version=record.version,
+        first=record.first,
+        last=record.last,
+        text=record.text,
+        model=record.model,
+        tokens_in=record.tokens_in,
+        tokens_out=record.tokens_out,
+        created_at=record.at,
+        tool_message_ids=[id_ for id_, _ in results],
+        source_ids=", ".join(sources for _, sources in results if sources),
+        is_current=is_current,
+    )
+
+
+def _in(ranges: Sequence[range], ordinal: int) -> bool:
+    return any(ordinal in one for one in ranges)

@@ -1,0 +1,95 @@
+"""A stored summary: which messages it stands for, whether it still does, and the message that shows it.
+
+Layer 1. A summary stands for all live messages from its first to its last ordinal; messages that are rewound or brought
+back later make it one that does not fit any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from langchain_core.messages import HumanMessage
+
+from convstore.entries import Gap
+from convstore.stubs import RETRIEVAL_TOOL
+
+__all__ = ["NAMED_RESULTS", "SummaryRecord", "clipped", "fits", "name_results", "summary_message"]
+
+NAMED_RESULTS = 20
+"""How many results the message of a summary names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRecord:
+    """A summary as it is kept.
+
+    Attributes:
+        token: Its key.
+        version: Counts the summaries of the conversation from 1.
+        parent: Token of the summary that it extends, "" for none.
+        previous: Token of the one that was made before it, "" for none; another than `parent` after an undo.
+        first: First ordinal that it stands for.
+        last: Last ordinal that it stands for.
+        entry: The entry that holds the last one.
+        live: Live messages up to the last one.
+        turns: Human messages among them.
+        view_tokens: Their size in the default view.
+        gaps: What was rewound up to the last one when it was made, first and last ordinals.
+        text: The summary.
+        model: What wrote it.
+        tokens_in: Size of what was folded into it, the summary before it included.
+        tokens_out: Its own size.
+        at: When it was made.
+        results: The newest results that it stands for, newest first, each with the ids of its sources as text.
+        folded: All results that it adds to those of its parent, in order; only in its own document.
+    """
+
+    token: str
+    version: int
+    parent: str
+    previous: str
+    first: int
+    last: int
+    entry: int
+    live: int
+    turns: int
+    view_tokens: int
+    gaps: tuple[tuple[int, int], ...]
+    text: str
+    model: str
+    tokens_in: int
+    tokens_out: int
+    at: datetime
+    results: tuple[tuple[str, str], ...] = ()
+    folded: tuple[tuple[str, str], ...] = ()
+
+
+def clipped(gaps: Sequence[Gap], last: int) -> tuple[tuple[int, int], ...]:
+    """What is rewound up to an ordinal.
+
+    >>> clipped([Gap(3, 9, 2, 4)], 5)
+    ((3, 5),)
+    """
+    return tuple((gap.first, min(gap.last, last)) for gap in gaps if gap.first <= last)
+
+
+def fits(record: SummaryRecord, gaps: Sequence[Gap]) -> bool:
+    """Whether the same messages are live in its range as when it was made."""
+    return record.gaps == clipped(gaps, record.last)
+
+
+def summary_message(record: SummaryRecord) -> HumanMessage:
+    """The message that shows a summary to a model, as a record; the same for the same summary."""
+    text = f"[Record of the conversation up to here, made by {record.model}; not a message of the user]\n{record.text}"
+    if record.results:
+        text += f"\n[Use {RETRIEVAL_TOOL} to access its tool results; newest tool message ids: "
+        text += name_results(record.results) + ".]"
+    marks = {"convstore": {"kind": "summary"}}
+    return HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=marks)
+
+
+def name_results(results: Sequence[tuple[str, str]]) -> str:
+    """Results as notes and summaries name them: id, and source ids if there are any."""
+    return ", ".join(f"{id_} (source ids {sources})" if sources else id_ for id_, sources in results)

@@ -1,0 +1,301 @@
+"""Promise 9: summaries lose nothing silently.
+
+Layer 6, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.compaction import CompactionRule
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.pairing import check_pairing
+from convstore.policy import HistoryPolicy
+from convstore.store import ConversationStore
+from convstore.testing.samples import rag_turn, same_messages
+
+__all__ = ["CompactContract"]
+
+_RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=50, keep_last_turns=2)
+
+
+class _Writer:
+    """A summariser that counts what it was shown; its summaries name every message."""
+
+    name = "scripted"
+
+    def __init__(self, rule: CompactionRule = _RULE) -> None:
+        self.rule = rule
+        self.shown: list[list[str]] = []
+        self.fails: Exception | None = None
+        self.before: Callable[[], Any] | None = None
+
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
+        if self.before:
+            await self.before()
+        if self.fails:
+            raise self.fails
+        self.shown.append([str(message.id) for message in messages])
+        return f"{summary or 'So far'}+{len(messages)}"
+
+
+async def _talk(chat: Conversation, *numbers: int, words: int = 60) -> None:
+    for number in numbers:
+        asked = HumanMessage(f"question {number} " + "why " * words, id=f"q{number}")
+        await chat.append([asked, AIMessage(f"answer {number}", id=f"a{number}")])
+
+
+async def _texts(chat: Conversation, policy: HistoryPolicy | None = None) -> list[str]:
+    history = await chat.load_history(policy)
+    assert check_pairing(history.messages) == []
+    return [" ".join(message.text.split()[:2]) for message in history.messages]
+
+
+class CompactContract:
+    """`compact`, `summaries`, `expand_summary`, `undo_compaction`."""
+
+    @pytest.fixture
+    def writer(self) -> _Writer:
+        """The summariser of `compacting`."""
+        return _Writer()
+
+    @pytest.fixture
+    async def compacting(
+        self, new_store: Callable[..., ConversationStore], store: ConversationStore, writer: _Writer
+    ) -> Conversation:
+        """An empty conversation of a store with a summariser."""
+        assert store.policy == HistoryPolicy()  # it is set up
+        return new_store(summarizer=writer).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+
+    async def test_old_turns_become_a_summary(self, compacting: Conversation, writer: _Writer) -> None:
+        """System messages first, then the summary, then the last turns; everybody sees the same."""
+        chat = compacting
+        await chat.append(SystemMessage("Be kind.", id="s"))
+        await _talk(chat, 1, 2, 3)
+        assert (await chat.compact()).status == "not_needed"
+        await _talk(chat, 4, 5, 6)
+        done = await chat.compact()
+        assert done.status == "done"
+        assert done.summary is not None
+        assert (done.summary.first, done.summary.last, done.summary.version, done.summary.model) == (
+            2,
+            9,
+            1,
+            "scripted",
+        )
+        assert writer.shown == [["q1", "a1", "q2", "a2", "q3", "a3", "q4", "a4"]]
+        expected = ["Be kind.", "[Record of", "question 5", "answer 5", "question 6", "answer 6"]
+        assert await _texts(chat) == expected
+        history = await chat.load_history()
+        assert history.summary == "So far+8"
+        assert history.messages[1].additional_kwargs["convstore"] == {"kind": "summary"}
+        assert isinstance(history.messages[1], HumanMessage)
+        assert len([message async for message in chat.messages()]) == 13
+
+    async def test_a_second_summary_extends_the_first(
+        self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Each message is shown once, ranges go on without a gap, and processes that come later see the last one."""
+        chat = compacting
+        await _talk(chat, *range(1, 7))
+        first = await chat.compact()
+        await _talk(chat, *range(7, 12))
+        await new_store().conversation(**chat.scope).load_history()
+        second = await chat.compact()
+        assert first.summary is not None
+        assert second.summary is not None
+        assert (second.summary.first, second.summary.last, second.summary.version) == (1, 18, 2)
+        assert [id_ for ids in writer.shown for id_ in ids] == [f"{k}{n}" for n in range(1, 10) for k in "qa"]
+        for one in (chat, new_store().conversation(**chat.scope), new_store().conversation(**chat.scope)):
+            assert await _texts(one) == ["[Record of", "question 10", "answer 10", "question 11", "answer 11"]
+        assert [(one.version, one.is_current) for one in await chat.summaries()] == [(1, False), (2, True)]
+        assert (await chat.compact()).status == "not_needed"
+
+    async def test_a_summary_leads_back_to_its_messages(self, compacting: Conversation) -> None:
+        """`expand_summary` gives them equal; results are named and can be read."""
+        chat = compacting
+        turns = [rag_turn(f"What about fish {number}?") for number in range(8)]
+        for turn in turns:
+            await chat.append(turn)
+        done = await chat.compact()
+        assert done.summary is not None
+        folded = [message for turn in turns for message in turn][: done.summary.last]
+        assert same_messages(await chat.expand_summary(1), folded)
+        results = [str(message.id) for message in folded if isinstance(message, ToolMessage)]
+        assert done.summary.tool_message_ids == results
+        assert done.summary.source_ids.startswith("1-3, 4-6")
+        shown = (await chat.load_history()).messages[0].text
+        assert f"newest tool message ids: {results[-1]} (source ids " in shown
+        with pytest.raises(InvalidInputError):
+            await chat.expand_summary(2)
+
+    async def test_a_compaction_is_taken_back(self, compacting: Conversation) -> None:
+        """Views show what they showed before; the next one counts on."""
+        chat = compacting
+        await _talk(chat, *range(1, 7))
+        before = await _texts(chat)
+        await chat.compact()
+        assert await chat.undo_compaction()
+        assert await _texts(chat) == before
+        assert not await chat.undo_compaction()
+        again = await chat.compact()
+        assert again.summary is not None
+        assert again.summary.version == 2
+        assert [one.is_current for one in await chat.summaries()] == [False, True]
+
+    async def test_when_the_summariser_fails_history_loads_as_before(
+        self, compacting: Conversation, writer: _Writer
+    ) -> None:
+        """A typed result; the next try waits, unless it is forced; nothing half written."""
+        chat = compacting
+        await _talk(chat, *range(1, 7))
+        before = await _texts(chat)
+        writer.fails = RuntimeError("quota")
+        failed = await chat.compact()
+        assert (failed.status, failed.problem) == ("failed", "RuntimeError: quota")
+        assert await _texts(chat) == before
+        assert (await chat.compact()).status == "waiting"
+        assert await chat.summaries() == []
+        writer.fails = None
+        assert (await chat.compact(force=True)).status == "done"
+        await _talk(chat, *range(7, 12))
+        assert (await chat.compact()).status == "done"
+
+    @pytest.mark.parametrize("answer", ["", " \n", "x" * 20_000, None, 7])
+    async def test_what_is_no_summary_is_refused(
+        self, store: ConversationStore, new_store: Callable[..., ConversationStore], answer: Any
+    ) -> None:
+        """Nothing, or more than what it stands for."""
+
+        async def summarize(_messages: Sequence[BaseMessage], _summary: str | None) -> str:
+            return answer  # type: ignore[no-any-return]
+
+        assert store.policy == HistoryPolicy()
+        chat = new_store(summarizer=summarize).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+        await _talk(chat, *range(1, 8))
+        assert (await chat.compact(force=True)).status == "failed"
+        assert (await chat.load_history()).summary is None
+
+    async def test_two_workers_never_both_summarise(
+        self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """One asks its model, the others are told that it is at it."""
+        await _talk(compacting, *range(1, 7))
+        others = [new_store(summarizer=writer).conversation(**compacting.scope) for _ in range(4)]
+        inside: list[str] = []
+
+        async def at_once() -> None:
+            writer.before = None
+            inside.extend([one.status for one in await asyncio.gather(*(one.compact() for one in others))])
+
+        writer.before = at_once
+        assert (await compacting.compact()).status == "done"
+        assert inside == ["busy"] * 4
+        assert len(writer.shown) == 1
+
+    async def test_what_comes_while_a_summary_is_written_is_not_in_it(
+        self, compacting: Conversation, writer: _Writer
+    ) -> None:
+        """It follows the summary; a rewind meanwhile makes the summary one that is not used."""
+        chat = compacting
+        await _talk(chat, *range(1, 7))
+        writer.before = lambda: _talk(chat, 7)
+        await chat.compact()
+        assert await _texts(chat) == ["[Record of", *(f"{k} {n}" for n in (5, 6, 7) for k in ("question", "answer"))]
+        writer.before = lambda: chat.rewind(before="q2")
+        await _talk(chat, *range(8, 14))
+        await chat.compact()
+        assert await _texts(chat) == ["question 1", "answer 1"]
+
+    async def test_what_is_rewound_is_not_summarised(self, compacting: Conversation, writer: _Writer) -> None:
+        """And a summary that a rewind reaches into gives way to an earlier one, until that is taken back."""
+        chat = compacting
+        await _talk(chat, *range(1, 7))
+        await chat.rewind(before="q3")
+        await _talk(chat, *range(7, 12))
+        first = await chat.compact()
+        assert first.summary is not None
+        assert not {"q3", "a6"} & {id_ for ids in writer.shown for id_ in ids}
+        expanded = [message.id for message in await chat.expand_summary(1)]
+        assert expanded == writer.shown[0]
+        await _talk(chat, *range(12, 17))
+        await chat.compact()
+        await chat.rewind(before="q12")
+        assert (await chat.load_history()).summary == first.summary.text
+        assert [one.is_current for one in await chat.summaries()] == [True, False]
+        await chat.rewind(before="q1")
+        assert await _texts(chat) == []
+        assert not any(one.is_current for one in await chat.summaries())
+
+    async def test_a_long_turn_in_progress_is_folded_in_its_older_pairs(
+        self, compacting: Conversation, writer: _Writer
+    ) -> None:
+        """Calls stay with their results, the question is kept, the newest pairs are whole."""
+        chat = compacting
+        await chat.append(HumanMessage("Mend the roof, please.", id="q"))
+        for number in range(12):
+            call = {"name": "run", "args": {"n": number}, "id": f"c{number}"}
+            await chat.append(AIMessage("", id=f"a{number}", tool_calls=[call]))
+            await chat.append(ToolMessage("log line " * 30, id=f"r{number}", tool_call_id=f"c{number}"))
+        done = await chat.compact()
+        assert done.status == "done"
+        assert writer.shown[0][-1].startswith("r")
+        history = await chat.load_history()
+        assert check_pairing(history.messages) == []
+        assert "Mend the roof, please." in history.messages[0].text
+        assert history.messages[-1].text.startswith("log line")
+        assert history.tokens < 400
+
+    async def test_a_load_may_summarise_first(
+        self, new_store: Callable[..., ConversationStore], compacting: Conversation, writer: _Writer
+    ) -> None:
+        """Under a policy that says so; by default no load waits for a model."""
+        await _talk(compacting, *range(1, 7))
+        assert (await compacting.load_history()).summary is None
+        assert (await compacting.load_history(HistoryPolicy(compact="before_load"))).summary == "So far+8"
+        assert len(writer.shown) == 1
+
+    async def test_views_with_a_summary_are_stable_and_within_their_budget(
+        self, compacting: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Each begins with the one before until the next compaction; warm, cold and another process agree."""
+        chat, policy, last = compacting, HistoryPolicy(max_tokens=700), list[str]()
+        for number in range(1, 40):
+            await chat.append(HumanMessage(f"question {number} " + "why " * 60))
+            history = await chat.load_history(policy)
+            cold = await new_store().conversation(**chat.scope).load_history(policy)
+            assert same_messages(history.messages, cold.messages)
+            assert history.tokens <= 700
+            texts = [message.text for message in history.messages]
+            assert texts[: len(last)] == last
+            last = texts
+            await chat.append(AIMessage(f"answer {number}"))
+            if (await chat.compact()).status == "done":
+                last = []
+        assert len(await chat.summaries()) <= 16
+
+    async def test_without_a_summariser_it_is_told_what_to_do(self, chat: Conversation) -> None:
+        """A typed error that names the argument."""
+        with pytest.raises(InvalidInputError, match="summarizer="):
+            await chat.compact()
+        assert await chat.summaries() == []
+        assert not await chat.undo_compaction()
+
+    async def test_summaries_end_with_the_conversation(self, compacting: Conversation, database: Any) -> None:
+        """Nothing of them is left."""
+        await _talk(compacting, *range(1, 7))
+        assert (await compacting.compact()).status == "done"
+        [head] = await database["heads"].find({"scope": compacting.scope}).to_list(None)
+        mine = {"conversation": head["conversation"]}
+        assert len(await database["summaries"].find(mine).to_list(None)) == 1
+        await compacting.delete()
+        assert await database["summaries"].find(mine).to_list(None) == []
+        await _talk(compacting, 1)
+        assert (await compacting.load_history()).summary is None

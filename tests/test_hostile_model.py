@@ -1,0 +1,386 @@
+"""Whatever a model sends to the tool: a short, useful answer of its own conversation, no exception, bounded work."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from pymongo import AsyncMongoClient, monitoring
+
+from convstore import Conversation, ConversationStore, SourcePage, StoreUnavailableError, retrieve_previous_sources_tool
+from convstore.pager import Request
+from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn
+from convstore.tools import ReadBack, make_retrieval_tool
+
+MOST_FINDS = 6
+"""Messages by id and by call, sources, two for ids to suggest, and what is shown, when that came in one append."""
+MOST_FINDS_EVER = MOST_FINDS + 7
+"""A page shows what came in eight appends."""
+ERROR = 500
+LARGE = 10_000_000
+HERS = "SECRET-OF-EVE"
+
+
+class Finds(monitoring.CommandListener):
+    """Counts what is read from the log and what is written."""
+
+    def __init__(self) -> None:
+        self.reads = self.others = 0
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        """Count it."""
+        self.reads += event.command_name in ("find", "getMore")
+        self.others += event.command_name in ("insert", "update", "delete", "findAndModify", "aggregate")
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        """Counted when it starts."""
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        """Counted when it starts."""
+
+
+class World:
+    """Ada's conversation, with tools that are bound to it, and Eve's."""
+
+    def __init__(self, store: ConversationStore, finds: Finds) -> None:
+        self.store, self.finds = store, finds
+        self.chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+        self.eve = store.conversation(**{**self.chat.scope, "user_id": "eve"})
+        self.bound = self.chat.retrieve_previous_sources_tool()
+        self.small = self.chat.retrieve_previous_sources_tool(page_tokens=100)
+        self.unbound = retrieve_previous_sources_tool(store)
+
+    async def fill(self) -> None:
+        """Some results that came in one append, one that is rewound, and Eve's."""
+        found = [(f"{text} Straße {'filler ' * 200}", said) for text, said in passages(4)]
+        search = ToolMessage("found", id="search-1", tool_call_id="call-1", name="search", artifact=found)
+        log = ToolMessage("line of a listing\n" * 9_000, id="log-1", tool_call_id="call-2", name="run")
+        asked = {"type": "tool_call", "name": "search", "args": {"q": "x"}, "id": "call-1"}
+        await self.chat.append([HumanMessage("?"), AIMessage("", tool_calls=[asked]), search, log, AIMessage("so")])
+        again = HumanMessage("again", id="again")
+        await self.chat.append([again, ToolMessage("gone " * 900, id="gone", tool_call_id="call-1")])
+        await self.chat.rewind(before="again")
+        hers = [(f"{HERS} {number} " * 99, {"title": HERS}) for number in range(40)]
+        await self.eve.append(ToolMessage(HERS * 99, id="eve-1", tool_call_id="call-eve", artifact=hers))
+        await self.bound.ainvoke({})
+
+    async def ask(self, tool: BaseTool, arguments: dict[str, Any]) -> ToolMessage:
+        """What an agent gets, asserted to be what a model may get at all."""
+        self.finds.reads = self.finds.others = 0
+        config = {"configurable": self.chat.scope} if tool is self.unbound else None
+        call = {"type": "tool_call", "id": "c", "name": tool.name, "args": arguments}
+        answer = await tool.ainvoke(call, config)
+        assert isinstance(answer, ToolMessage)
+        text = answer.content
+        assert isinstance(text, str)
+        assert text
+        text.encode()
+        most = 400 if tool is self.small else 16_000
+        assert len(text) <= (most if answer.status == "success" else min(most, ERROR))
+        assert HERS not in text
+        assert HERS not in repr(answer.artifact)
+        assert len(repr(answer.artifact)) < 200_000
+        assert self.finds.others == 0
+        return answer
+
+
+@pytest.fixture(scope="session")
+async def world(server_uri: str, database_name: str) -> AsyncIterator[World]:
+    """A world whose commands are counted."""
+    finds = Finds()
+    async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[finds]) as client:
+        store = ConversationStore(client[database_name])
+        await store.setup()
+        world = World(store, finds)
+        await world.fill()
+        yield world
+        await store.close()
+
+
+@pytest.fixture(params=["bound", "small", "unbound"])
+def tool(request: pytest.FixtureRequest, world: World) -> BaseTool:
+    """The tool in each of its forms."""
+    return getattr(world, request.param)
+
+
+odd = ["", " ", "\x00", "\ud800", "null", "[]", "{}", "$where", ".*", "(a+)+$", "\\", "ß", "ẞ", "İ", "ﬃ", "filler"]
+ids = ["search-1", "log-1", "gone", "eve-1", "call-1", "call-eve", "1-3", "11-20", "3, 40", "1-", "-", "20-1", "[1]"]
+ids += ["\u0661-\u0662", "1e3", "0x1"]
+cursors = ["1@0", "m3@0", "m4@9", "m4.1@0", "40@3", "m7@0", "1@99999999999999", "9" * 15 + "@0", "1@-1", "1@0@0", "0@0"]
+cursors += ["m0@0", "End.", 'More: cursor="1@7"', '"1@0"', "\u0663@\u0663"]
+texts = st.one_of(
+    st.text(st.characters(exclude_categories=()), max_size=30), st.sampled_from(odd), st.sampled_from(ids + cursors)
+)
+junk = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.sampled_from([0, 1, 2, 4, 5, 40, -1, 10**15, 2**63, 2**64, 10**400, -(10**400), 1e300, 3.0]),
+        texts,
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.sampled_from(["$ne", "$gt", "$where", "$regex", "a", ""]), inner, max_size=2),
+    ),
+    max_leaves=6,
+)
+named = ["tool_message_ids", "source_ids", "find", "cursor"]
+foreign = [
+    "config",
+    "run_manager",
+    "callbacks",
+    "user_id",
+    "thread_id",
+    "page_tokens",
+    "self",
+    "args",
+    "kwargs",
+    "$where",
+]
+arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "tool_message_ids": st.one_of(st.lists(texts, max_size=5), texts, junk),
+        "source_ids": st.one_of(st.lists(st.one_of(st.integers(-1, 50), texts), max_size=5), texts, junk),
+        "find": st.one_of(texts, junk),
+        "cursor": st.one_of(texts, junk),
+        **dict.fromkeys(foreign, junk),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SHARED_FIXTURES)
+@given(arguments)
+async def test_whatever_a_model_sends_is_answered(world: World, tool: BaseTool, arguments: dict[str, Any]) -> None:
+    """A tool message with a short text, of its own conversation, for a bounded number of reads and no write."""
+    answer = await world.ask(tool, arguments)
+    assert world.finds.reads <= MOST_FINDS
+    if answer.status == "error":
+        assert any(f"{name}: wanted " in str(answer.content) for name in named)
+
+
+HUGE: list[dict[str, Any]] = [
+    {"tool_message_ids": [f"made-up-{number}" for number in range(10_000)]},
+    {"tool_message_ids": ["search-1"] * 10_000},
+    {"tool_message_ids": list(range(10_000))},
+    {"tool_message_ids": ["x" * LARGE]},
+    {"tool_message_ids": "x" * LARGE},
+    {"tool_message_ids": "[" * LARGE},
+    {"tool_message_ids": "[" + "1," * (LARGE // 2)},
+    {"tool_message_ids": "x," * (LARGE // 2)},
+    {"source_ids": list(range(1, 10_001))},
+    {"source_ids": [1] * 1_000_000},
+    {"source_ids": ["1-1000"] * 10_000},
+    {"source_ids": "1-1000," * (LARGE // 7)},
+    {"source_ids": "1" * LARGE},
+    {"source_ids": "1-999999999999999"},
+    {"source_ids": " " * LARGE},
+    {"source_ids": "[" * LARGE},
+    {"find": "x" * LARGE, "source_ids": [1]},
+    {"find": "ß" * LARGE, "tool_message_ids": ["search-1", "log-1"]},
+    {"find": " " * LARGE, "source_ids": [1]},
+    {"find": "line", "tool_message_ids": ["log-1"] * 10_000},
+    {"cursor": "1" * LARGE},
+    {"cursor": '"1@' + "1" * LARGE, "source_ids": [1]},
+    {"unknown": "x" * LARGE},
+    {"config": {"configurable": {"user_id": "eve"}}, "source_ids": "1-40"},
+    *({name: [{"$ne": ""}] * 10_000} for name in named),
+    *({name: json.loads("[" * 200 + "]" * 200)} for name in named),
+]
+
+
+@pytest.mark.parametrize("arguments", HUGE, ids=lambda huge: "-".join(f"{key}-{str(huge[key])[:12]}" for key in huge))
+async def test_however_much_a_model_sends_is_answered(world: World, tool: BaseTool, arguments: dict[str, Any]) -> None:
+    """Ten thousand ids and ten megabytes cost no more commands than one."""
+    await world.ask(tool, arguments)
+    assert world.finds.reads <= MOST_FINDS
+
+
+@pytest.mark.parametrize("value", [7, 1.5, True, {"$ne": ""}, [["a"]], [True], [{"id": "x"}], [-1], [10**400]])
+async def test_wrong_tool_message_ids_are_explained(world: World, value: Any) -> None:
+    """The argument is named, with what is wanted and what was sent instead."""
+    answer = await world.ask(world.bound, {"tool_message_ids": value})
+    assert answer.status == "error"
+    assert str(answer.content).startswith("tool_message_ids: wanted is a list of ids as shortened results show them")
+
+
+@pytest.mark.parametrize("value", ["all", "-1", "20-11", "\u0661", "1.5", 1.5, [1.5], -1, [True], {"$gt": 0}, [[1]]])
+async def test_wrong_source_ids_are_explained(world: World, value: Any) -> None:
+    """The argument is named, with what is wanted and what was sent instead."""
+    answer = await world.ask(world.bound, {"source_ids": value})
+    assert answer.status == "error"
+    assert str(answer.content).startswith("source_ids: wanted are numbers of sources, such as [3, 11], or a text")
+
+
+@pytest.mark.parametrize("name", ["find", "cursor"])
+@pytest.mark.parametrize("value", [True, ["a"], {"$regex": ".*"}, 10**400])
+async def test_wrong_texts_are_explained(world: World, name: str, value: Any) -> None:
+    """The argument is named, with what is wanted and what was sent instead."""
+    answer = await world.ask(world.bound, {name: value, "source_ids": [1]})
+    assert answer.status == "error"
+    assert str(answer.content).startswith(f"{name}: wanted is ")
+
+
+async def test_every_wrong_argument_is_explained_at_once(world: World) -> None:
+    """A model mends its call in one step."""
+    answer = await world.ask(world.bound, {"tool_message_ids": 7, "source_ids": "all", "find": {}, "cursor": 8})
+    assert [name for name in named if f"{name}: wanted " in str(answer.content)] == named
+
+
+@pytest.mark.parametrize(
+    ("lenient", "strict"),
+    [
+        ({"tool_message_ids": "search-1"}, {"tool_message_ids": ["search-1"]}),
+        ({"tool_message_ids": '["search-1", "log-1"]'}, {"tool_message_ids": ["search-1", "log-1"]}),
+        ({"tool_message_ids": "log-1, search-1"}, {"tool_message_ids": ["log-1", "search-1"]}),
+        ({"tool_message_ids": ["search-1", None, ""]}, {"tool_message_ids": ["search-1"]}),
+        ({"tool_message_ids": [3]}, {"source_ids": [3]}),
+        ({"source_ids": 3}, {"source_ids": [3]}),
+        ({"source_ids": 3.0}, {"source_ids": [3]}),
+        ({"source_ids": "[3, 1]"}, {"source_ids": [3, 1]}),
+        ({"source_ids": "[3], [1]"}, {"source_ids": [3, 1]}),
+        ({"source_ids": "2 - 4; 1"}, {"source_ids": [2, 3, 4, 1]}),
+        ({"source_ids": "2–4"}, {"source_ids": [2, 3, 4]}),  # noqa: RUF001 - what models write
+        ({"source_ids": ["1-2", None, 4]}, {"source_ids": [1, 2, 4]}),
+        ({"source_ids": [1], "find": 1}, {"source_ids": [1], "find": "1"}),
+        ({"source_ids": [1], "find": " filler "}, {"source_ids": [1], "find": "filler"}),
+        ({"source_ids": [1], "find": "   "}, {"source_ids": [1]}),
+        ({"source_ids": [1], "cursor": 'More: cursor="1@7"'}, {"source_ids": [1], "cursor": "1@7"}),
+        ({"source_ids": [1], "cursor": None, "find": None, "tool_message_ids": None}, {"source_ids": [1]}),
+        ({"source_ids": None, "tool_message_ids": "", "find": "", "cursor": ""}, {}),
+        ({"source_ids": [1], "page_tokens": 16_000, "user_id": "eve"}, {"source_ids": [1]}),
+    ],
+)
+async def test_what_a_model_means_is_understood(world: World, lenient: dict[str, Any], strict: dict[str, Any]) -> None:
+    """Nulls, numbers in texts, texts in the place of lists and whole last lines read as what they stand for."""
+    given_, meant = await world.ask(world.bound, lenient), await world.ask(world.bound, strict)
+    assert given_.status == "success"
+    assert (given_.content, given_.artifact) == (meant.content, meant.artifact)
+
+
+async def test_a_string_in_the_place_of_the_arguments_is_taken_as_an_id(world: World) -> None:
+    """A tool that is called with a text alone."""
+    assert await world.bound.ainvoke("search-1") == await world.bound.ainvoke({"tool_message_ids": ["search-1"]})
+
+
+async def test_more_than_one_call_reads_is_told(world: World) -> None:
+    """A model knows what it has to ask for again."""
+    many = await world.ask(world.bound, {"tool_message_ids": [f"id-{number}" for number in range(201)]})
+    assert "Only the first 200 tool_message_ids are read." in str(many.content)
+    assert ", and 180 more." in str(many.content)
+    many = await world.ask(world.bound, {"source_ids": list(range(1, 1_002))})
+    assert "Only the first 1000 source_ids are read." in str(many.content)
+    long = await world.ask(world.bound, {"source_ids": [1], "find": "filler " * 100})
+    assert "Only the first 200 characters of find are looked for." in str(long.content)
+
+
+@pytest.mark.parametrize("find", ["STRASSE", "strasse", "Straße", "STRAẞE", "straSSe filler"])
+async def test_a_text_is_found_in_any_case(world: World, find: str) -> None:
+    """By full case folding, as people write it."""
+    assert "Straße filler" in str((await world.ask(world.bound, {"source_ids": [2], "find": find})).content)
+
+
+@pytest.mark.parametrize("find", [".*", "(a+)+$", "[a-z]", "\\w", "^", "ŉ", "\ud800", "\x00"])
+async def test_a_text_to_find_is_no_pattern(world: World, find: str) -> None:
+    """It is looked for letter by letter, and what is shown of it can be sent to any provider."""
+    answer = await world.ask(world.bound, {"source_ids": "1-4", "find": find})
+    assert str(answer.content).startswith("No match for ")
+
+
+@pytest.mark.parametrize("cursor", ["40@0", "1@0x", "m1.1@0", "m4.9@0", "99999@5", "x" * 5_000, "\ud800" * 99, "\n@"])
+async def test_a_forged_cursor_is_worth_nothing(world: World, tool: BaseTool, cursor: str) -> None:
+    """Alone or with ids that it does not belong to: one line that says what to do."""
+    for extra in ({}, {"source_ids": [2]}, {"tool_message_ids": ["log-1"], "find": "line"}):
+        answer = await world.ask(tool, {**extra, "cursor": cursor})
+        assert str(answer.content).endswith(". Ask again without a cursor.\nEnd.")
+        assert str(answer.content).startswith("Unknown cursor '")
+
+
+async def test_a_cursor_in_an_empty_conversation_is_unknown_too(world: World) -> None:
+    """The same answer whether it is another's or nobody's."""
+    tool = world.store.conversation(user_id="new", thread_id=uuid.uuid4().hex).retrieve_previous_sources_tool()
+    assert await tool.ainvoke({"cursor": "1@0"}) == "Unknown cursor '1@0'. Ask again without a cursor.\nEnd."
+
+
+async def test_what_is_not_there_is_named_in_one_line(world: World) -> None:
+    """Nothing that a model made up can pass for a line of ours, or break the request that shows it."""
+    answer = await world.ask(world.bound, {"tool_message_ids": ['a\nMore: cursor="1@0"', "b\ud800\x00"]})
+    lines = str(answer.content).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith('Not found: a\ufffdMore: cursor="1@0", b\ufffd\ufffd. Valid ids: ')
+
+
+async def test_the_tool_writes_down_no_more_than_it_was_asked_for(world: World) -> None:
+    """An id of ten megabytes is not kept in the artifact, which the log keeps for ever."""
+    answer = await world.ask(world.bound, {"tool_message_ids": ["x" * LARGE]})
+    assert [len(name) for name in answer.artifact.not_found] == [513]
+
+
+@pytest.fixture
+async def wide(world: World) -> Conversation:
+    """A conversation in which every one of 40 results came in an append of its own."""
+    chat = world.store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    for number in range(40):
+        turn = rag_turn(f"Where is whale{number}?", sources=2, words=20)
+        turn[2].id = f"result-{number}"
+        await chat.append(turn)
+    return chat
+
+
+@pytest.mark.parametrize("find", ["", "passage", "not there"])
+async def test_a_call_reads_a_bounded_number_of_appends(world: World, wide: Conversation, find: str) -> None:
+    """However many it names; the pages together show all of them."""
+    tool = wide.retrieve_previous_sources_tool(page_tokens=16_000)
+    asked = {"tool_message_ids": [*(f"result-{number}" for number in range(40)), "call-x"], "source_ids": "1-90"}
+    seen: set[int] = set()
+    cursor = ""
+    while cursor is not None:
+        answer = await world.ask(tool, {**asked, "find": find, "cursor": cursor})
+        assert world.finds.reads <= MOST_FINDS_EVER
+        seen |= {source.source_id for source in answer.artifact.sources}
+        assert answer.artifact.next_cursor != cursor
+        cursor = answer.artifact.next_cursor
+    assert seen == (set() if find == "not there" else set(range(1, 81)))
+
+
+async def test_looking_for_a_text_in_a_large_result_is_bounded(world: World) -> None:
+    """A page says how far it looked, and the next one goes on there; what is far behind is found in the end."""
+    chat = world.store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    text = "straw " * 4_000_000 + "needle" + " straw" * 1_000
+    await chat.append(ToolMessage("hay", id="hay", tool_call_id="c", artifact=[(text, {"title": "Hay"})]))
+    tool = chat.retrieve_previous_sources_tool()
+    first = await world.ask(tool, {"source_ids": [1], "find": "NEEDLE"})
+    assert str(first.content).startswith("No match for 'NEEDLE' in what was read so far.\nMore: cursor=")
+    assert world.finds.reads <= MOST_FINDS
+    second = await world.ask(tool, {"source_ids": [1], "find": "NEEDLE", "cursor": first.artifact.next_cursor})
+    assert "needle" in str(second.content)
+    assert world.finds.reads <= MOST_FINDS
+
+
+async def test_a_long_error_of_the_store_is_cut() -> None:
+    """A driver tells of every server that it knows; a model needs the beginning."""
+
+    async def read(_: Request) -> tuple[str, SourcePage]:
+        raise StoreUnavailableError("no primary " * 1_000)
+
+    tool = make_retrieval_tool(lambda _: ReadBack(read, lambda _: pytest.fail("not called")))
+    answer = await tool.ainvoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {}})
+    assert (answer.status, len(answer.content) <= ERROR) == ("error", True)
+
+
+def test_the_schema_for_models_stays_simple(world: World) -> None:
+    """What is understood beyond it is not told; every field has a plain type and a description."""
+    assert list(world.bound.args) == named
+    types = [world.bound.args[name].get("type") for name in named]
+    assert types == ["array", None, "string", "string"]
+    assert [one["type"] for one in world.bound.args["source_ids"]["anyOf"]] == ["array", "string"]
+    assert "$ref" not in json.dumps(world.bound.args)
