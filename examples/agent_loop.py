@@ -66,8 +66,8 @@ CORPUS = {
     "in their bodies, and live six months where a summer bee lives six weeks.",
     "Solitary bees in winter": "Most kinds of bees live alone and never see a winter as adults. Their young wait in "
     "cells in hollow stems or in the ground, as larvae or as finished bees that wait for the first warm days.",
-    "The cleansing flight": "Bees do not soil their hive. They wait, for months in a long winter, until a day above ten "
-    "degrees lets them fly out together for a short time.",
+    "The cleansing flight": "Bees do not soil their hive. They wait, for months in a long winter, until a day above "
+    "ten degrees lets them fly out together for a short time.",
 }
 
 Reply = Callable[[Sequence[BaseMessage]], AIMessage]

@@ -52,13 +52,18 @@ def text_of(document: int) -> str:
     )
 
 
+def title_of(document: int) -> str:
+    """The title of a document: one line or more, some longer than a small page."""
+    return f"Title {document}" + (", or\nThere and Back Again" * 30 if document % 4 == 0 else "")
+
+
 TEXTS = {text_of(document): document for document in range(DOCUMENTS)}
 
 
 def result_of(form: str, found: Sequence[tuple[int, int | None]], **fields: Any) -> ToolMessage:
     """A tool result with some documents, each with the number it came with, in one of the forms that tools use."""
     said = [
-        {"title": f"Title {document}", **({"source_id": number} if number is not None else {})}
+        {"title": title_of(document), **({"source_id": number} if number is not None else {})}
         for document, number in found
     ]
     texts = [text_of(document) for document, _ in found]
@@ -262,7 +267,7 @@ async def test_every_result_has_the_sources_that_its_tool_gave(play: Play, seed:
     """All of them, in order, whole, with their titles; nothing is lost or there twice, however often it is repeated."""
     world = await play(seed)
     expected = [
-        (str(message.id), text_of(document), f"Title {document}")
+        (str(message.id), text_of(document), title_of(document))
         for message in world.log
         for document, _ in world.given.get(str(message.id), ())
     ]

@@ -135,7 +135,9 @@ def test_the_demo_shows_what_is_stored_and_what_the_model_gets():
     assert "Retrieved 10 sources. Use" in shown.stdout
     assert "[1] Learning from examples" in shown.stdout
     assert 'More: cursor="' in shown.stdout
-    assert "% saved" in shown.stdout
+    assert shown.stdout.count("% saved") == 2
+    assert "(Made without a model, from the beginning and the end of each message.)" in shown.stdout
+    assert "it stands for 24 messages, which stay in the log." in shown.stdout
 
 
 def test_the_demo_fits_80_columns_without_colours():
@@ -153,6 +155,8 @@ def test_the_demo_as_json():
     assert document["read_back"]["source_ids"] == "1-10"
     assert document["read_back"]["next_cursor"]
     assert document["read_back"]["pages"] > 1
+    assert document["summary"]["stands_for_messages"] == 24
+    assert document["summary"]["tokens"]["saved"] > 0.8
 
 
 def test_the_demo_leaves_nothing_on_a_server(server_uri: str, database_name: str):

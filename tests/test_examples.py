@@ -47,7 +47,8 @@ def run_example(name: str, *arguments: str, **variables: str) -> str:
 
 def test_every_example_is_run_here():
     """A new example gets a test."""
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"agent_loop.py", "quickstart.py"}
+    names = {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert names == {"agent_loop.py", "langgraph_summaries.py", "quickstart.py"}
 
 
 def test_the_quickstart_shows_stub_and_read_back(address):
@@ -87,6 +88,18 @@ def test_the_agent_reads_old_sources_back_and_cites_them(address):
         "Winter stores",
     ]
     assert "The log keeps 17 messages" in shown
+
+
+def test_graphs_remember_by_their_summaries(address):
+    """The name from the first message is known in the end, in the state of one graph and in the store of the other."""
+    shown = run_example("langgraph_summaries.py", address)
+    in_state, in_store = shown.split("\nA summary in the store:\n")
+    assert "Your name is Ada. Its summary: Hello, my name is Ada and I keep bees." in in_state
+    sizes = [int(size) for size in re.findall(r"messages, (\d+) tokens", in_store)]
+    assert len(sizes) == 10
+    assert max(sizes) < 800
+    assert in_store.splitlines()[0].endswith("14 tokens of 14; summary: None")
+    assert "Your name is Ada. Summary 2 stands for messages 1-12, the log keeps all 20." in in_store
 
 
 def test_the_address_may_come_from_the_environment(server_address):

@@ -18,8 +18,8 @@ PACKAGE = ROOT / "convstore"
 LAYERS = (
     ("exceptions", "models", "policy"),
     (
-        *("batch", "chain", "codec", "compaction", "compose", "entries", "extraction", "normalize", "pairing", "scopes"),
-        *("rewinds", "sources", "stubs", "summaries", "summarization", "tokens", "view", "window"),
+        *("batch", "chain", "codec", "compaction", "compose", "entries", "extraction", "normalize"),
+        *("pairing", "scopes", "rewinds", "sources", "stubs", "summaries", "summarization", "tokens", "view", "window"),
     ),
     ("schema",),
     ("driver", "repository"),

@@ -1,7 +1,7 @@
 """Makes a chain of a list of messages, or says which message is in the way.
 
 Layer 1, pure. The rules of `pairing` decide which result answers which call: the latest unanswered call with its id.
-The order of results inside a pair is free and kept.
+The order of results inside a pair is free and kept; a pair that is mended gets that of its calls.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _OpenPair:
     calls: list[Call]
     results: list[ToolMessage] = field(default_factory=list)
     added: list[dict[str, Any]] = field(default_factory=list)
-    late: bool = False
+    mended: bool = False
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class _Reader:
             pair = waiting.pop()
             if pair is not current:
                 self._mend(index, message, f"the result for {message.tool_call_id!r} comes late", "put behind its call")
-                pair.late = True
+                pair.mended = True
             pair.results.append(message)
         elif current is None:
             self._mend(index, message, "a tool message without a call", "dropped")
@@ -200,6 +200,7 @@ class _Reader:
         pair.added.append({"name": name, "args": {}, "id": call_id, "type": "tool_call"})
         pair.calls.append(Call(call_id, name, len(pair.calls)))
         pair.results.append(message)
+        pair.mended = True
 
     def _human_of(self, opened: _OpenSection) -> HumanMessage | None:
         if not opened.humans:
@@ -214,7 +215,7 @@ class _Reader:
             ai = ai.model_copy(update={"tool_calls": [*ai.tool_calls, *opened.added]})
             self._origins.put(ai, [opened.index])
         results = tuple(opened.results)
-        if opened.late or len(results) < len(opened.calls):
+        if opened.mended or len(results) < len(opened.calls):
             results = self._completed(ai, opened)
         pair = Pair(ai, results)
         if not self._seed_faults:

@@ -18,6 +18,7 @@ from convstore.chain.sizes import size_of
 from convstore.chain.structure import SUMMARY_PREFIX, SUMMARY_TOOL, Chain, Pair, Section, join_humans
 
 __all__ = [
+    "LEAST_FOLD_BYTES",
     "LEAST_SUMMARY_BYTES",
     "RESERVE_PERCENT",
     "first_kept",
@@ -36,6 +37,9 @@ RESERVE_PERCENT: Final = 25
 LEAST_SUMMARY_BYTES: Final = 256
 """What the text of a summary takes at the least; a part with less room than that is not worth a call."""
 
+LEAST_FOLD_BYTES: Final = 64
+"""The same for a fold, which is there to bring down a number and mostly of summaries: it is tried with less room."""
+
 _MARK: Final = {"convstore": {"kind": "summary"}}
 _CALL_IDS: Final = CallIdTemplate("call_{r:24:x}")
 
@@ -45,15 +49,15 @@ def room_for(pairs: Sequence[Pair]) -> int:
     return sum(pair.size for pair in pairs) - make_summary_pair("", pairs, taken=set()).size
 
 
-def is_worth_it(pairs: Sequence[Pair], *, config: ChainSummarizerConfig, cost: int = 0) -> bool:
-    """Whether there is something to summarise that a summary can be smaller than, by `cost` bytes at least.
+def is_worth_it(pairs: Sequence[Pair], *, config: ChainSummarizerConfig, least: int = LEAST_SUMMARY_BYTES) -> bool:
+    """Whether there is something to summarise that leaves its summary more room than the least.
 
     >>> is_worth_it([Pair(AIMessage("Hello!"))], config=ChainSummarizerConfig())
     False
     """
     if config.strict_seed:
         return bool(pairs)
-    return bool(pairs) and room_for(pairs) - cost > LEAST_SUMMARY_BYTES
+    return bool(pairs) and room_for(pairs) > least
 
 
 def is_one_summary(pairs: Sequence[Pair]) -> bool:
@@ -123,7 +127,7 @@ def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
     pairs = [pair for section in older for pair in section.body]
     if len(older) == 1 and is_one_summary(pairs) and not config.strict_seed:
         return 0
-    return len(older) if is_worth_it(pairs, config=config, cost=fold_cost(older)) else 0
+    return len(older) if is_worth_it(pairs, config=config, least=LEAST_FOLD_BYTES + fold_cost(older)) else 0
 
 
 def fold_cost(sections: Sequence[Section]) -> int:

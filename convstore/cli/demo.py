@@ -1,4 +1,4 @@
-"""The demo: two questions, twenty passages, and what the model gets when the third question comes.
+"""The demo: two questions, twenty passages, what the model gets at the third question and what many turns later.
 
 Talks to ``commands``. Everything shown is read from the store through the public API; nothing is made up but the
 conversation itself.
@@ -20,16 +20,20 @@ from convstore.cli.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
 from convstore.cli.output import percent, plain, short
 from convstore.cli.readback import cut_page, pages_of
 from convstore.cli.stores import opened
+from convstore.compaction import CompactionRule
 from convstore.conversation import Conversation
 from convstore.models import History, ToolRecord
 from convstore.sources import write_ids
 from convstore.stubs import text_of
+from convstore.summarization import HeadTailSummarizer
 
 __all__ = ["Demo", "demo_as_json", "print_demo", "run_demo"]
 
 _PAGE_TOKENS = 1_000
 _FIRST_RESULT = "result-1"
 _SHOWN = 78
+_SUMMARY_LINES = 5
+_RULE = CompactionRule(max_tokens_before_summary=1_200, max_summary_tokens=600, keep_last_turns=3)
 _THIRD_QUESTION = "How do I notice that my model is overfitting?"
 _TURNS = (
     (
@@ -57,16 +61,20 @@ class Demo:
         stored: The log, each message with its record.
         history: What the model gets at the third question.
         pages: The first result, read back through the tool.
+        later: What the model gets many turns later, when old ones are summarised.
+        expanded: How many messages the summary stands for.
     """
 
     stored: list[tuple[BaseMessage, ToolRecord]]
     history: History
     pages: list[ToolMessage]
+    later: History
+    expanded: int
 
 
 async def run_demo(uri: str) -> Demo:
     """Have the conversation, look at it, and remove it."""
-    async with opened(uri) as store:
+    async with opened(uri, summarizer=HeadTailSummarizer(_RULE)) as store:
         chat = store.conversation(user_id=f"demo-{secrets.token_hex(8)}", thread_id="demo")
         try:
             return await _talk(chat)
@@ -89,6 +97,11 @@ def demo_as_json(demo: Demo) -> dict[str, Any]:
             "source_ids": _sources_on(demo.pages),
         },
         "tokens": _tokens(demo.history),
+        "summary": {
+            "text": demo.later.summary,
+            "stands_for_messages": demo.expanded,
+            "tokens": _tokens(demo.later),
+        },
     }
 
 
@@ -102,7 +115,12 @@ def print_demo(console: Console, demo: Demo) -> None:
     console.print(_call_text())
     console.print(_page_text(demo))
     _heading(console, "4. What it saves", "")
-    console.print(_savings(demo))
+    console.print(_savings(demo.history))
+    _heading(
+        console, "5. Many turns later", "Old turns are a summary. With a chat model it is written by RunningSummarizer."
+    )
+    console.print(_summary_text(demo))
+    console.print(_savings(demo.later))
 
 
 async def _talk(chat: Conversation) -> Demo:
@@ -117,7 +135,19 @@ async def _talk(chat: Conversation) -> Demo:
     log = [message async for message in chat.messages()]
     tool = chat.retrieve_previous_sources_tool(page_tokens=_PAGE_TOKENS)
     pages = [page async for page in pages_of(tool, _FIRST_RESULT)]
-    return Demo(list(zip(log, records, strict=True)), history, pages)
+    later, expanded = await _go_on(chat)
+    return Demo(list(zip(log, records, strict=True)), history, pages, later, expanded)
+
+
+async def _go_on(chat: Conversation) -> tuple[History, int]:
+    """Ten more short turns; then old turns are summarised."""
+    await chat.append(AIMessage("It does much better on what it was trained on than on what it was not [6]."))
+    for passage in DEEP_LEARNING:
+        question = HumanMessage(f"Tell me more about this: {passage['title']}")
+        await chat.append([question, AIMessage(passage["text"][:400])])
+    done = await chat.compact()
+    assert done.summary is not None  # noqa: S101 - by then it is due
+    return await chat.load_history(), len(await chat.expand_summary(done.summary.version))
 
 
 def _rest_of_turn(number: int, query: str, passages: tuple[Passage, ...], answer: str) -> list[BaseMessage]:
@@ -199,8 +229,16 @@ def _sources_on(pages: list[ToolMessage]) -> str:
     return write_ids(sorted({source.source_id for page in pages for source in page.artifact.sources}))
 
 
-def _savings(demo: Demo) -> Text:
-    tokens = _tokens(demo.history)
+def _summary_text(demo: Demo) -> Text:
+    """The beginning of the summary, line by line cut."""
+    lines = (demo.later.summary or "").splitlines()
+    shown = "".join(f"{short(plain(line), most=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
+    rest = f"{len(lines) - _SUMMARY_LINES} more lines; it stands for {demo.expanded} messages, which stay in the log.\n"
+    return Text.assemble((shown, "yellow"), rest)
+
+
+def _savings(history: History) -> Text:
+    tokens = _tokens(history)
     return Text.assemble(
         f"The whole log has {tokens['full']:,} tokens, the view {tokens['view']:,}: ",
         (f"{percent(tokens['saved'])} saved", "bold green"),

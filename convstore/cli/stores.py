@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from convstore.store import ConversationStore
 
@@ -14,12 +15,12 @@ __all__ = ["opened"]
 
 
 @asynccontextmanager
-async def opened(uri: str) -> AsyncIterator[ConversationStore]:
-    """A store that is set up, closed at the end.
+async def opened(uri: str, **options: Any) -> AsyncIterator[ConversationStore]:
+    """A store with these options that is set up, closed at the end.
 
     Raises:
         ConvstoreError: The address can not be used, or the server does not answer.
     """
-    async with await ConversationStore.connect(uri) as store:
+    async with await ConversationStore.connect(uri, **options) as store:
         await store.setup()
         yield store

@@ -253,9 +253,7 @@ class CompactContract:
         assert history.messages[-1].text.startswith("log line")
         assert history.tokens < 400
 
-    async def test_a_load_may_summarise_first(
-        self, new_store: Callable[..., ConversationStore], compacting: Conversation, writer: _Writer
-    ) -> None:
+    async def test_a_load_may_summarise_first(self, compacting: Conversation, writer: _Writer) -> None:
         """Under a policy that says so; by default no load waits for a model."""
         await _talk(compacting, *range(1, 7))
         assert (await compacting.load_history()).summary is None
@@ -266,7 +264,7 @@ class CompactContract:
         self, compacting: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """Each begins with the one before until the next compaction; warm, cold and another process agree."""
-        chat, policy, last = compacting, HistoryPolicy(max_tokens=700), list[str]()
+        chat, policy, last = compacting, HistoryPolicy(max_tokens=700), list[Any]()
         for number in range(1, 40):
             await chat.append(HumanMessage(f"question {number} " + "why " * 60))
             history = await chat.load_history(policy)

@@ -1,0 +1,391 @@
+"""The structure of a chain, rule by rule: parsing, repairs, sizes and the operations that add to it."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from collections.abc import Sequence
+
+import pytest
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from strategies import same
+
+from convstore.chain import (
+    MISSING_RESULT,
+    SUMMARY_PREFIX,
+    SUMMARY_TOOL,
+    Chain,
+    Header,
+    Pair,
+    Section,
+    parse_chain,
+)
+from convstore.exceptions import InvalidInputError, MalformedChainError
+from convstore.pairing import check_pairing
+
+
+def chain_of(*kinds: str) -> list[BaseMessage]:
+    """Messages m0, m1, ...: "s" system, "h" human, "a" AI, "a x y" an AI message with calls, "t x" a result."""
+    return [_message(f"m{number}", *kind.split()) for number, kind in enumerate(kinds)]
+
+
+def _message(message_id: str, kind: str, *call_ids: str) -> BaseMessage:
+    if kind == "t":
+        return ToolMessage(f"result {message_id}", id=message_id, name="search", tool_call_id=call_ids[0])
+    if kind == "a":
+        calls = [{"name": "search", "args": {"q": message_id}, "id": call_id} for call_id in call_ids]
+        return AIMessage(f"text {message_id}", id=message_id, tool_calls=calls)
+    return {"h": HumanMessage, "s": SystemMessage}[kind](f"text {message_id}", id=message_id)
+
+
+def ids(messages: Sequence[BaseMessage]) -> list[str | None]:
+    """Ids in order."""
+    return [message.id for message in messages]
+
+
+def copied(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Deep copies, to see later whether the originals were changed."""
+    return [message.model_copy(deep=True) for message in messages]
+
+
+def bytes_in(message: BaseMessage) -> int:
+    """The size of a message with text content, counted anew."""
+    size = len(message.text.encode("utf-8", "surrogatepass"))
+    if isinstance(message, ToolMessage):
+        size += len(message.tool_call_id.encode()) + len((message.name or "").encode())
+    for call in getattr(message, "tool_calls", ()):
+        arguments = "{" + ", ".join(f'"{key}": "{value}"' for key, value in call["args"].items()) + "}"
+        size += len(f"{call['id'] or ''}function{call['name']}{arguments}".encode())
+    return size
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parsing
+
+
+def test_sections_begin_with_human_messages():
+    """The system message goes into the first header; each later human message begins a section."""
+    chain = parse_chain(chain_of("s", "h", "a", "h", "a x y", "t x", "t y", "a", "h"))
+    told = [(len(section.header.messages()), [pair.kind for pair in section.body]) for section in chain.sections]
+    assert told == [(2, ["completion"]), (1, ["request_response", "completion"]), (1, [])]
+    assert ids(chain.sections[1].body[0].messages()) == ["m4", "m5", "m6"]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param([], id="empty"),
+        pytest.param(["s"], id="system alone"),
+        pytest.param(["h"], id="human alone"),
+        pytest.param(["s", "a"], id="a header without a human"),
+        pytest.param(["s", "h", "a x y", "t y", "t x", "a", "h"], id="results in another order"),
+        pytest.param(["h", "a x x", "t x", "t x", "a x", "t x"], id="repeated ids"),
+        pytest.param(["h", "a", "a", "a x", "t x"], id="AI messages in a row"),
+    ],
+)
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_well_formed_chain_comes_back(kinds, repair):
+    """The very objects, in their order, with or without repair, and nothing is told to be repaired."""
+    messages = chain_of(*kinds)
+    chain = parse_chain(messages, repair=repair)
+    assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
+    assert chain.repairs == ()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "index", "problem"),
+    [
+        (["h", "a x"], 1, "the call 'x' has no result"),
+        (["h", "a x", "h"], 1, "the call 'x' has no result"),
+        (["h", "a x x", "t x"], 1, "the call 'x' has no result"),
+        (["h", "a x", "t x", "t y"], 3, "a result for 'y', which no call has"),
+        (["h", "a x", "t x", "t x"], 3, "a second result for 'x'"),
+        (["h", "h"], 1, "a human message behind a human message"),
+        (["h", "t x"], 1, "a tool message without a call"),
+        (["h", "a", "t x"], 2, "a tool message without a call"),
+        (["t x"], 0, "a tool message without a call"),
+        (["h", "a x", "a", "t x"], 3, "the result for 'x' comes late"),
+    ],
+)
+def test_what_can_be_repaired_is_refused_without_repair(kinds, index, problem):
+    """The error names the place and the id of the message, and tells of repair."""
+    with pytest.raises(MalformedChainError, match=f"{problem}.*repair=True") as caught:
+        parse_chain(chain_of(*kinds))
+    assert (caught.value.index, caught.value.message_id) == (index, f"m{index}")
+    assert isinstance(caught.value, InvalidInputError)
+    parse_chain(chain_of(*kinds), repair=True)
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize(
+    ("messages", "index", "problem"),
+    [
+        (chain_of("a"), 0, "begins with a system or a human message"),
+        (chain_of("s", "s"), 1, "a second system message"),
+        (chain_of("s", "h", "a", "s"), 3, "a second system message"),
+        (chain_of("h", "a", "s"), 2, "a system message behind other messages"),
+        ([*chain_of("h"), FunctionMessage("2", name="f", id="m1")], 1, "no function message"),
+        ([*chain_of("h"), RemoveMessage(id="m1")], 1, "no remove message"),
+    ],
+)
+def test_what_only_leaving_out_could_repair_is_always_refused(messages, index, problem, repair):
+    """Repair never drops what a user, a model or a developer said."""
+    with pytest.raises(MalformedChainError, match=problem) as caught:
+        parse_chain(messages, repair=repair)
+    assert caught.value.index == index
+
+
+def test_a_repair_answers_a_call_that_has_no_result():
+    """With the fixed text, an error status, the mark and the tool's name, in the place of the call's order."""
+    chain = parse_chain(chain_of("h", "a x y", "t y", "h"), repair=True)
+    [made, kept] = chain.sections[0].body[0].results
+    assert (made.content, made.tool_call_id, made.name, made.status) == (MISSING_RESULT, "x", "search", "error")
+    assert MISSING_RESULT == "the call was not handled, please try again"
+    assert made.additional_kwargs == {"convstore": {"kind": "missing_result"}}
+    assert kept.id == "m2"
+    assert chain.repairs == ("message 1: the call 'x' has no result: one was added that says so",)
+
+
+def test_a_repair_joins_humans_in_a_row():
+    """One header holds all their contents, in order; the messages that came in stay as they are."""
+    messages = chain_of("h", "h", "h", "a")
+    before = copied(messages)
+    chain = parse_chain(messages, repair=True)
+    assert chain.sections[0].header.human.content == "text m0\n\ntext m1\n\ntext m2"
+    assert len(chain.repairs) == 2
+    assert same(messages, before)
+
+
+def test_joined_humans_keep_their_blocks():
+    """A list of blocks makes the joined content one, and an image stays the block it was."""
+    image = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
+    chain = parse_chain([HumanMessage("one"), HumanMessage([image]), HumanMessage("")], repair=True)
+    assert chain.sections[0].header.human.content == [{"type": "text", "text": "one"}, image]
+
+
+def test_a_repair_drops_stray_tool_messages():
+    """Where no AI message with calls stands before it in the section."""
+    chain = parse_chain(chain_of("h", "t x", "a", "t x", "h", "t y"), repair=True)
+    assert ids(chain.messages()) == ["m0", "m2", "m4"]
+    assert [line.partition(":")[0] for line in chain.repairs] == ["message 1", "message 3", "message 5"]
+
+
+def test_a_repair_gives_a_call_to_a_result_of_another_id():
+    """With the result's tool name and empty arguments, on a copy of the AI message."""
+    messages = chain_of("h", "a x", "t x", "t y")
+    before = copied(messages)
+    [pair] = parse_chain(messages, repair=True).pairs()
+    assert pair.ai.tool_calls[1] == {"name": "search", "args": {}, "id": "y", "type": "tool_call"}
+    assert ids(pair.messages()) == ["m1", "m2", "m3"]
+    assert same(messages, before)
+
+
+def test_a_second_result_never_makes_a_second_call():
+    """The first answer stays, the other is dropped and named."""
+    chain = parse_chain(chain_of("h", "a x", "t x", "t x"), repair=True)
+    assert ids(chain.messages()) == ["m0", "m1", "m2"]
+    assert chain.repairs == ("message 3: a second result for 'x': dropped",)
+
+
+def test_a_late_result_goes_behind_its_call():
+    """It is no stray one: its call still waits for it."""
+    chain = parse_chain(chain_of("h", "a x y", "t y", "h", "t x", "a"), repair=True)
+    assert ids(chain.messages()) == ["m0", "m1", "m4", "m2", "m3", "m5"]
+
+
+@pytest.mark.parametrize("kinds", [["h", "a x", "h", "a y", "t z", "t y", "h", "h"], ["h", "a x x", "t x", "t q", "h"]])
+def test_what_was_repaired_parses_without_repair(kinds):
+    """A repair leaves nothing to repair."""
+    repaired = parse_chain(chain_of(*kinds), repair=True)
+    assert same(parse_chain(repaired.messages()).messages(), repaired.messages())
+    assert parse_chain(repaired.messages(), repair=True).repairs == ()
+    assert check_pairing(repaired.messages()) == []
+
+
+def test_calls_that_are_not_in_tool_calls_need_results_too():
+    """Invalid calls and calls in content blocks, as `pairing` counts them."""
+    invalid = AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "x", "error": None}])
+    block = AIMessage([{"type": "tool_use", "id": "x", "name": "f", "input": {}}])
+    for ai in (invalid, block):
+        with pytest.raises(MalformedChainError, match="'x' has no result"):
+            parse_chain([HumanMessage("Hi!"), ai])
+        chain = parse_chain([HumanMessage("Hi!"), ai, ToolMessage("2", tool_call_id="x")])
+        assert [pair.kind for pair in chain.pairs()] == ["request_response"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kinds
+
+
+def test_both_forms_of_a_summary_are_recognised():
+    """A call of the tool that summarises, and an answer that begins with the prefix; a mere mention is none."""
+    call = {"name": SUMMARY_TOOL, "args": {}, "id": "x"}
+    other = {"name": "search", "args": {}, "id": "y"}
+    results = (ToolMessage("Ada likes orcas.", tool_call_id="x"), ToolMessage("2", tool_call_id="y"))
+    pairs = [
+        Pair(AIMessage("", tool_calls=[call]), results[:1]),
+        Pair(AIMessage("", tool_calls=[call, other]), results),
+        Pair(AIMessage(SUMMARY_PREFIX + "Ada likes orcas.")),
+        Pair(AIMessage([{"type": "text", "text": SUMMARY_PREFIX + "Ada likes orcas."}])),
+        Pair(AIMessage("See " + SUMMARY_PREFIX)),
+    ]
+    assert [pair.kind for pair in pairs] == ["summarization", "request_response", *["completion"] * 3]
+    assert [pair.is_summary for pair in pairs] == [True, False, True, True, False]
+    assert (SUMMARY_TOOL, SUMMARY_PREFIX) == ("execute_task_and_return_summary", "**summarized content:**\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sizes
+
+
+def test_sizes_are_bytes_and_sums():
+    """Of texts, calls and results, on pair, header, section and chain."""
+    messages = [SystemMessage("Grüße 🐋"), *chain_of("h", "a x y", "t x", "t y", "a", "h")]
+    chain = parse_chain(messages)
+    assert chain.size == sum(map(bytes_in, messages))
+    assert [section.size for section in chain.sections] == [sum(map(bytes_in, messages[:6])), 7]
+    assert chain.sections[0].header.size == 12 + 7
+    assert chain.sections[0].body[0].size == sum(map(bytes_in, messages[2:5]))
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        pytest.param(AIMessage("\ud800"), 3, id="lone surrogate"),
+        pytest.param(AIMessage(["ab", {"type": "text", "text": "ü", "citations": [1]}]), 4, id="text blocks"),
+        pytest.param(HumanMessage([{"type": "image_url", "image_url": {"url": "data:aGk="}}]), 9, id="image_url"),
+        pytest.param(HumanMessage([{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]), 4, id="base64"),
+        pytest.param(HumanMessage([{"type": "audio", "data": b"\xff\0\xff"}]), 3, id="bytes"),
+        pytest.param(HumanMessage([{"type": "file", "file": {"file_data": "abc", "filename": "x"}}]), 3, id="file"),
+        pytest.param(HumanMessage([{"type": "document", "source": {"type": "text", "data": "abcde"}}]), 5, id="source"),
+        pytest.param(AIMessage([{"type": "web_search_call", "n": 1}]), 35, id="another block, as JSON"),
+        pytest.param(AIMessage([{"type": "thinking", "thinking": "long", "signature": "s"}]), 0, id="reasoning"),
+        pytest.param(AIMessage("a", additional_kwargs={"reasoning_content": "long"}), 1, id="reasoning in kwargs"),
+        pytest.param(
+            AIMessage(
+                [{"type": "tool_use", "id": "x", "name": "f", "input": {"a": 1}}],
+                tool_calls=[{"name": "f", "args": {"a": 1}, "id": "x"}],
+            ),
+            1 + 8 + 1 + 8,
+            id="a call in two places counts once",
+        ),
+        pytest.param(
+            AIMessage([{"type": "function_call", "call_id": "x", "name": "f", "arguments": '{"a":1}'}]),
+            1 + 8 + 1 + 7,
+            id="a call in a block alone",
+        ),
+        pytest.param(
+            AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{oh", "id": "x", "error": "long"}]),
+            1 + 8 + 1 + 3,
+            id="invalid call",
+        ),
+        pytest.param(
+            AIMessage("", tool_calls=[{"name": "f", "args": {"q": "ü"}, "id": None}]), 20, id="call without id"
+        ),
+        pytest.param(ToolMessage("ab", tool_call_id="x", artifact="long"), 3, id="an artifact is not sent"),
+    ],
+)
+def test_what_counts(message, size):
+    """Every text, every call once, media by their length; reasoning and what no model sees count nothing."""
+    pair = Pair(AIMessage(""), (message,)) if isinstance(message, ToolMessage) else Header(None, message)
+    assert pair.size == size
+
+
+def test_bytes_of_repairs_are_counted():
+    """A result that was made, a call that was added and a human message that was joined make the chain larger."""
+    missing = parse_chain(chain_of("h", "a x"), repair=True)
+    assert missing.size == parse_chain(chain_of("h", "a")).size + len('xfunctionsearch{"q": "m1"}') + len(
+        "xsearch" + MISSING_RESULT
+    )
+    added = parse_chain(chain_of("h", "a x", "t x", "t y"), repair=True)
+    assert added.size == sum(map(bytes_in, chain_of("h", "a x", "t x", "t y"))) + len("yfunctionsearch{}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Adding
+
+
+def test_a_human_begins_the_first_section():
+    """Where there is none yet."""
+    chain = Chain().append_human("Hi!")
+    assert chain == Chain((Section(Header(None, HumanMessage("Hi!"))),))
+
+
+def test_a_human_begins_a_section_behind_a_body():
+    """A HumanMessage is taken as it is."""
+    before = parse_chain(chain_of("s", "h", "a"))
+    human = HumanMessage("And now?", id="m9")
+    after = before.append_human(human)
+    assert after.messages() == [*before.messages(), human]
+    assert (len(before.sections), len(after.sections)) == (1, 2)
+    assert after.size == before.size + 8
+
+
+def test_a_human_completes_a_header():
+    """One with the system message alone."""
+    chain = parse_chain(chain_of("s")).append_human([{"type": "text", "text": "Hi!"}])
+    assert len(chain.sections) == 1
+    assert [message.text for message in chain.sections[0].header.messages()] == ["text m0", "Hi!"]
+
+
+def test_a_human_joins_one_that_nobody_answered():
+    """So that no human message follows another; the message that was there is not changed."""
+    messages = chain_of("s", "h")
+    before = parse_chain(messages)
+    after = before.append_human("And?")
+    assert after.sections[0].header.human.content == "text m1\n\nAnd?"
+    assert (messages[1].content, before.sections[0].header.human) == ("text m1", messages[1])
+
+
+def test_a_response_takes_the_place_of_the_one_there():
+    """In the newest AI message with such a call; the chain before stays."""
+    before = parse_chain(chain_of("h", "a x", "t x", "a x y", "t y", "t x", "a"))
+    after = before.add_tool_response(ToolMessage("new", id="m9", tool_call_id="x"))
+    assert ids(after.messages()) == ["m0", "m1", "m2", "m3", "m4", "m9", "m6"]
+    assert ids(before.messages()) == ["m0", "m1", "m2", "m3", "m4", "m5", "m6"]
+    assert after.size == sum(map(bytes_in, after.messages()))
+
+
+def test_a_response_answers_a_call_that_waits():
+    """A result that a repair made gives way first, and a pair without results gets one in the calls' order."""
+    chain = parse_chain(chain_of("h", "a x x", "t x"), repair=True)
+    assert ids(chain.add_tool_response(ToolMessage("2", id="new", tool_call_id="x")).messages()) == [
+        *("m0", "m1", "m2", "new")
+    ]
+    ai = chain_of("a x y z")[0]
+    chain = Chain((Section(Header(None, HumanMessage("Hi!")), (Pair(ai),)),))
+    for name in "zxy":
+        chain = chain.add_tool_response(ToolMessage("2", id=name, tool_call_id=name))
+    assert ids(chain.messages()[2:]) == ["x", "y", "z"]
+
+
+def test_a_response_without_a_call_is_refused():
+    """By an error that names the id."""
+    with pytest.raises(MalformedChainError, match="no call of this chain has the id 'q'"):
+        parse_chain(chain_of("h", "a x", "t x")).add_tool_response(ToolMessage("2", tool_call_id="q"))
+
+
+def test_a_chain_can_not_be_changed():
+    """All parts are frozen."""
+    chain = parse_chain(chain_of("h", "a x", "t x"))
+    for part, name in ((chain, "sections"), (chain.sections[0], "body"), (chain.sections[0].body[0], "results")):
+        with pytest.raises(AttributeError):
+            setattr(part, name, ())
+
+
+@pytest.mark.parametrize(
+    "module", ["arguments", "call_ids", "parse", "plan", "prompts", "reasoning", "sizes", "structure"]
+)
+def test_doctests(module):
+    """The examples in the docstrings are true."""
+    outcome = doctest.testmod(importlib.import_module(f"convstore.chain.{module}"))
+    assert outcome.attempted
+    assert not outcome.failed
