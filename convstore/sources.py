@@ -162,12 +162,14 @@ def read_ids(text: str) -> list[int]:
     Raises:
         ValueError: Not such a text.
     """
-    numbers: list[int] = []
+    numbers: dict[int, None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         first, _, last = part.partition("-")
         low, high = _number(first), _number(last or first)
-        numbers.extend(range(low, min(high, low + MAX_SOURCES) + 1))
-    return list(dict.fromkeys(numbers))[:MAX_SOURCES]
+        numbers |= dict.fromkeys(range(low, min(high, low + MAX_SOURCES) + 1))
+        if len(numbers) >= MAX_SOURCES:
+            break
+    return list(numbers)[:MAX_SOURCES]
 
 
 def _number(text: str) -> int:

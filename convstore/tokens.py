@@ -5,15 +5,18 @@ Layer 1. LangChain's own approximation is the default; a backend that wants exac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore.codec import Codec, fields_of
 from convstore.exceptions import InvalidInputError
+from convstore.stubs import text_of
 
-__all__ = ["CHARACTERS_PER_TOKEN", "TokenCounter", "approximate_tokens", "count"]
+__all__ = ["CHARACTERS_PER_TOKEN", "IMAGE_TOKENS", "TokenCounter", "approximate_tokens", "count"]
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Gives the tokens of a list of messages; must be additive enough that messages can be counted one by one."""
@@ -21,20 +24,64 @@ TokenCounter = Callable[[Sequence[BaseMessage]], int]
 CHARACTERS_PER_TOKEN = 4
 """What LangChain's approximation takes for English text; pages are cut by it."""
 
+IMAGE_TOKENS = 1_000
+"""What an image of common size takes with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
+
+_WIDE = re.compile("[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
+_OTHER = re.compile("[\u0370-\u10ff\u1200-\u2dff]")
+
 
 def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
-    """LangChain's ``count_tokens_approximately``, and for what it can not count a quarter of the stored text.
+    """LangChain's ``count_tokens_approximately``, made right for wide scripts, images and calls beside blocks.
+
+    A character of Chinese, Japanese or Korean counts one token, one of another script than Latin half a token (GPT-4o's
+    tokenizer takes 0.7-1.0 and 0.3-0.6 of one), an image `IMAGE_TOKENS`, whatever its bytes.
 
     >>> from langchain_core.messages import HumanMessage
-    >>> approximate_tokens([HumanMessage("Where is my order?")])
-    9
+    >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
+    (9, 11)
     """
+    return sum(map(_approximately, messages))
+
+
+def _approximately(message: BaseMessage) -> int:
+    if not isinstance(message.content, list):
+        return _by_langchain(message) + _extra_for_script(message.content)
+    said = [block for block in message.content if not _is_image(block)]
+    images = len(message.content) - len(said)
+    plain = message.model_copy(update={"content": said}) if images else message
+    beside = len(text_of(calls)) // CHARACTERS_PER_TOKEN if (calls := _calls_beside(message, said)) else 0
+    return _by_langchain(plain) + _extra_for_script(said) + images * IMAGE_TOKENS + beside
+
+
+def _calls_beside(message: BaseMessage, blocks: Sequence[Any]) -> list[Any]:
+    """Calls that no block of the content repeats; some providers write both, and LangChain counts the blocks alone."""
+    if not isinstance(message, AIMessage):
+        return []
+    named = {block.get("id") for block in blocks if isinstance(block, dict)}
+    named |= {block.get("call_id") for block in blocks if isinstance(block, dict)}
+    return [call for call in message.tool_calls if call.get("id") not in named]
+
+
+def _by_langchain(message: BaseMessage) -> int:
     try:
-        return count_tokens_approximately(messages)
+        return count_tokens_approximately([message])
     except (RecursionError, TypeError, ValueError):
         # Nesting beyond the interpreter's limit, or blocks of a shape that it does not expect.
-        codec = Codec()
-        return sum(len(codec.encode(fields_of(message), omitted=[])) // CHARACTERS_PER_TOKEN for message in messages)
+        return len(Codec().encode(fields_of(message), omitted=[])) // CHARACTERS_PER_TOKEN
+
+
+def _extra_for_script(content: Any) -> int:
+    """What characters take that are not Latin, beyond a quarter of a token."""
+    text = text_of(content)
+    if text.isascii():
+        return 0
+    wide, other = (len(text) - len(script.sub("", text)) for script in (_WIDE, _OTHER))
+    return (3 * wide + other) // 4
+
+
+def _is_image(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") in ("image", "image_url", "input_image")
 
 
 def count(counter: TokenCounter, message: BaseMessage) -> int:

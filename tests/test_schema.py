@@ -214,7 +214,7 @@ def test_indexes_cover_what_is_looked_up():
     assert [(index.keys, index.unique, index.present) for index in LOG_INDEXES] == [
         ((conversation, ("messages.id", 1)), True, "messages.id"),
         ((conversation, ("sources.id", 1)), True, "sources.id"),
-        ((conversation, ("messages.call", 1)), False, "messages.call"),
+        ((conversation, ("messages.call", 1), ("_id", 1)), False, "messages.call"),
         ((conversation, ("first", 1), ("_id", 1)), False, "first"),
         ((conversation, ("results_at", 1)), False, "results_at"),
     ]

@@ -40,6 +40,7 @@ __all__ = ["Log", "SlotTaken", "StoredMessageRow"]
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
 _BATCH = 1_000
+_MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
 _LEAN = {"sources": 0, "shown": 0, "totals.preview": 0}
@@ -172,11 +173,15 @@ class Log:
         return {id_: row for id_, row in _rows(documents).items() if id_ in wanted}
 
     async def messages_by_call(self, conversation: str, calls: Iterable[str]) -> list[StoredMessageRow]:
-        """The results of some tool calls, in the order of the log. One command."""
+        """The results of some tool calls, in the order of the log. One command.
+
+        Of ids that come again and again, as some models count their calls from 0 in each message, the newest results.
+        """
         wanted = set(calls)
         async with driver_errors():
             query = {"conversation": conversation, "messages.call": {"$in": sorted(wanted)}}
-            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+            found = self._log.find(query).sort("_id", -1).limit(_MOST_OF_CALLS)
+            documents = await found.batch_size(_BATCH).to_list(None)
         rows = [row for row in _rows(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from langchain_core.language_models import LanguageModelLike
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -144,7 +144,7 @@ def as_summarizer(given: SummarizerLike) -> Summarizer:
         InvalidInputError: Neither.
     """
     if hasattr(given, "summarize"):
-        return given
+        return cast("Summarizer", given)
     if not callable(given):
         raise InvalidInputError(f"summarizer is a Summarizer or an async function, not {type(given).__name__}")
     return _Function(given)

@@ -1,0 +1,76 @@
+"""How large a message is taken to be, where characters alone do not tell."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from strategies import messages
+
+from convstore.exceptions import InvalidInputError
+from convstore.tokens import IMAGE_TOKENS, approximate_tokens, count
+
+CALL = {"name": "search", "args": {"query": "where do orcas sleep " * 20}, "id": "c1", "type": "tool_call"}
+
+
+@pytest.mark.parametrize("text", ["", "Where is my order?", "naïve café, that is 3 €", "x" * 10_000])
+def test_latin_text_is_counted_as_langchain_does(text: str) -> None:
+    """A quarter of a token for a character, and a few for the message."""
+    message = HumanMessage(text)
+    assert approximate_tokens([message]) == count_tokens_approximately([message])
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("机器学习是人工智能的一个分支。" * 20, 0.7, 1.2),
+        ("машинное обучение " * 20, 0.3, 0.6),
+        ("딥러닝은 " * 40, 0.6, 1.1),
+    ],
+)
+def test_other_scripts_take_more_tokens_for_a_character(text: str, low: float, high: float) -> None:
+    """About one for a wide character, about half of one for others."""
+    tokens = approximate_tokens([HumanMessage(text)])
+    assert low * len(text) < tokens < high * len(text)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000}},
+        {"type": "input_image", "image_url": "https://example.org/a.png"},
+    ],
+)
+def test_an_image_counts_the_same_whatever_its_bytes(image: dict[str, object]) -> None:
+    """And its text counts beside it."""
+    alone = approximate_tokens([HumanMessage([{"type": "text", "text": "What is this?"}])])
+    message = HumanMessage([{"type": "text", "text": "What is this?"}, image])
+    assert approximate_tokens([message]) == alone + IMAGE_TOKENS
+    assert message.content[1] == image
+
+
+def test_calls_beside_blocks_are_counted_once() -> None:
+    """Whether the content repeats them or not."""
+    text = {"type": "text", "text": "Let me look."}
+    without = approximate_tokens([AIMessage([text])])
+    beside = approximate_tokens([AIMessage([text], tool_calls=[CALL])])
+    assert beside > without + 100
+    block = {"type": "tool_use", "id": "c1", "name": "search", "input": CALL["args"]}
+    assert approximate_tokens([AIMessage([text, block], tool_calls=[CALL])]) == approximate_tokens(
+        [AIMessage([text, block])]
+    )
+
+
+@given(messages)
+def test_any_message_has_a_size(message: BaseMessage) -> None:
+    """Never an error, never negative, the same each time."""
+    assert count(approximate_tokens, message) == count(approximate_tokens, message) >= 0
+
+
+@pytest.mark.parametrize("tokens", [-1, 1.5, None, True, "3"])
+def test_a_counter_that_gives_no_number_is_named(tokens: object) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidInputError, match="token counter"):
+        count(lambda _: tokens, HumanMessage("x"))  # type: ignore[arg-type, return-value]
