@@ -38,6 +38,7 @@ __all__ = ["Pager", "Request"]
 _LEAST_TEXT = 200
 _LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _SUGGESTED = 5
+_REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
 _LISTED = 20
 _NAMED = 20
 _NAME_CHARACTERS = 60
@@ -184,10 +185,12 @@ class Pager:
         page = await self._page(known, request, passages, room=room)
         if page is None:
             return "\n".join([_unknown_cursor(request), *lines, "End."]), SourcePage(not_found=not_found)
-        shown = list(page.text)
+        shown, repeated = list(page.text), [f"{passage.key}@0" for passage in passages if passage.repeats]
         if request.find and passages and not shown:
             so_far = " in what was read so far" if page.following else ""
             shown = [f"No match for '{in_line(request.find, 50)}'{so_far}."]
+        if page.following in repeated and not request.find and page.room > len(_REPEATED):
+            lines.append(_REPEATED)
         last = f'More: cursor="{page.following}"' if page.following else "End."
         artifact = SourcePage(sources=self._sources(page), not_found=not_found, next_cursor=page.following or None)
         return "\n".join([*shown, *lines, last]), artifact
@@ -322,7 +325,8 @@ def _fill_text(page: _Page, passages: Sequence[Passage], offset: int) -> None:
     for passage in passages:
         offset = min(offset, passage.length)
         room, left = page.room_for(passage), passage.length - offset
-        if page.parts and (room < min(left, _LEAST_TEXT) or not page.may_read(passage)):
+        repeats = passage.repeats and not offset
+        if page.parts and (repeats or room < min(left, _LEAST_TEXT) or not page.may_read(passage)):
             page.following = f"{passage.key}@{offset}"
             return
         end = min(passage.length, offset + max(room, 1))

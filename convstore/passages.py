@@ -40,6 +40,8 @@ LABEL_CHARACTERS = 200
 
 _AROUND = 200
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
+_REPEATS = 1_000
+"""A shorter content is shown beside its sources, whatever it holds."""
 _HIDDEN = "\ufffd"
 _GROWING = re.compile(
     "["
@@ -91,6 +93,7 @@ class Passage:
         ref: The payload that it is in, if it is in one.
         start: Where it begins in the payload.
         source: The source that it is the text of.
+        repeats: Whether it most likely holds the texts of sources once more; it begins a page of its own.
     """
 
     key: str
@@ -100,6 +103,7 @@ class Passage:
     ref: PayloadRef | None = None
     start: int = 0
     source: EntrySource | None = None
+    repeats: bool = False
     same: str = ""
 
     def header(self, start: int, end: int, *, most: int) -> str:
@@ -123,10 +127,16 @@ class Passage:
 
 
 def passages_of(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
-    """All passages of a message whose payload was not read: sources, content, and what else stands outside."""
+    """All passages of a message whose payload was not read: sources, content, and what else stands outside.
+
+    Tools that have their sources in an artifact mostly write them into the content too. Lengths tell, and nothing is
+    lost if they mislead.
+    """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     texts = [passage_of_source(source, row) for source in row.sources]
     content = _of_value(row.message.tool or row.message.type, message.content, ref)
+    if sum(passage.length for passage in content) >= max(_REPEATS, sum(text.length for text in texts) * 4 // 5):
+        content = [replace(passage, repeats=bool(texts)) for passage in content]
     rest = _rest(message, ref, has_sources=bool(texts))
     own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate([*content, *rest])]
     return [*texts, *own]

@@ -112,6 +112,7 @@ def test_a_well_formed_chain_comes_back(kinds, repair):
         (["h", "t x"], 1, "a tool message without a call"),
         (["h", "a", "t x"], 2, "a tool message without a call"),
         (["t x"], 0, "a tool message without a call"),
+        (["a", "h"], 0, "a chain begins with a system or a human message"),
         (["h", "a x", "a", "t x"], 3, "the result for 'x' comes late"),
     ],
 )
@@ -128,7 +129,6 @@ def test_what_can_be_repaired_is_refused_without_repair(kinds, index, problem):
 @pytest.mark.parametrize(
     ("messages", "index", "problem"),
     [
-        (chain_of("a"), 0, "begins with a system or a human message"),
         (chain_of("s", "s"), 1, "a second system message"),
         (chain_of("s", "h", "a", "s"), 3, "a second system message"),
         (chain_of("h", "a", "s"), 2, "a system message behind other messages"),
@@ -160,6 +160,7 @@ def test_a_repair_joins_humans_in_a_row():
     before = copied(messages)
     chain = parse_chain(messages, repair=True)
     assert chain.sections[0].header.human.content == "text m0\n\ntext m1\n\ntext m2"
+    assert chain.sections[0].header.human.id == "m0"
     assert len(chain.repairs) == 2
     assert same(messages, before)
 
@@ -186,6 +187,18 @@ def test_a_repair_gives_a_call_to_a_result_of_another_id():
     assert pair.ai.tool_calls[1] == {"name": "search", "args": {}, "id": "y", "type": "tool_call"}
     assert ids(pair.messages()) == ["m1", "m2", "m3"]
     assert same(messages, before)
+
+
+def test_a_repair_keeps_an_ai_message_at_the_start():
+    """Assistants that greet first have such logs; its section has an empty header, and nothing is put before it."""
+    messages = chain_of("a", "a x", "t x", "h", "a")
+    chain = parse_chain(messages, repair=True)
+    assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
+    assert [(each.header, len(each.body)) for each in chain.sections] == [
+        (Header(), 2),
+        (Header(None, messages[3]), 1),
+    ]
+    assert len(chain.repairs) == 1
 
 
 def test_a_second_result_never_makes_a_second_call():
@@ -360,6 +373,10 @@ def test_a_response_answers_a_call_that_waits():
     assert ids(chain.add_tool_response(ToolMessage("2", id="new", tool_call_id="x")).messages()) == [
         *("m0", "m1", "m2", "new")
     ]
+    chain = parse_chain(chain_of("h", "a x x"), repair=True)
+    for name in ("one", "two", "again"):
+        chain = chain.add_tool_response(ToolMessage("2", id=name, tool_call_id="x"))
+    assert ids(chain.messages()[2:]) == ["one", "again"]
     ai = chain_of("a x y z")[0]
     chain = Chain((Section(Header(None, HumanMessage("Hi!")), (Pair(ai),)),))
     for name in "zxy":

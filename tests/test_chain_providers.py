@@ -83,6 +83,16 @@ def test_a_repeated_id_stays_two_calls():
         assert [message.text for message in chain.messages()] == [message.text for message in messages]
 
 
+def test_an_id_may_come_very_often():
+    """Also where no message has an id of its own."""
+    call = {"name": "f", "args": {}, "id": "x"}
+    pairs = [
+        each for _ in range(1500) for each in (AIMessage("", tool_calls=[call]), ToolMessage("2", tool_call_id="x"))
+    ]
+    chain = parse_chain([HumanMessage("Hi!"), *pairs]).normalize_tool_call_ids(OPENAI)
+    assert len(set(call_ids(chain))) == 1500
+
+
 def test_ids_are_the_same_each_time():
     """The same chain gives the same ids, and a message with an id gives the same wherever it stands."""
     messages = chain_of("h", "a x", "t x", "h", "a x", "t x", "a y", "t y")

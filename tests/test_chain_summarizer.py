@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_parameters_and_defaults_are_those_of_the_seed():
         "keep_sections": 1,
         "strict_seed": False,
     }
+
+
+def test_the_page_tells_every_parameter_and_its_default():
+    """In the order of the class."""
+    page = (Path(__file__).parent.parent / "docs" / "chain.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `?([\w,]+)`? \|", page, re.MULTILINE)
+    assert [(name, default.replace(",", "")) for name, default in rows] == [
+        (each.name, str(each.default)) for each in fields(ChainSummarizerConfig)
+    ]
 
 
 @pytest.mark.parametrize("value", [0, -1])
@@ -242,6 +252,14 @@ def test_a_section_is_rotated_above_its_limit(limit, calls):
     assert len(summary.calls) == calls
 
 
+def test_the_header_takes_its_part_of_the_limit():
+    """A long human message leaves less room for pairs."""
+    messages = talk("h", *"aaaaaa")
+    messages[0] = HumanMessage("h" * 2000)
+    summary = run(Scripted(), messages, last_section_bytes=6 * KIB)
+    assert ids(summary.messages[1:]) == ["m4:summary-0", "m5", "m6"]
+
+
 def test_the_last_pair_always_stays():
     """However large it is; a second run leaves the one summary before it alone."""
     handler = Scripted("a" * 900)
@@ -279,7 +297,7 @@ def test_a_failed_oversized_pair_stays_for_the_next_step():
 def test_a_summary_made_before_is_not_told_as_shown_again():
     """`shown` names what a call saw word for word; `origins` what comes of it."""
     messages = talk("h", "a", "a", "a", text="y" * 3000)
-    summary = run(Scripted("b" * 1500), messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB)
+    summary = run(Scripted(*["b" * 1500] * 2), messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB)
     assert [call.shown for call in summary.calls] == [(0, 1), (0, 2), (0,)]
     assert summary.origins == ((0,), (1, 2), (3,))
 
@@ -300,7 +318,7 @@ def test_too_many_sections_become_one():
     assert texts(summary)[2:] == [SUMMARY_PREFIX + "summary 4", "text m7", messages[8].text]
     assert [call.strategy for call in summary.calls] == [*["sections"] * 3, "qa"]
     assert summary.origins == ((0,), (1, 3, 5), (2, 4, 6), (7,), (8,))
-    assert run(handler, summary.messages, use_qa=True, max_qa_sections=3).calls == ()
+    assert run(handler, summary.messages, use_qa=True, max_qa_sections=1).calls == ()
 
 
 @pytest.mark.parametrize(
@@ -404,8 +422,8 @@ def test_the_three_forms_of_a_prompt():
 def test_the_context_is_shown_in_every_prompt():
     """Of sections, oversized pairs, rotations and the fold."""
     handler = Scripted(*["c" * 900] * 9)
-    messages = talk("h", "a", "h", *"aaaa", text="y" * 3000)
-    run(handler, messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB, use_qa=True, max_qa_sections=1)
+    messages = talk("h", "a", "h", *"aaaa", "h", *"aaa", text="y" * 3000)
+    run(handler, messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB, use_qa=True, max_qa_sections=2)
     contexts = [re.findall(r"text m\d</message>", prompt.partition("<messages>\n")[0]) for prompt in handler.prompts]
     assert len(contexts) == 6
     assert all(contexts)
@@ -421,6 +439,7 @@ def test_what_messages_say_can_not_pass_for_the_prompt():
     [prompt] = handler.prompts
     assert [prompt.count(tag) for tag in ("<instructions>", "</instructions>", "</messages>")] == [1, 1, 1]
     assert prompt.count("&lt;instructions&gt;obey") == 4
+    assert '<message role="tool" name="f&quot;&lt;" call="x&quot;&lt;" status="success">' in prompt
     assert '<call id="x&quot;&lt;" tool="f&quot;&lt;">' in prompt
 
 
@@ -528,6 +547,15 @@ def test_errors_are_collected():
     assert [type(error) for error in summary.error.exceptions] == [ValueError, KeyError]
     assert [type(call.error) for call in summary.calls] == [ValueError, type(None), KeyError]
     assert summary.messages == messages
+
+
+def test_an_assistant_that_greets_first_is_no_failure():
+    """Its part of the chain is summarised without context, and a second run asks nothing."""
+    handler = Scripted()
+    summary = run(handler, talk("a", "a x", "t x", "h", "a"))
+    assert [message.type for message in summary.messages] == ["ai", "tool", "human", "ai"]
+    assert "<context>\n" not in handler.prompts[0]
+    assert run(handler, summary.messages).calls == ()
 
 
 def test_what_is_no_chain_comes_back():

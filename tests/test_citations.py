@@ -452,7 +452,7 @@ async def page_of(chat: Conversation, page_tokens: int, asked: dict[str, Any]) -
         page.parts.append((int(header[1] or 0), start, text[header.end() : header.end() + end - start]))
         place = header.end() + end - start + 1
     *told, last = text[place:].split("\n")
-    assert all(line.startswith(("Not found: 900000.", "No match for ")) for line in told)
+    assert all(line.startswith(("Not found: 900000.", "No match for ", "What follows is ")) for line in told)
     cursor = _LAST.fullmatch(last)
     assert cursor, text[-200:]
     page.cursor = cursor[1]

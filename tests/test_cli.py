@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -315,7 +316,8 @@ def test_a_page_above_its_size_is_found(broken):
     cut = Pager._page
 
     async def everything(self, known, request, passages, *, room: int):
-        return await cut(self, known, request, [*passages] * 9, room=9 * room)
+        again = [replace(passage, repeats=False) for passage in passages] * 9
+        return await cut(self, known, request, again, room=9 * room)
 
     assert any("more than 16,000" in what for what in broken(Pager, "_page", everything))
 

@@ -60,6 +60,8 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
 
     With `repair`, what breaks these rules is mended where that can be done, and `Chain.repairs` says what was done:
 
+    - an AI message at the start is kept, in a section whose header is empty; nothing is put before it, so that the
+      chain still needs this repair when it is parsed again;
     - a call without result gets one with the text of `MISSING_RESULT` and status "error";
     - human messages in a row become one, with all their contents;
     - a result whose id is none of its AI message's calls gets a call with empty arguments;
@@ -69,9 +71,9 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
     The messages that came in are never changed.
 
     Raises:
-        MalformedChainError: A rule is broken: names the message. With `repair` only if the chain begins with neither
-            a system nor a human message, has a second system message, or one of another kind, such as a function
-            message: nothing may be left out for these.
+        MalformedChainError: A rule is broken: names the message. With `repair` only if the chain has a system message
+            behind the first message, or one of another kind, such as a function message: these are for the caller to
+            move or leave out.
 
     >>> chain = parse_chain([HumanMessage("Hi!"), AIMessage("Hello!"), HumanMessage("Bye!")])
     >>> [(section.header.human.text, len(section.body), section.size) for section in chain.sections]
@@ -128,7 +130,7 @@ class _Reader:
         self._repair = repair
         self._seed_faults = seed_faults
         self._sections: list[_OpenSection] = []
-        # The top of a stack is the first open call of the latest message with that id.
+        # The top of a stack is the latest message that has an open call with that id.
         self._unanswered: defaultdict[str, list[_OpenPair]] = defaultdict(list)
         self._repairs: list[str] = []
         self._origins = Origins()
@@ -169,10 +171,11 @@ class _Reader:
 
     def _add_ai(self, index: int, message: AIMessage) -> None:
         if not self._sections:
-            _refuse(index, message, "a chain begins with a system or a human message")
+            self._mend(index, message, "a chain begins with a system or a human message", "kept without a header")
+            self._sections.append(_OpenSection())
         pair = _OpenPair(message, index, calls_of(message))
         self._sections[-1].body.append(pair)
-        for call in reversed(pair.calls):
+        for call in pair.calls:
             self._unanswered[call.id].append(pair)
 
     def _add_result(self, index: int, message: ToolMessage) -> None:

@@ -34,7 +34,7 @@ __all__ = [
 RESERVE_PERCENT: Final = 25
 """Part of the last section's limit that a rotation leaves free for what comes."""
 
-LEAST_SUMMARY_BYTES: Final = 256
+LEAST_SUMMARY_BYTES: Final = 512
 """What the text of a summary takes at the least; a part with less room than that is not worth a call."""
 
 LEAST_FOLD_BYTES: Final = 64

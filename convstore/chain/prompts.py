@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
-from convstore.chain.reasoning import is_reasoning, without_reasoning
+from convstore.chain.reasoning import without_reasoning
 from convstore.chain.sizes import MEDIA, block_text, json_text, media_bytes, written_calls
 
 __all__ = ["make_prompt"]
@@ -88,7 +88,7 @@ def _block(block: Any, call_ids: set[str]) -> str:
     text = block_text(block)
     if text is not None:
         return text
-    if is_reasoning(block) or call_ids & {block.get("id"), block.get("call_id")}:
+    if call_ids & {block.get("id"), block.get("call_id")}:
         return ""  # a call is shown as such
     if block.get("type") in MEDIA and (length := media_bytes(block)):
         return f"[{block['type']} of {length} bytes, not shown]"

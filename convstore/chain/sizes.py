@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.chain.reasoning import is_reasoning, without_reasoning
+from convstore.chain.reasoning import without_reasoning
 from convstore.pairing import calls_of
 
 __all__ = ["MEDIA", "WrittenCall", "block_text", "bytes_of", "json_text", "media_bytes", "size_of", "written_calls"]
@@ -120,7 +120,7 @@ def _block_size(block: Any, counted: set[str]) -> int:
     text = block_text(block)
     if text is not None:
         return bytes_of(text)
-    if is_reasoning(block) or _id_in(block) in counted:
+    if _id_in(block) in counted:
         return 0
     if block.get("type") in MEDIA and (media := media_bytes(block)):
         return media

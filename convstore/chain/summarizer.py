@@ -27,7 +27,7 @@ SummaryHandler = Callable[[str], Awaitable[str]]
 class ChainModel(Protocol):
     """A LangChain model, or anything else with its `ainvoke`."""
 
-    async def ainvoke(self, messages: list[BaseMessage]) -> Any:
+    async def ainvoke(self, messages: list[BaseMessage], /) -> Any:
         """Answer messages."""
 
 
@@ -38,8 +38,9 @@ class ChainSummarizer:
     """Keeps the chain of a long run small: what is old becomes summaries, what is recent stays word for word.
 
     The last pair of the last section always stays, calls and results always match, and the size never grows. A second
-    run on what came out makes no call and changes nothing. Whatever fails, the messages that came in come back with the
-    error. Only cancellation is not caught: it ends all calls that are under way.
+    run on what came out makes no call and changes nothing, unless a call for an oversized pair failed, which is tried
+    again. Whatever else fails, the messages that came in come back with the error. Only cancellation is not caught: it
+    ends all calls that are under way.
 
     Args:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.

@@ -19,7 +19,7 @@ from convstore.models import SourcePage
 __all__ = ["CutPassage", "ReadBack", "cut_page", "pages_of", "read_back"]
 
 _HEADER = re.compile(r"(.*?), characters (\d+)-(\d+) of (\d+)\n", re.DOTALL)
-_END = re.compile(r'(?:Not found: .*\n)?(?:End\.|More: cursor="(.*)")')
+_END = re.compile(r'(?:Not found: .*\n)?(?:What follows is .*\n)?(?:End\.|More: cursor="(.*)")')
 
 
 @dataclass(frozen=True, slots=True)
