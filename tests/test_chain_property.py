@@ -313,12 +313,15 @@ def test_a_handler_that_fails_loses_nothing(messages, config, failure):
 @many
 @given(broken_chains, configs, shares)
 def test_the_seeds_behaviour_gives_chains_too(messages, config, shares):
-    """Larger ones perhaps, but calls and results match, and the last pair survives."""
+    """Larger ones perhaps, but calls and results match, and the last pair survives, with calls for second results."""
     summary, _ = summarized(messages, replace(config, strict_seed=True), [0.5])
     assert summary.error is None
     chain = parse_chain(summary.messages)
-    last = parse_chain(messages, repair=True).sections[-1:]
-    assert [section.body[-1:] == chain.sections[-1].body[-1:] for section in last if section.body] in ([], [True])
+    for section in parse_chain(messages, repair=True).sections[-1:]:
+        for wanted, found in zip(section.body[-1:], chain.sections[-1].body[-1:], strict=True):
+            assert found.ai.content == wanted.ai.content
+            assert found.ai.tool_calls[: len(wanted.ai.tool_calls)] == wanted.ai.tool_calls
+            assert {result.tool_call_id for result in wanted.results} <= {one.tool_call_id for one in found.results}
 
 
 @many
