@@ -17,6 +17,7 @@ _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
     "view": ("full", "conversation"),
     "compact": ("explicit", "before_load"),
+    "provider": (None, "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"),
 }
 
 
@@ -39,6 +40,9 @@ class HistoryPolicy:
         compact: "explicit" leaves summarising to `compact`; "before_load" summarises first when that is due, so a load
             may wait for the summariser.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
+        provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai": the view is made safe for
+            it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, system
+            messages at the head where it wants that. None leaves messages as they were appended.
     """
 
     max_tokens: int | None = 32_000
@@ -49,6 +53,7 @@ class HistoryPolicy:
     never_stub: frozenset[str] = frozenset()
     view: Literal["full", "conversation"] = "full"
     compact: Literal["explicit", "before_load"] = "explicit"
+    provider: Literal["anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never_stub", _names(self.never_stub))

@@ -17,6 +17,7 @@ from convstore.entries import EntryMessage, PayloadRef
 from convstore.extraction import parse_json
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
+from convstore.providers import made_for, with_original_ids
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.summaries import name_results
 from convstore.tokens import TokenCounter, count
@@ -122,15 +123,18 @@ def build_view(
     leading = [_Form(message, whole=message.payload is None) for message in system]
     forms = [*leading, *([None] * len(notes)), *later]
     decoded = [form.decode(codec, payloads) for form in [*leading, *later]]
+    if policy.provider:
+        decoded = with_original_ids(decoded, policy.provider)
     pairing = pair([*decoded[: len(leading)], *notes, *decoded[len(leading) :]])
     places = (None if place is None else forms[place] for place in pairing.indexes)
     tokens = sum(
         form.tokens if form and form.tokens is not None else count(counter, message)
         for form, message in zip(places, pairing.messages, strict=True)
     )
+    messages = made_for(pairing.messages, policy.provider) if policy.provider else list(pairing.messages)
     gone = set(pairing.orphans)
     return View(
-        messages=list(pairing.messages),
+        messages=messages,
         tokens=tokens,
         stubbed=tuple(form.message.id for form in later if form.stub is not None and form.message.id not in gone),
         placeholders=tuple(form.message.id for form in [*leading, *later] if form.has_placeholder),

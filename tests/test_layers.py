@@ -19,7 +19,8 @@ LAYERS = (
     ("exceptions", "models", "policy"),
     (
         *("batch", "chain", "codec", "compaction", "compose", "entries", "extraction", "normalize"),
-        *("pairing", "scopes", "rewinds", "sources", "stubs", "summaries", "summarization", "tokens", "view", "window"),
+        *("pairing", "providers", "scopes"),
+        *("rewinds", "sources", "stubs", "summaries", "summarization", "tokens", "view", "window"),
     ),
     ("schema",),
     ("driver", "repository"),

@@ -65,6 +65,7 @@ def test_the_defaults_are_these():
         "never_stub": frozenset(),
         "view": "full",
         "compact": "explicit",
+        "provider": None,
     }
 
 

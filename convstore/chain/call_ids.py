@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.pairing import calls_of
@@ -125,8 +125,14 @@ class NewIds:
 
     def give(self, call_id: str, *, tool: str, place: str) -> str:
         """The id itself if it fits, else one made from it and its place."""
-        if self.template.fits(call_id, tool=tool):
-            return call_id
+        return call_id if self.template.fits(call_id, tool=tool) else self.make(call_id, tool=tool, place=place)
+
+    def make(self, call_id: str, *, tool: str, place: str) -> str:
+        """An id made from another one and its place, which no other call has.
+
+        Raises:
+            InvalidInputError: The template has too few ids.
+        """
         for attempt in range(_ATTEMPTS):
             made = self.template.make("\0".join((call_id, place, str(attempt))), tool=tool)
             if made not in self.taken:
@@ -134,7 +140,7 @@ class NewIds:
                 return made
         raise InvalidInputError(f"{self.template.template!r} has too few ids for this chain; make it longer")
 
-    def place_of(self, message: AIMessage, call_id: str, position: int) -> str:
+    def place_of(self, message: BaseMessage, call_id: str, position: int) -> str:
         """What tells a call from others with its id: its message and position, or how many came before it."""
         if message.id:
             return f"{message.id}\0{position}"
@@ -196,7 +202,10 @@ class _Renaming:
 def _rename_in(ai: AIMessage, renamed: dict[str, list[str]]) -> AIMessage:
     listed = _Renaming(renamed)
     update: dict[str, Any] = {"tool_calls": listed.in_all(ai.tool_calls, "id")}
-    update["invalid_tool_calls"] = listed.in_all(ai.invalid_tool_calls, "id")
+    # One without an id is no call for a provider, and must not become one.
+    update["invalid_tool_calls"] = [
+        call if not call.get("id") else listed.in_all([call], "id")[0] for call in ai.invalid_tool_calls
+    ]
     if chunks := getattr(ai, "tool_call_chunks", None):
         update["tool_call_chunks"] = _Renaming(renamed).in_all(chunks, "id")
     if isinstance(ai.content, list):

@@ -227,7 +227,7 @@ class Heads:
             moment, key = _read_cursor(cursor)
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
         async with driver_errors():
-            found = self._heads.find(query).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
+            found = self._heads.find(query, {"summary": 0}).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
             documents = await found.to_list(None)
         return [(_head_from(document), _write_cursor(document)) for document in documents]
 

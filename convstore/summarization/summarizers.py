@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Protocol, cast
 
 from langchain_core.language_models import LanguageModelLike
@@ -16,10 +17,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.compaction import CompactionRule
 from convstore.exceptions import InvalidInputError, SummaryError
 from convstore.stubs import text_of
-from convstore.tokens import CHARACTERS_PER_TOKEN
+from convstore.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
 
 __all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer"]
 
+_FEWEST_CHARACTERS, _MOST_CHARACTERS = 10, 50_000
 _INSTRUCTIONS = (
     "You keep the record of a conversation between a user and an assistant with tools. You are given the record so far "
     "and the messages that follow it. Write the record anew so that it stands in the place of both: keep names, facts, "
@@ -75,7 +77,7 @@ class RunningSummarizer:
             keep_last_turns=keep_last_turns,
         )
         self._model: Any = model
-        self._room = max_tokens * CHARACTERS_PER_TOKEN
+        self._room = max(max_tokens - max_summary_tokens, max_tokens // 2)  # beside the summary so far
         self._instructions = _INSTRUCTIONS if instructions is None else instructions
 
     @property
@@ -103,6 +105,8 @@ class RunningSummarizer:
 class HeadTailSummarizer:
     """Takes the beginning and the end of each message; no model, for demos and tests. The summary says what it is.
 
+    A summary larger than half of what it waits for loses its oldest lines, and says so.
+
     Args:
         rule: When it is asked.
         characters: Of each message, half from its beginning and half from its end.
@@ -110,16 +114,22 @@ class HeadTailSummarizer:
 
     name = "head-and-tail"
     _TITLE = "(Made without a model, from the beginning and the end of each message.)"
+    _SHORTENED = "(Made without a model, from the beginning and the end of each message; older lines are left out.)"
 
     def __init__(self, rule: CompactionRule | None = None, *, characters: int = 80) -> None:
         self.rule = rule or CompactionRule()
+        if type(characters) is not int or characters < _FEWEST_CHARACTERS:
+            raise InvalidInputError(f"characters is a whole number from {_FEWEST_CHARACTERS}, not {characters!r}")
         self._half = characters // 2
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """A line for each message, behind those of the earlier summary."""
-        lines = [self._TITLE] if summary is None else [summary]
+        title, *lines = [self._TITLE] if summary is None else summary.split("\n")
         lines += [f"{message.type}: {self._ends(' '.join(_words(message).split()))}" for message in messages]
-        return "\n".join(lines)
+        room = min(self.rule.max_tokens_before_summary * CHARACTERS_PER_TOKEN // 2, _MOST_CHARACTERS)
+        sizes = accumulate(len(line) + 1 for line in reversed(lines))
+        kept = max(1, sum(size <= room for size in sizes))
+        return "\n".join([title, *lines] if kept >= len(lines) else [self._SHORTENED, *lines[-kept:]])
 
     def _ends(self, text: str) -> str:
         return text if len(text) <= 2 * self._half + 5 else f"{text[: self._half]} ... {text[-self._half :]}"
@@ -141,8 +151,10 @@ def as_summarizer(given: SummarizerLike) -> Summarizer:
     """A summariser, made of a function if one is given.
 
     Raises:
-        InvalidInputError: Neither.
+        InvalidInputError: Neither, or its rule is none.
     """
+    if not isinstance(rule := getattr(given, "rule", None), CompactionRule | None):
+        raise InvalidInputError(f"the rule of a summarizer is a CompactionRule, not {type(rule).__name__}")
     if hasattr(given, "summarize"):
         return cast("Summarizer", given)
     if not callable(given):
@@ -153,7 +165,8 @@ def as_summarizer(given: SummarizerLike) -> Summarizer:
 def _pieces(message: BaseMessage, room: int) -> Iterator[str]:
     """A message as marked text, in pieces that leave half the room to others."""
     text = html.escape(_words(message), quote=False)
-    size = max(room // 2, 100)
+    # A character of a wide script takes up to a token.
+    size = max(room * (CHARACTERS_PER_TOKEN if text.isascii() else 1) // 2, 100)
     for start in range(0, len(text) or 1, size):
         yield f"<message from={message.type!r}>\n{text[start : start + size]}\n</message>"
 
@@ -163,11 +176,12 @@ def _steps(pieces: Sequence[str], room: int) -> Iterator[str]:
     held: list[str] = []
     size = 0
     for piece in pieces:
-        if held and size + len(piece) > room:
+        tokens = approximate_tokens([HumanMessage(piece)])
+        if held and size + tokens > room:
             yield "\n".join(held)
             held, size = [], 0
         held.append(piece)
-        size += len(piece)
+        size += tokens
     if held:
         yield "\n".join(held)
 

@@ -1,0 +1,120 @@
+"""Views that are safe for a provider that did not write all of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from mongomock_motor import AsyncMongoMockClient
+from strategies import messages
+
+from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.pairing import calls_of, check_pairing, pair
+from convstore.providers import PROVIDERS, made_for, with_original_ids
+from convstore.testing import same_messages
+
+names = st.sampled_from(sorted(PROVIDERS))
+ANTHROPIC = HistoryPolicy(provider="anthropic")
+
+
+def called(number: int, id_: str, provider: str = "openai", **more: Any) -> list[BaseMessage]:
+    """A call and its result, as a provider writes them."""
+    call = {"name": "search", "args": {"n": number}, "id": id_, "type": "tool_call"}
+    content = [{"type": "thinking", "thinking": "hm", "signature": "s=="}, {"type": "text", "text": "Let me look."}]
+    metadata = {"model_provider": provider}
+    return [
+        AIMessage(content, id=f"a{number}", tool_calls=[call], response_metadata=metadata, **more),
+        ToolMessage(f"found {number}", id=f"t{number}", tool_call_id=id_),
+    ]
+
+
+@pytest.fixture
+async def chat() -> Conversation:
+    """An empty conversation in memory."""
+    store = ConversationStore(AsyncMongoMockClient()["app"])
+    await store.setup()
+    return store.conversation(user_id="ada", thread_id="t")
+
+
+def ids_of(view: list[BaseMessage]) -> list[str]:
+    """Ids of calls, in order."""
+    return [call.id for message in view for call in calls_of(message)]
+
+
+async def test_what_another_provider_wrote_is_mended(chat: Conversation) -> None:
+    """Ids in the right form, no foreign reasoning, arguments that are JSON, system messages at the head."""
+    raw = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "a\nb"}'}}
+    turn = [HumanMessage("q", id="q"), *called(1, "call_1", additional_kwargs={"tool_calls": [raw]})]
+    await chat.append([*turn, SystemMessage("Be brief.", id="late"), AIMessage("Done.", id="z")])
+    view = (await chat.load_history(ANTHROPIC)).messages
+    assert [message.type for message in view] == ["system", "human", "ai", "tool", "ai"]
+    assert re.fullmatch(r"toolu_\w{24}", ids_of(view)[0])
+    assert "thinking" not in str(view)
+    assert "s==" not in str(view)
+    assert r"a\nb" in str(view[2].additional_kwargs["tool_calls"][0]["function"]["arguments"])
+    assert check_pairing(view) == []
+    assert same_messages([message async for message in chat.messages()][:3], turn)
+
+
+async def test_what_the_provider_wrote_itself_stays(chat: Conversation) -> None:
+    """Byte for byte, reasoning and signatures too."""
+    turn = [HumanMessage("q", id="q"), *called(1, "toolu_" + "a" * 24, provider="anthropic")]
+    await chat.append(turn)
+    assert same_messages((await chat.load_history(ANTHROPIC)).messages, turn)
+
+
+async def test_ids_are_the_same_each_time_and_each_once(chat: Conversation) -> None:
+    """An id that comes again is another one in the view; what stood before keeps its ids as the log grows."""
+    seen: list[str] = []
+    for number in range(4):
+        await chat.append([HumanMessage("q", id=f"q{number}"), *called(number, "call_0"), AIMessage("so")])
+        for policy in (HistoryPolicy(provider="google_genai"), ANTHROPIC):
+            view = (await chat.load_history(policy)).messages
+            assert len(set(ids_of(view))) == number + 1
+            assert check_pairing(view) == []
+        assert ids_of(view)[: len(seen)] == seen
+        seen = ids_of(view)
+
+
+async def test_a_result_that_comes_back_under_a_new_id_finds_its_call(chat: Conversation) -> None:
+    """An agent that goes on from the view answers with the ids that it saw."""
+    ai, result = called(1, "call_abc")
+    await chat.append([HumanMessage("q"), ai])
+    shown = ids_of((await chat.load_history(ANTHROPIC)).messages)[0]
+    assert shown != "call_abc"
+    await chat.append(result.model_copy(update={"tool_call_id": shown}))
+    history = await chat.load_history(ANTHROPIC)
+    assert (history.report.orphans, history.report.missing_results) == ((), ())
+    assert history.messages[-1].text == "found 1"
+
+
+@given(st.lists(messages, max_size=8), names)
+def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: str) -> None:
+    """Paired as before, ids in form and each once, nothing lost but reasoning; again changes nothing."""
+    numbered = [message.model_copy(update={"id": f"m{place}"}) for place, message in enumerate(given_)]
+    paired = pair(with_original_ids(numbered, provider)).messages
+    made = made_for(paired, provider)
+    form = PROVIDERS[provider]
+    tools = [call for message in made for call in calls_of(message)]
+    assert check_pairing(made) == check_pairing(paired)
+    assert all(form.call_ids.fits(call.id, tool=call.tool) for call in tools)
+    assert len({call.id for call in tools}) == len(tools)
+    assert sorted(str(message.id) for message in made) == sorted(str(message.id) for message in paired)
+    assert made_for(made, provider) == made
+
+
+@pytest.mark.parametrize("provider", ["gpt", "", 7, True])
+def test_an_unknown_provider_is_refused(provider: Any) -> None:
+    """When the policy is made."""
+    with pytest.raises(InvalidInputError, match="provider"):
+        HistoryPolicy(provider=provider)
+
+
+def test_every_provider_of_a_policy_is_known() -> None:
+    """The policy and the table of forms name the same ones."""
+    for name in PROVIDERS:
+        assert HistoryPolicy(provider=name).provider == name  # type: ignore[arg-type]
