@@ -42,7 +42,7 @@ LAYERS = (
         "writer",
     ),
     ("agent", "conversation", "store"),
-    ("", "__main__", "cli", "devserver", "testing"),
+    ("", "__main__", "cli", "devserver", "ext", "testing"),
 )
 LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}
 
@@ -50,6 +50,7 @@ LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}
 ALLOWED = {
     "bson": {"driver", "known", "repository"},
     "hypothesis": {"testing"},
+    "langchain": {"ext"},
     "langchain_core": {"*"},
     "mongomock_motor": {"driver"},
     "motor": {"driver"},

@@ -7,21 +7,24 @@ import copy
 import doctest
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from langchain import chat_models
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from convstore.exceptions import ConvstoreError, SummaryError
+from convstore.exceptions import ConvstoreError, MissingExtraError, SummaryError
 from convstore.pairing import check_pairing
 from convstore.summarization import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
+    RunningSummarizer,
     RunningSummary,
     SummarizationNode,
     SummarizationResult,
@@ -751,3 +754,14 @@ def test_doctests(module):
     outcome = doctest.testmod(importlib.import_module(f"convstore.summarization.{module}"))
     assert outcome.attempted
     assert not outcome.failed
+
+
+def test_a_summarizer_takes_the_name_of_a_model(monkeypatch):
+    """LangChain makes the model; without the package the error names the extra."""
+    monkeypatch.setattr(chat_models, "init_chat_model", lambda name: FakeListChatModel(responses=[name]))
+    assert asyncio.run(RunningSummarizer("openai:gpt-5-mini").summarize([HumanMessage("x")], summary=None)) == (
+        "openai:gpt-5-mini"
+    )
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
+    with pytest.raises(MissingExtraError, match=r"convstore\[langchain\]"):
+        RunningSummarizer("openai:gpt-5-mini")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from importlib import import_module
 from itertools import accumulate
 from typing import Any, Protocol, cast
 
@@ -49,7 +50,8 @@ class RunningSummarizer:
     ``ainvoke(messages)`` and nothing else.
 
     Args:
-        model: Any LangChain chat model, or runnable that answers like one.
+        model: Any LangChain chat model, or runnable that answers like one; or a name for ``init_chat_model``, which
+            needs the extra ``langchain``.
         max_tokens: Of what the model is shown at a time, about; a longer message is shown in pieces.
         max_tokens_before_summary: Summarise once what is not summarised is larger.
         max_summary_tokens: What a summary is expected to take; bind the model's own limit to it to enforce this.
@@ -59,7 +61,7 @@ class RunningSummarizer:
 
     def __init__(
         self,
-        model: LanguageModelLike,
+        model: LanguageModelLike | str,
         *,
         max_tokens: int = 16_000,
         max_tokens_before_summary: int = 16_000,
@@ -67,6 +69,9 @@ class RunningSummarizer:
         keep_last_turns: int = 4,
         instructions: str | None = None,
     ) -> None:
+        if isinstance(model, str):
+            # At the edge, for what it needs is optional; named, not imported, as nothing here is above.
+            model = import_module("convstore.ext.langchain").chat_model(model)
         if not hasattr(model, "ainvoke"):
             raise InvalidInputError(f"model is a LangChain chat model, not {type(model).__name__}")
         if type(max_tokens) is not int or max_tokens < 100:

@@ -1,0 +1,8 @@
+"""What ties convstore to frameworks, each in a module of its own that needs the framework's extra.
+
+Layer 6.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []
