@@ -9,20 +9,17 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from langchain_core.messages import ToolMessage
-from langchain_core.messages.tool import ToolOutputMixin
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.runnables import RunnableConfig, ensure_config
+from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
 
 from convstore.exceptions import InvalidInputError
 from convstore.extraction import SourceExtractor, extract_sources, find_sources, parse_json
 from convstore.models import Source
 from convstore.sources import FoundSource, FoundSources
-from convstore.stubs import text_of
 
 __all__ = ["Numbering", "RenderSources", "make_numbered_tool", "render_sources"]
 
@@ -32,8 +29,8 @@ RenderSources = Callable[[list[Source]], str]
 _Given = tuple[range, list[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before."""
 
-
-_NO_SOURCES = FoundSources()
+_BARE = "bare"
+"""Id of the call that is made of bare arguments."""
 
 
 class Numbering(NamedTuple):
@@ -70,88 +67,46 @@ def make_numbered_tool(
     Raises:
         InvalidInputError: `tool` is neither a tool nor a function.
     """
-    inner = tool if isinstance(tool, BaseTool) else _tool_of(tool)
+    inner = _with_artifact(tool if isinstance(tool, BaseTool) else _tool_of(tool))
     return _NumberedTool(
         name=inner.name,
         description=inner.description,
         args_schema=inner.args_schema,
         return_direct=inner.return_direct,
+        tags=inner.tags,
+        metadata=inner.metadata,
+        extras=inner.extras,
+        response_format="content_and_artifact",
         inner=inner,
         numbering_for=numbering_for,
         render=render,
     )
 
 
-class _ToldError(ToolException):
-    """What the inner tool told the model of its failure; goes on as a message with an error status."""
-
-
-def _tell(error: ToolException) -> str:
-    if isinstance(error, _ToldError):
-        return str(error)
-    raise error
-
-
 class _NumberedTool(BaseTool):
+    """Lets the inner tool do everything, its errors too, and numbers the message that it gives."""
+
     inner: BaseTool
     numbering_for: Callable[[RunnableConfig], Numbering] = Field(repr=False)
     render: RenderSources = Field(repr=False)
-    response_format: Any = "content_and_artifact"
-    handle_tool_error: Any = _tell
 
-    async def _arun(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
-        answer = _read(await self.inner.ainvoke(_call(self.inner, arguments), config))
-        numbering = self.numbering_for(config)
-        answer = answer.find(self.name, numbering.extractors)
-        return answer.numbered(await numbering.give(answer.texts), self.render) if answer.texts else answer.plain
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        answer = await self.inner.ainvoke(_call(self.name, input), config, **kwargs)
+        numbering = self.numbering_for(ensure_config(config))
+        if found := _found(answer, self.name, numbering.extractors):
+            answer = _numbered(answer, found, await numbering.give(_texts(found)), self.render)
+        return _as_asked(answer, input)
 
-    def _run(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
-        answer = _read(self.inner.invoke(_call(self.inner, arguments), config))
-        numbering = self.numbering_for(config)
-        answer = answer.find(self.name, numbering.extractors)
-        return answer.numbered(numbering.give_sync(answer.texts), self.render) if answer.texts else answer.plain
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        answer = self.inner.invoke(_call(self.name, input), config, **kwargs)
+        numbering = self.numbering_for(ensure_config(config))
+        if found := _found(answer, self.name, numbering.extractors):
+            answer = _numbered(answer, found, numbering.give_sync(_texts(found)), self.render)
+        return _as_asked(answer, input)
 
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a tool answered, and the sources in it."""
-
-    content: Any
-    artifact: Any = None
-    found: FoundSources = _NO_SOURCES
-    is_json: bool = False
-
-    @property
-    def plain(self) -> tuple[Any, Any]:
-        return self.content, self.artifact
-
-    @property
-    def texts(self) -> list[str]:
-        return [source.text for source in self.found.items]
-
-    def find(self, tool: str, extractors: Mapping[str, SourceExtractor]) -> _Answer:
-        """The answer with its sources, where they can be numbered in place if possible."""
-        if isinstance(self.content, ToolOutputMixin) and not isinstance(self.content, ToolMessage):
-            return self
-        content = self.content if isinstance(self.content, str | list) else text_of(self.content)
-        message = ToolMessage(content, artifact=self.artifact, tool_call_id="", name=tool)
-        parsed = parse_json(content) if isinstance(content, str) else None
-        found = extract_sources(message, parsed, extractors)
-        in_json = find_sources(ToolMessage("", artifact=parsed, tool_call_id=""), None)
-        if found.rebuild is None and in_json.rebuild is not None and tool not in extractors:
-            return _Answer(self.content, self.artifact, in_json, is_json=True)
-        return _Answer(self.content, self.artifact, found)
-
-    def numbered(self, given: _Given, render: RenderSources) -> tuple[Any, Any]:
-        numbers, earlier = given
-        items = [source.with_number(number) for source, number in zip(self.found.items, numbers, strict=True)]
-        if self.is_json:
-            assert self.found.rebuild is not None  # noqa: S101 - asked before
-            return json.dumps(self.found.rebuild(items), ensure_ascii=False), self.artifact
-        sources = list(map(_source, self.found.items, numbers, earlier))
-        if self.found.rebuild is not None:
-            return render(sources), self.found.rebuild(items)
-        return render(sources), items if self.artifact is None else {"sources": items, "artifact": self.artifact}
+    def _run(self, *_: Any, **arguments: Any) -> Any:
+        answer = self.invoke({"type": "tool_call", "id": _BARE, "name": self.name, "args": arguments})
+        return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
 
 
 def _tool_of(function: Any) -> BaseTool:
@@ -162,33 +117,102 @@ def _tool_of(function: Any) -> BaseTool:
     return StructuredTool.from_function(function)
 
 
-def _call(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What the tool is called with: as a call where only that gives its artifact, else bare, to get its own value."""
-    if tool.response_format != "content_and_artifact":
-        return arguments
-    return {"type": "tool_call", "id": "numbered", "name": tool.name, "args": arguments}
+def _with_artifact(tool: BaseTool) -> BaseTool:
+    """The tool, with the list of sources that its function returns for artifact: as content it would become a text."""
+    if not isinstance(tool, StructuredTool) or tool.response_format == "content_and_artifact":
+        return tool
+    function, coroutine = tool.func, tool.coroutine
+    changes: dict[str, Any] = {"response_format": "content_and_artifact"}
+    if function is not None:
+        changes["func"] = _copied(function, lambda *args, **kwargs: _split(function(*args, **kwargs)))
+    if coroutine is not None:
+
+        async def later(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            return _split(await coroutine(*args, **kwargs))
+
+        changes["coroutine"] = _copied(coroutine, later)
+    return tool.model_copy(update=changes)
 
 
-def _read(value: Any) -> _Answer:
-    """What a tool gave, in whatever form.
-
-    Raises:
-        ToolException: The tool told of a failure.
-    """
-    if isinstance(value, ToolMessage):
-        if value.status == "error":
-            raise _ToldError(text_of(value.content))
-        return _Answer(value.content, value.artifact)
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and not isinstance(value[1], dict):
-        return _Answer(*value)
-    is_content = isinstance(value, str | ToolOutputMixin) or _is_blocks(value)
-    return _Answer(value) if is_content else _Answer(value, value)
+def _copied(function: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """Another function with the signature of the first, which LangChain looks at."""
+    other.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    other.__annotations__ = function.__annotations__
+    return other
 
 
-def _is_blocks(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, dict) and isinstance(item.get("type"), str) for item in value
-    )
+def _split(value: Any) -> tuple[Any, Any]:
+    """Content and artifact of a value; a list of sources is the artifact, what else a tool returns stays content."""
+    if (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], list | tuple)
+    ):
+        return value[0], value[1]
+    is_list = isinstance(value, list | tuple)
+    found = find_sources(ToolMessage("", artifact=value, tool_call_id=""), None) if is_list else FoundSources()
+    return ("", value) if found.rebuild is not None else (value, None)
+
+
+def _call(name: str, given: Any) -> Any:
+    """What the inner tool is called with: always a call, as only that gives its artifact."""
+    if isinstance(given, dict) and given.get("type") == "tool_call":
+        return given
+    arguments = given if isinstance(given, dict) else {"__arg1": given}
+    return {"type": "tool_call", "id": _BARE, "name": name, "args": arguments}
+
+
+def _as_asked(answer: Any, given: Any) -> Any:
+    """A message for a call, its content for bare arguments; what is no message, a command say, as it is."""
+    is_call = isinstance(given, dict) and given.get("type") == "tool_call"
+    return answer if is_call or not isinstance(answer, ToolMessage) else answer.content
+
+
+def _found(answer: Any, tool: str, extractors: Mapping[str, SourceExtractor]) -> FoundSources | None:
+    """The sources that an append of the answer would find; None if there is nothing to number."""
+    if not isinstance(answer, ToolMessage) or answer.status == "error":
+        return None
+    named = answer.model_copy(update={"name": answer.name or tool})
+    found = extract_sources(named, _parsed(answer), extractors)
+    return found if found.items else None
+
+
+def _texts(found: FoundSources) -> list[str]:
+    return [source.text for source in found.items]
+
+
+def _numbered(answer: ToolMessage, found: FoundSources, given: _Given, render: RenderSources) -> ToolMessage:
+    """The message with numbers on its sources, where they stand if that is possible."""
+    numbers, earlier = given
+    items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]
+    in_json = find_sources(ToolMessage("", artifact=_parsed(answer), tool_call_id=""), None)
+    if found.rebuild is None and in_json.rebuild is not None and _texts(in_json) == _texts(found):
+        return _changed(answer, json.dumps(in_json.rebuild(items), ensure_ascii=False), answer.artifact)
+    sources = list(map(_source, found.items, numbers, earlier))
+    if found.rebuild is not None:
+        artifact = found.rebuild(items)
+    else:
+        artifact = items if answer.artifact is None else {"sources": items, "artifact": answer.artifact}
+    return _changed(answer, _content(answer.content, sources, render), artifact)
+
+
+def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:
+    """What the model gets: nothing that the tool wrote is lost and nothing comes twice, unless `render` says else."""
+    if render is not render_sources:
+        return render(sources)
+    if isinstance(content, list):
+        return [*content, {"type": "text", "text": "\n".join(map(_heading, sources))}]
+    is_whole = all(source.content in content for source in sources)
+    return render(sources) if is_whole or not content.strip() else f"{content}\n\n{render(sources)}"
+
+
+def _changed(answer: ToolMessage, content: Any, artifact: Any) -> ToolMessage:
+    return answer.model_copy(update={"content": content, "artifact": artifact})
+
+
+def _parsed(answer: ToolMessage) -> Any:
+    return parse_json(answer.content) if isinstance(answer.content, str) else None
 
 
 def _source(source: FoundSource, number: int, earlier: int | None) -> Source:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, ToolException, tool
+from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException, tool
 from langchain_tests.unit_tests import ToolsUnitTests
+from langgraph.types import Command
 from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore, InvalidInputError, Source, SyncUnsupportedError, number_sources
@@ -48,7 +49,7 @@ def documents(topic: str, count: int = 2) -> list[Document]:
 @tool(response_format="content_and_artifact")
 async def search(topic: str) -> tuple[str, list[Document]]:
     """Search the library."""
-    return "found", documents(topic)
+    return "", documents(topic)
 
 
 async def ask(wrapped: BaseTool, config: RunnableConfig | None = None, **arguments: Any) -> ToolMessage:
@@ -122,7 +123,7 @@ async def test_a_function_of_any_form_is_wrapped(chat: Conversation, form: str) 
     values: dict[str, Any] = {
         "list": items,
         "documents": [Document(page_content="one", metadata={"title": "T"})],
-        "tuple": ("found", [("one", {"title": "T"})]),
+        "tuple": ("1 hit: one", [("one", {"title": "T"})]),
         "dict": {"documents": items},
     }
 
@@ -139,7 +140,8 @@ async def test_a_function_of_any_form_is_wrapped(chat: Conversation, form: str) 
     answer = await ask(wrapped, topic="x")
     assert wrapped.description == "Look something up."
     assert set(wrapped.args) == {"topic", "limit"}
-    assert answer.content == ("[1] \nx" if form == "async" else "[1] T\none").replace(" \n", "\n")
+    in_json = '{"documents": [{"title": "T", "text": "one", "source_id": 1}]}'
+    assert answer.content == {"async": "[1]\nx", "dict": in_json}.get(form, "[1] T\none")
     await chat.append(answer)
     [source] = (await chat.get_sources([1])).sources
     assert source.content in ("one", "x")
@@ -212,13 +214,91 @@ async def test_with_a_store_the_run_says_which_conversation(store: ConversationS
         assert answer.artifact[0].metadata["source_id"] == first
 
 
+async def test_what_else_a_tool_wrote_is_kept(chat: Conversation) -> None:
+    """A text that does not hold the sources stands before them, blocks before their numbers."""
+
+    @tool(response_format="content_and_artifact")
+    def search_old(topic: str) -> tuple[str, list[Document]]:
+        """Search."""
+        return "The index is a week old.", documents(topic, 1)
+
+    @tool
+    def browse(topic: str) -> list[dict[str, Any]]:
+        """Browse."""
+        cited = [{"type": "url_citation", "url": "https://a", "title": "A", "start_index": 0, "end_index": 8}]
+        text = {"type": "text", "text": "The moon is far away.", "annotations": cited}
+        return [text, {"type": "image", "url": "https://b"}]
+
+    assert (await ask(number_sources(search_old, chat), topic="x")).content == "The index is a week old.\n\n[1] T1\nx 1"
+    answer = await ask(number_sources(browse, chat), topic="x")
+    assert answer.content[0]["text"] == "The moon is far away."
+    assert [block["type"] for block in answer.content] == ["text", "image", "text"]
+    assert answer.content[2]["text"] == "[2] A (https://a)"
+    await chat.append(answer)
+    assert (await chat.get_sources([2])).sources[0].url == "https://a"
+
+
+@pytest.mark.parametrize("value", [5, "text", {"flight": "X1"}, [1, 2], None])
+async def test_an_answer_without_sources_is_what_the_tool_alone_gives(chat: Conversation, value: Any) -> None:
+    """Whatever its type."""
+
+    @tool
+    def compute(topic: str) -> Any:
+        """Compute."""
+        return value
+
+    assert await ask(number_sources(compute, chat), topic="x") == await ask(compute, topic="x")
+
+
+async def test_a_tool_that_takes_the_id_of_its_call_gets_it(chat: Conversation) -> None:
+    """So commands answer the right call."""
+
+    @tool
+    def hand_over(topic: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Hand over."""
+        return Command(update={"messages": [ToolMessage(topic, tool_call_id=tool_call_id)]})
+
+    wrapped = number_sources(hand_over, chat)
+    call = {"type": "tool_call", "id": "call-1", "name": wrapped.name, "args": {"topic": "x"}}
+    assert (await wrapped.ainvoke(call)).update["messages"][0].tool_call_id == "call-1"
+    assert set(wrapped.tool_call_schema.model_json_schema()["properties"]) == {"topic"}
+
+
+async def test_a_failure_that_was_handled_keeps_its_status(chat: Conversation) -> None:
+    """Of a tool that gives content alone too, and of arguments that the tool refuses."""
+
+    @tool
+    def count(number: int) -> str:
+        """Count."""
+        raise ToolException("no such index")
+
+    count.handle_tool_error = count.handle_validation_error = True
+    wrapped = number_sources(count, chat)
+    for arguments in ({"number": 1}, {"number": "x"}):
+        assert (await ask(wrapped, **arguments)).status == "error"
+
+
+async def test_the_numbers_shown_are_those_of_the_log(chat: Conversation) -> None:
+    """Where content and artifact both could hold sources, the ones that an append finds are numbered."""
+
+    @tool(response_format="content_and_artifact")
+    def both(topic: str) -> tuple[str, list[dict[str, str]]]:
+        """Find."""
+        return json.dumps({"results": [{"title": "J", "content": "json"}]}), [{"title": "A", "content": topic}]
+
+    answer = await ask(number_sources(both, chat), topic="artifact")
+    assert answer.artifact == [{"title": "A", "content": "artifact", "source_id": 1}]
+    await chat.append(answer)
+    assert (await chat.get_sources([1])).sources[0].content == "artifact"
+
+
 def test_sync_callers_are_served_by_a_connected_store() -> None:
     """And told what to do on a store of the caller's client."""
 
     @tool(response_format="content_and_artifact")
     def find(topic: str) -> tuple[str, list[Document]]:
         """Find."""
-        return "found", documents(topic)
+        return "", documents(topic)
 
     async def make() -> ConversationStore:
         store = await ConversationStore.connect("memory://")
