@@ -13,7 +13,7 @@ from itertools import accumulate
 from convstore.exceptions import InvalidInputError
 from convstore.window import Row, is_finished
 
-__all__ = ["CompactionRule", "plan_compaction"]
+__all__ = ["CompactionRule", "plan_compaction", "weigh"]
 
 _LEAST_SAVING = 8
 """At least this part of the trigger must be saved: less is not worth a model call and another prompt prefix."""
@@ -53,7 +53,7 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
         rule: When and how many.
         force: Fold as much as the rule allows, also if that would save little.
     """
-    sizes = [0, *accumulate(_weights(rows))]
+    sizes = [0, *accumulate(weigh(rows))]
     total, room = sizes[-1], rule.max_tokens_before_summary // 2
     if not force and total <= rule.max_tokens_before_summary:
         return 0
@@ -69,7 +69,7 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
     return cut if force or saved >= rule.max_tokens_before_summary // _LEAST_SAVING else 0
 
 
-def _weights(rows: Sequence[Row]) -> list[int]:
+def weigh(rows: Sequence[Row]) -> list[int]:
     """What each message takes in a view: in full in the turn in progress."""
     last = None if is_finished(rows) else rows[-1].turn
     return [row.message.tokens if row.turn == last else row.message.view_tokens for row in rows]
@@ -85,10 +85,14 @@ def _cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
     cuts = [(begin, len(begins) - number) for number, begin in enumerate(begins) if begin]
     if is_finished(rows):
         return [*cuts, (len(rows), 0)] if rows else []
-    open_calls = 0
-    for place in range(begins[-1] if begins else 0, len(rows)):
+    begin, calls, answered = begins[-1] if begins else 0, 0, set[str]()
+    for place in range(begin, len(rows)):
         message = rows[place].message
-        if message.type == "ai" and not open_calls and place > (begins[-1] if begins else 0) + 1:
-            cuts.append((place, 0))
-        open_calls = max(0, open_calls + message.calls - (message.type == "tool"))
+        if message.type == "tool":
+            answered.add(message.call)  # a second result for a call answers no other
+        elif message.type == "ai":
+            if len(answered) >= calls:
+                calls, answered = 0, set()
+                cuts += [(place, 0)] if place > begin + 1 else []
+            calls += message.calls
     return cuts

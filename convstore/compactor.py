@@ -15,15 +15,15 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore.compaction import CompactionRule, plan_compaction
-from convstore.entries import Gap
+from convstore.compaction import CompactionRule, plan_compaction, weigh
+from convstore.entries import Entry, EntryMessage, Gap
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
 from convstore.known import Clock, Known, Scope
-from convstore.models import Compaction, Summary
+from convstore.models import Compaction, History, Summary
 from convstore.reader import Reader, check_dense
 from convstore.repository import Head, Heads, Log, Summaries
 from convstore.rewinds import live_after
-from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
+from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits, summary_message
 from convstore.summarization.summarizers import Summarizer
 from convstore.tokens import TokenCounter, count
 from convstore.window import Row, leading_system, rows_of
@@ -33,6 +33,8 @@ __all__ = ["Compactor"]
 _LEASE, _RENEW_SECONDS, _MOST_RENEWALS = timedelta(seconds=60), 20.0, 30
 _FIRST_WAIT, _MOST_DOUBLINGS = timedelta(seconds=30), 7
 _MOST_CHARACTERS = 100_000
+_MOST_TRIGGERS, _ENTRIES_AT_ONCE = 8, 100
+_ENDING_SECONDS = 5.0
 _NO_SUMMARIZER = (
     "this store has no summarizer; make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
 )
@@ -55,11 +57,9 @@ class _Plan:
         return self.rows[: self.cut]
 
     @property
-    def question(self) -> Row | None:
-        """The human message of the turn that the cut lies in; None if it lies between turns."""
-        if self.cut == len(self.rows) or self.rows[self.cut].message.type == "human":
-            return None
-        return next((row for row in reversed(self.folded) if row.message.type == "human"), None)
+    def is_inside_turn(self) -> bool:
+        """Whether the turn that the last message is in goes on behind it."""
+        return self.cut < len(self.rows) and self.rows[self.cut].message.type != "human"
 
 
 class Compactor:
@@ -88,8 +88,12 @@ class Compactor:
         """
         if self._summarizer is None:
             raise InvalidInputError(_NO_SUMMARIZER)
-        rule: CompactionRule = getattr(self._summarizer, "rule", CompactionRule())
+        rule: CompactionRule = getattr(self._summarizer, "rule", None) or CompactionRule()
         return rule
+
+    def may_be_due(self, history: History) -> bool:
+        """Whether it is worth to look if a compaction is due, as far as a view tells."""
+        return history.tokens > self.rule.max_tokens_before_summary or history.report.left_out_turns > 0
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
         """Summarise now if the rule says so; see `Conversation.compact`."""
@@ -149,25 +153,38 @@ class Compactor:
 
     async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
         """After a rewind take the newest summary, of those that the current one extends, that still fits."""
-        head = await self._heads.find(dict(scope))
-        if head is None or head.summary is None or fits(head.summary, gaps):
-            return
-        found = await self._summaries.all(head.conversation)
-        summary = next((record for record in _chain(found, head.summary.token, "parent") if fits(record, gaps)), None)
-        await self._heads.commit(dict(scope), head, summary, owner=None, marker=marker)
+        while (head := await self._heads.find(dict(scope))) and head.summary and not fits(head.summary, gaps):
+            found = await self._summaries.all(head.conversation)
+            fitting = (record for record in _chain(found, head.summary.token, "parent") if fits(record, gaps))
+            if await self._heads.commit(dict(scope), head, next(fitting, None), owner=None, marker=marker):
+                return
 
     async def _plan(self, head: Head, known: Known, rule: CompactionRule, *, force: bool) -> _Plan:
         """Read what is not summarised, and decide how much of it is to be."""
-        marker = (await self._log.last_totals(known.conversation)).marker
-        gaps = await self._reader.gaps(known, marker)
-        earlier = head.summary if head.summary and fits(head.summary, gaps) else None
+        totals = await self._log.last_totals(known.conversation)
+        gaps = await self._reader.gaps(known, totals.marker)
+        earlier = head.summary
+        if earlier and (earlier.last > totals.messages or not fits(earlier, gaps)):
+            earlier = None
         start = earlier.entry if earlier else live_after(gaps, 1)
-        entries = await self._log.entries(known.conversation, start=start)
-        check_dense(known, entries, first=start)
+        entries = await self._entries(known, gaps, start, most=_MOST_TRIGGERS * rule.max_tokens_before_summary)
         rows = rows_of(entries, gaps, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
-        return _Plan(head, known, gaps, marker, rows, plan_compaction(rows, rule, force=force), earlier)
+        return _Plan(head, known, gaps, totals.marker, rows, plan_compaction(rows, rule, force=force), earlier)
+
+    async def _entries(self, known: Known, gaps: Sequence[Gap], start: int, *, most: int) -> list[Entry]:
+        """Entries from a number on that hold about so many tokens: a long log is summarised in several summaries."""
+        found: list[Entry] = []
+        while most > 0:
+            entries = await self._log.entries(known.conversation, start=start, before=start + _ENTRIES_AT_ONCE)
+            check_dense(known, entries, first=start)
+            found += entries
+            if len(entries) < _ENTRIES_AT_ONCE:
+                break
+            most -= sum(row.message.view_tokens for row in rows_of(entries, gaps))
+            start = live_after(gaps, start + _ENTRIES_AT_ONCE)
+        return found
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
         """Ask the summariser and commit what it says; give the lease back whatever happens."""
@@ -175,7 +192,8 @@ class Compactor:
         try:
             record = await self._record(plan, owner)
             await self._summaries.insert(plan.known.conversation, record)
-            if not await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.marker):
+            is_committed = await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.marker)
+            if not is_committed or not await self._still_fits(plan.known, record):
                 return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
             return Compaction(status="done", summary=_public(record, {record.token: record}, is_current=True))
         except StoreError:
@@ -187,6 +205,14 @@ class Compactor:
         finally:
             with suppress(StoreError):  # it ends by itself
                 await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
+
+    async def _still_fits(self, known: Known, record: SummaryRecord) -> bool:
+        """Whether nothing was rewound while a summary was made; if so, the one before it is the current one again."""
+        async with self._reader.reading(known):
+            marker = (await self._log.last_totals(known.conversation)).marker
+            gaps = await self._reader.gaps(known, marker)
+        await self.reselect(known.scope, gaps, marker=marker)
+        return fits(record, gaps)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord:
         """Let the summary be written.
@@ -201,18 +227,35 @@ class Compactor:
         text = await self._while_leased(plan, owner, work)
         if not isinstance(text, str) or not text.strip():
             raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
-        if plan.question:
-            asked = self._reader.shorten(plan.question.message).text
-            text += f"\nThe message of the user that is being worked on: {asked[: _MOST_CHARACTERS // 10]}"
+        if plan.is_inside_turn and (asked := await self._question(plan)):
+            words = self._reader.shorten(asked).text[: _MOST_CHARACTERS // 10]
+            text = f"{text}\nThe message of the user that is being worked on: {words}"
         if len(text) > _MOST_CHARACTERS:
             raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
         record = self._filled(plan, owner, text, name=str(getattr(summarizer, "name", type(summarizer).__name__)))
-        if record.tokens_out >= record.tokens_in:
+        shown, replaced = self._shown(record), sum(weigh(plan.rows)[: plan.cut])
+        replaced += self._shown(earlier) if earlier else 0
+        if shown >= replaced:
             raise SummaryError(
-                f"the summary takes {record.tokens_out} tokens, what it stands for {record.tokens_in}; "
+                f"the summary takes {shown} tokens, what it stands for {replaced}; "
                 "it was refused: bind max_tokens to the model, or raise max_tokens_before_summary"
             )
         return record
+
+    def _shown(self, record: SummaryRecord) -> int:
+        return count(self._counter, summary_message(record))
+
+    async def _question(self, plan: _Plan) -> EntryMessage | None:
+        """The human message of the turn that the summary ends in; an earlier summary may stand for it."""
+        messages, before = [row.message for row in plan.folded], plan.folded[0].message.ordinal
+        while messages:
+            found = next((message for message in reversed(messages) if message.type == "human"), None)
+            if found:
+                return found
+            page = await self._reader.page(plan.known, before=before, after=None, limit=_ENTRIES_AT_ONCE)
+            messages = [message for message, _ in page]
+            before = messages[0].ordinal if messages else 0
+        return None
 
     def _filled(self, plan: _Plan, owner: str, text: str, *, name: str) -> SummaryRecord:
         earlier, last = plan.earlier, plan.folded[-1]
@@ -249,14 +292,28 @@ class Compactor:
         try:
             for _ in range(_MOST_RENEWALS):
                 if (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
-                    return task.result()
+                    return _answer(task)
                 until = self._clock.now() + _LEASE
                 if not await self._heads.renew(dict(plan.known.scope), plan.head, owner=owner, until=until):
                     raise SummaryError("another worker took over while the summary was written")
             raise SummaryError(f"the summarizer took longer than {_MOST_RENEWALS * _RENEW_SECONDS:.0f} s")
         finally:
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # asked for, so not logged
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # one that does not end is not waited for
+
+
+def _answer(task: asyncio.Future[str]) -> str:
+    """What the summariser gave.
+
+    Raises:
+        SummaryError: It was cancelled by itself, or failed with an error of a store, which may be another than ours.
+    """
+    if task.cancelled():
+        raise SummaryError("the summarizer was cancelled")
+    if isinstance(error := task.exception(), StoreError):
+        raise SummaryError(f"{type(error).__name__}: {error}") from error
+    return task.result()
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:

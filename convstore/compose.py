@@ -24,10 +24,13 @@ from convstore.sources import write_ids
 from convstore.stubs import make_stub, text_of
 from convstore.tokens import count
 
-__all__ = ["MOST_SHOWN", "Composed", "compose", "totals_through"]
+__all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "compose", "totals_through"]
 
 MOST_SHOWN = 200
 """A source remembers an earlier number if it was one of so many newest different ones."""
+
+MOST_AHEAD = 1_000_000
+"""A number further ahead than this is not kept; it would leave none for the sources that follow."""
 
 _MOST_OPEN_CALLS, _MOST_LATE_CALLS = 200, 20
 _MOST_MODELS, _OTHER_MODELS = 20, "other"
@@ -70,7 +73,7 @@ def compose(
     Raises:
         SourceIdClashError: Two sources of the batch came with one number.
     """
-    kept = Counter(batch.kept_source_ids)
+    kept = Counter(number for number in batch.kept_source_ids if number <= after.sources_through + MOST_AHEAD)
     clashes = [number for number, times in kept.items() if times > 1]
     if clashes and not batch.renumber:
         raise SourceIdClashError(min(clashes))
@@ -247,7 +250,7 @@ class _Running:
     def _number(self, kept: int | None) -> tuple[int, int | None]:
         """The number of a source, and the one it came with if that was taken."""
         given = kept
-        if kept is None or kept in self.taken:
+        if kept is None or kept in self.taken or kept > self.after.sources_through + MOST_AHEAD:
             self.sources_through += 1
             kept = self.sources_through
         self.taken.add(kept)

@@ -7,6 +7,7 @@ request. What it promises is kept by `Writer` and `Reader`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import islice
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,6 +91,7 @@ class Conversation:
             UnencodableError: An artifact holds a value of a type that can not be given back equal.
             BatchTooLargeError: More than 1 MB in one batch, large tool results and parts of messages apart.
             ContentConflictError: An id is in the log with other content.
+            MessageRewoundError: A message is in the log but was rewound.
             SourceIdClashError: A source came with a number that is taken; see `on_source_clash`.
             StoreUnavailableError: No answer from the server; repeat the call.
         """
@@ -103,9 +105,10 @@ class Conversation:
         return await parts.writer.append(self._scope, whole, omit=omit, renumber=renumber)
 
     async def reserve_source_ids(self, number: int) -> range:
-        """Source ids that nobody else gets, in any process: for a tool that numbers its sources before it answers.
+        """Source ids that the store gives to nobody else, in any process: for a tool that numbers its sources itself.
 
-        The sources then carry them as ``source_id``. Ids that stay unused are never given out again. One command.
+        The sources then carry them as ``source_id``. Ids that stay unused are never given out again. A tool that brings
+        numbers of its own may come with the same ones: wrap it with ``number_sources``. One command.
 
         Args:
             number: How many, 1 to 1,000.
@@ -144,7 +147,7 @@ class Conversation:
         chosen = policy or self._store.policy
         parts = await self._store.parts()
         history = await parts.loader.load(self._scope, chosen)
-        if chosen.compact == "before_load" and history.tokens > parts.compactor.rule.max_tokens_before_summary:
+        if chosen.compact == "before_load" and parts.compactor.may_be_due(history):
             done = await parts.compactor.compact(self._scope)
             if done.status == "done":
                 return await parts.loader.load(self._scope, chosen)
@@ -275,7 +278,8 @@ class Conversation:
         """Take the last rewind back: views and listings are what they were before it.
 
         What was appended since leaves them in its turn and stays in the log. Earlier rewinds are taken back by further
-        calls. Gives how many messages came back; 0 if there is no rewind to take back.
+        calls, so do not repeat a call that failed before you have looked. Gives how many messages came back; 0 if there
+        is no rewind to take back.
         """
         parts = await self._store.parts()
         return await parts.rewinder.undo(self._scope)
@@ -351,11 +355,11 @@ def _source_ids(given: Iterable[int] | str) -> list[int]:
         InvalidInputError: Not numbers, or too many.
     """
     try:
-        numbers = read_ids(given) if isinstance(given, str) else list(given)
+        numbers = read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"source_ids are numbers or a text such as '3, 11-20': {error}") from error
     if wrong := [number for number in numbers if type(number) is not int or not 0 < number < 2**53]:
         raise InvalidInputError(f"a source id is a whole number from 1, not {wrong[0]!r}")
     if len(numbers) > MAX_SOURCES:
-        raise TooManyIdsError(f"{len(numbers)} source ids in one call; ask for at most {MAX_SOURCES} at a time")
+        raise TooManyIdsError(f"more than {MAX_SOURCES:,} source ids in one call; ask for fewer at a time")
     return numbers

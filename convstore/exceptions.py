@@ -16,6 +16,7 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     │   └── UnknownMessageError               no message of this conversation has that id
     ├── ConflictError
     │   ├── ContentConflictError              same message id, other content; nothing was written
+    │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
     │   └── SourceIdClashError                a source came with a number that is taken; nothing was written
     ├── StoreError                            the store can not do it now
     │   ├── StoreUnavailableError             no server, no primary, a timeout: try again
@@ -43,6 +44,7 @@ __all__ = [
     "InvalidMessageError",
     "InvalidScopeError",
     "MalformedChainError",
+    "MessageRewoundError",
     "MissingExtraError",
     "NotSetUpError",
     "SchemaVersionError",
@@ -155,6 +157,21 @@ class ContentConflictError(ConflictError):
         super().__init__(
             f"message id {message_id!r} is already in this conversation with other content; "
             "the log never changes: append the new content under a new id"
+        )
+
+
+class MessageRewoundError(ConflictError):
+    """A message that is appended again was rewound meanwhile; nothing was written.
+
+    Attributes:
+        message_id: The id of the message.
+    """
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        super().__init__(
+            f"message {message_id!r} is in this conversation but was rewound, so views would not show it; "
+            "append it under a new id, or bring it back with undo_rewind"
         )
 
 

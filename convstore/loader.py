@@ -95,10 +95,16 @@ class _Load:
             self.learn_system(self.rows)
 
     def learn_system(self, rows: Sequence[Row]) -> None:
-        """Keep the system messages that the log begins with, unless another load knows of a later rewind."""
+        """Take the system messages that the log begins with; keep them if no append and no rewind adds to them."""
         self.system = tuple(row.message for row in leading_system(rows))
-        if self.known.marker == self.marker:
+        if len(self.system) < len(rows) and self.known.marker == self.marker:
             self.known.system = self.system
+
+    def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
+        """The newest of some tool results that come newest first; the summary names its own."""
+        last = self.summary.last if self.summary else 0
+        found = (message for message in results_in(results, self.gaps) if message.ordinal > last)
+        return tuple(_named(message) for message in found)[:NOTE_RESULTS]
 
     def results_before(self, place: int) -> tuple[NamedResult, ...]:
         """The newest results before a row, newest first."""
@@ -178,37 +184,43 @@ class Loader:
         load = _Load(policy, known, head, start, documents=1, round_trips=2)
         limit = _entries_needed(start, head.totals, policy)
         async with self._reader.reading(known):
-            reading = self._read(load, limit)
-            if head.summary:
-                entries, _ = await asyncio.gather(reading, self._read_system(load))
-                await self._take(load, entries)
-            elif start.entry > 1 and not start.marker:
+            reading, results = self._read(load, limit), None
+            if start.entry > (head.summary.entry if head.summary else 1) and not start.marker:
                 entries, results = await asyncio.gather(reading, self._read_before(load, start.first))
-                await self._take(load, entries)
-                if load.reaches_start and load.entries[0].number == start.entry:
-                    load.earlier_results = results
+            elif head.summary:
+                entries, _ = await asyncio.gather(reading, self._read_system(load))
             else:
-                await self._take(load, await reading)
+                entries = await reading
+            await self._take(load, entries)
+            if results is not None and load.reaches_start and load.entries[0].number == start.entry:
+                load.earlier_results = load.named(results)
         return load
 
     async def _take(self, load: _Load, entries: list[Entry]) -> None:
         """Take what was read first, once it is known what of the log is live."""
+        summary = load.head.summary
+        if summary and (not entries or summary.last > entries[-1].totals.messages):
+            # The head was read after the entries, or the log was restored from an older backup than the head.
+            load.count(entries)
+            load.round_trips += 1
+            limit = len(entries) + _FEWEST_ENTRIES
+            entries = await self._log.newest_entries(load.known.conversation, limit=limit)
         if entries:
-            load.known.advance(entries[-1].totals)
-            load.marker = entries[-1].totals.marker
-            if load.marker not in (load.known.marker, *(entry.number for entry in entries)):
-                load.round_trips += 1
-            load.gaps = await self._reader.gaps(load.known, load.marker, entries)
-            load.system = load.known.system if load.known.marker == load.marker else None
-            summary = load.head.summary
-            if summary and fits(summary, load.gaps):
-                if summary.last > entries[-1].totals.messages:  # the head was read after the entries
-                    load.round_trips += 1
-                    entries = await self._read(load, len(entries) + _FEWEST_ENTRIES)
+            await self._follow(load, entries)
+            if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.gaps):
                 load.summary = summary
             if (load.start.marker, load.start.revision) != (load.marker, load.head.revision):
                 load.start = _UNKNOWN
         load.take(entries)
+
+    async def _follow(self, load: _Load, entries: Sequence[Entry]) -> None:
+        """Take note of what is rewound as of the last of some entries."""
+        load.known.advance(entries[-1].totals)
+        load.marker = entries[-1].totals.marker
+        if load.marker not in (load.known.marker, *(entry.number for entry in entries)):
+            load.round_trips += 1
+        load.gaps = await self._reader.gaps(load.known, load.marker)
+        load.system = load.known.system if load.known.marker == load.marker else None
 
     async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
         """The last entries, or the last before a number, no further back than the view is known to begin."""
@@ -216,7 +228,7 @@ class Loader:
         start = least if before is None or before > least else 0
         return await self._log.newest_entries(load.known.conversation, start=start, before=before, limit=limit)
 
-    async def _read_before(self, load: _Load, first: int) -> tuple[NamedResult, ...]:
+    async def _read_before(self, load: _Load, first: int) -> list[Entry]:
         """What a view needs of the log before an ordinal: leading system messages and names of results."""
         conversation = load.known.conversation
         _, results = await asyncio.gather(
@@ -224,9 +236,7 @@ class Loader:
             self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS, gaps=load.gaps),
         )
         load.count(results)
-        last = load.summary.last if load.summary else 0  # the summary names its own
-        found = (message for message in results_in(results, load.gaps) if message.ordinal > last)
-        return tuple(_named(message) for message in found)[:NOTE_RESULTS]
+        return results
 
     async def _read_system(self, load: _Load) -> None:
         """The system messages that the log begins with; nearly always in its first entries."""
@@ -235,6 +245,7 @@ class Loader:
             entries = await self._log.entries(known.conversation, start=start, before=start + until)
             check_dense(known, entries, first=start)
             load.count(entries)
+            load.round_trips += until > _FIRST_ENTRIES
             rows = rows_of(entries, load.gaps)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
                 load.learn_system(rows)
@@ -253,7 +264,7 @@ class Loader:
             load.round_trips += 1
             if window is not None:
                 # Only now is it worth to read what stands before; the note is a little larger with it.
-                load.earlier_results = await self._read_before(load, load.rows[0].message.ordinal)
+                load.earlier_results = load.named(await self._read_before(load, load.rows[0].message.ordinal))
                 continue
             before = load.before
             entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
@@ -326,12 +337,13 @@ class Loader:
 
 def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
     """How many entries to read first: those behind a known start, or about what fills the budget."""
+    live = totals.entries * totals.live // totals.messages if totals.messages else 0
     if start.entry:
         needed = totals.entries - start.entry + _FEWEST_ENTRIES
     elif policy.max_tokens is None or not totals.view_tokens:
-        needed = totals.entries + _FEWEST_ENTRIES
+        needed = live + _FEWEST_ENTRIES
     else:
-        needed = min(totals.entries, 2 * policy.max_tokens * totals.entries // totals.view_tokens) + _FEWEST_ENTRIES
+        needed = min(live, 2 * policy.max_tokens * live // totals.view_tokens) + _FEWEST_ENTRIES
     return max(_FEWEST_ENTRIES, min(needed, _MOST_ENTRIES))
 
 

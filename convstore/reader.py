@@ -14,7 +14,7 @@ from itertools import zip_longest
 from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec, decode_message, digest_of
-from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef
+from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.known import Known, KnownConversations, Scope
 from convstore.repository import Head, Heads, Log, StoredMessageRow
@@ -88,20 +88,22 @@ class Reader:
         entries = await self._log.newest_results(known.conversation, before=2**53, limit=limit, gaps=gaps)
         return results_in(entries, gaps)[:limit]
 
-    async def gaps(self, known: Known, marker: int | None = None, entries: Sequence[Entry] = ()) -> tuple[Gap, ...]:
+    async def tail(self, known: Known) -> Totals:
+        """What the last entry says of the log."""
+        return await self._log.last_totals(known.conversation)
+
+    async def gaps(self, known: Known, marker: int | None = None) -> tuple[Gap, ...]:
         """What is rewound.
 
         Args:
             known: The conversation.
             marker: The last marker as the log's last entry tells it; None if that is to be read.
-            entries: What is read already and may hold the marker.
         """
         if marker is None:
-            marker = (await self._log.last_totals(known.conversation)).marker
+            marker = (await self.tail(known)).marker
         if marker == known.marker or not marker:
             return known.gaps if marker else ()
-        held = next((entry for entry in entries if entry.number == marker), None)
-        gaps = (held or await self._log.entry(known.conversation, marker)).gaps
+        gaps = (await self._log.entry(known.conversation, marker)).gaps
         known.follow(marker, gaps)
         return gaps
 
@@ -135,7 +137,11 @@ class Reader:
             raise CorruptDocumentError(message.id, str(error)) from error
 
     async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
-        """Every message of the log in order, as it is stored and in full; reads some entries at a time."""
+        """Every message of the log in order, as it is stored and in full; reads some entries at a time.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted before all of it was read.
+        """
         known = await self.find(scope)
         start = 1
         while known is not None:
@@ -148,6 +154,9 @@ class Reader:
                 for stored, message in zip(entry.messages, messages, strict=True):
                     yield entry, stored, message
             if len(entries) < _ENTRIES_AT_ONCE:
+                now = self.seen(scope, await self._heads.find(dict(scope)))
+                if now is None or now.conversation != known.conversation:
+                    raise ConversationDeletedError("the conversation was deleted while it was read; call again")
                 return
             start += _ENTRIES_AT_ONCE
 

@@ -71,15 +71,18 @@ class Records:
         ]
 
     async def turns(self, scope: Scope) -> AsyncIterator[Turn]:
-        """Whole live turns, in order."""
+        """Whole live turns in order, as they were when the first one was asked for."""
         known = await self._reader.find(scope)
         if known is None:
             return
         async with self._reader.reading(known):
-            gaps = await self._reader.gaps(known)
+            tail = await self._reader.tail(known)
+            gaps = await self._reader.gaps(known, tail.marker)
         held: list[_Held] = []
         number = 0
         async for entry, stored, message in self._reader.iterate(scope):
+            if entry.number > tail.entries:
+                break
             if not is_live(gaps, stored.ordinal):
                 continue
             if stored.type == "human":

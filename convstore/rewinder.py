@@ -15,7 +15,7 @@ from convstore.compose import totals_through
 from convstore.entries import Entry, Totals
 from convstore.exceptions import CorruptDocumentError, StoreError, StoreUnavailableError, UnknownMessageError
 from convstore.known import Clock, Known, Scope
-from convstore.reader import Reader
+from convstore.reader import Reader, check_dense
 from convstore.repository import Heads, Log, SlotTaken
 from convstore.rewinds import is_live, rewound, undone
 from convstore.writer import APPEND_SECONDS
@@ -75,8 +75,9 @@ class Rewinder:
 
     async def _point(self, known: Known, ordinal: int) -> tuple[int, Totals]:
         """What the log held before a message, and the first entry that holds nothing before it."""
-        [entry] = await self._log.entries_around(known.conversation, before=ordinal + 1, limit=1)
-        before = Totals()
+        found = await self._log.entries_around(known.conversation, before=ordinal + 1, limit=1)
+        check_dense(known, found, first=found[0].number if found else 1, last=found[0].number if found else 1)
+        entry, before = found[0], Totals()
         if entry.number > 1:
             before = (await self._log.entry(known.conversation, entry.number - 1)).totals
         kept = [message for message in entry.messages if message.ordinal < ordinal]
@@ -96,17 +97,20 @@ class Rewinder:
         """Append what `make` makes of the tail and the last marker; the totals before and after.
 
         Raises:
-            StoreUnavailableError: It took too long; nothing is lost by repeating it.
+            StoreUnavailableError: It took too long; it may have happened.
         """
         try:
-            async with asyncio.timeout(APPEND_SECONDS), known.lock:
+            async with asyncio.timeout(APPEND_SECONDS), known.lock, self._reader.reading(known):
                 try:
                     return await self._mark_in_order(known, make)
                 except BaseException:
                     known.tail = None  # what became of the insert is not known
                     raise
         except TimeoutError as error:
-            raise StoreUnavailableError(f"no marker was written in {APPEND_SECONDS:.0f} s; call again") from error
+            raise StoreUnavailableError(
+                f"no answer in {APPEND_SECONDS:.0f} s; a rewind may be repeated, before you repeat an undo look at "
+                "list_messages: it may have happened"
+            ) from error
 
     async def _mark_in_order(
         self, known: Known, make: Callable[[Totals, Entry], Awaitable[Entry | None]]

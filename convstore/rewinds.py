@@ -7,6 +7,7 @@ is live. Taking a rewind back is a marker too.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,7 +23,8 @@ def is_live(gaps: Sequence[Gap], ordinal: int) -> bool:
     >>> is_live([Gap(first=3, last=4, entry=2, until=3)], 4)
     False
     """
-    return not any(gap.first <= ordinal <= gap.last for gap in gaps)
+    place = bisect_right(gaps, ordinal, key=lambda gap: gap.first)
+    return not place or gaps[place - 1].last < ordinal
 
 
 def live_before(gaps: Sequence[Gap], number: int) -> int:

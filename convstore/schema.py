@@ -216,7 +216,7 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         messages=tuple(_message_from(one, first + place) for place, one in enumerate(messages)),
         totals=totals,
         sources=tuple(_source_from(one) for one in _list(document.get("sources", ()))),
-        gaps=_gaps_from(document) if totals.marker == totals.entries else (),
+        gaps=_gaps_from(document) if "gaps" in document else (),
         undo=_number(document["undo"]) if totals.marker == totals.entries else 0,
         size=_number(document["size"]),
     )

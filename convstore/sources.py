@@ -30,9 +30,6 @@ __all__ = [
 MAX_SOURCES = 1_000
 """A list with more items is data, not sources: nobody cites row 40,000 of a table."""
 
-_MOST_KEPT = 1_000_000_000
-"""A larger number is no number of a source; it would leave none for those that follow."""
-
 DIGEST_BYTES = 8
 """Enough to tell the sources of one conversation apart."""
 
@@ -60,9 +57,9 @@ class FoundSource:
 
     @property
     def kept_id(self) -> int | None:
-        """The number that the tool gave it: a positive int under ``source_id``, up to a billion."""
+        """The number that the tool gave it: a positive int under ``source_id``, nothing else."""
         number = self.fields.get("source_id")
-        return number if type(number) is int and 0 < number <= _MOST_KEPT else None
+        return number if type(number) is int and 0 < number < 2**53 else None
 
     def digest(self, codec: Codec) -> bytes:
         """What tells it from other sources: the beginning of the sha256 of its text, or of all that is said of it."""
@@ -154,7 +151,7 @@ def write_ids(ids: Iterable[int]) -> str:
 
 
 def read_ids(text: str) -> list[int]:
-    """The numbers that a text such as stubs show names, in its order; at most `MAX_SOURCES` of them.
+    """The numbers that a text such as stubs show names, in its order; of more than `MAX_SOURCES` one too many.
 
     >>> read_ids("11-13, 3")
     [11, 12, 13, 3]
@@ -167,9 +164,9 @@ def read_ids(text: str) -> list[int]:
         first, _, last = part.partition("-")
         low, high = _number(first), _number(last or first)
         numbers |= dict.fromkeys(range(low, min(high, low + MAX_SOURCES) + 1))
-        if len(numbers) >= MAX_SOURCES:
+        if len(numbers) > MAX_SOURCES:
             break
-    return list(numbers)[:MAX_SOURCES]
+    return list(numbers)[: MAX_SOURCES + 1]
 
 
 def _number(text: str) -> int:

@@ -138,28 +138,31 @@ def choose_window(
     turns = _turns(rows, first)
     if not turns:
         return Window(len(rows), 0, lasting=False) if complete or not rows else None
-    place, settled, certain = 0, 0, complete or anchored
+    least = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
+    # What `max_turns` leaves out has a note, which the budget must have room for.
+    allowed = _numbered(turns, least)
+    reaches_allowed = least >= turns[0].number
+    place, settled, certain = allowed, allowed, complete or anchored or reaches_allowed
     if policy.max_tokens is not None:
         budget = _Budget(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens)
         if budget.alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
-            place, settled, certain = len(turns) - 1, -1, True
+            place, settled, certain = len(turns) - 1, allowed if reaches_allowed else -1, True
         else:
             position = budget.position(turns)
-            place, certain = _first_that_fits(budget, position, turns), certain or position > rows[0].before
+            place, certain = _first_that_fits(budget, position, turns, allowed), certain or position > rows[0].before
             # The last turn may still outgrow the budget, and then does not count any more.
-            settled = _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1])
-    if policy.max_turns is not None:
-        least = _first_turn(turns, policy.max_turns)
-        allowed, certain = _numbered(turns, least), certain or least >= turns[0].number
-        place, settled = max(place, allowed), max(settled, allowed)
+            settled = _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1], allowed)
     begin = turns[place].begin
     return Window(begin, _left_out(turns[place], begin, first), lasting=place == settled) if certain else None
 
 
-def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn]) -> int:
-    """The first turn behind a position with which every view while one of `turns` was the last is in the budget."""
+def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn], allowed: int) -> int:
+    """The first turn from `allowed` on, behind a position, with which views are in the budget.
+
+    That is every view while one of `turns` was the last.
+    """
     last = len(turns) - 1
-    place = next((place for place, turn in enumerate(budget.turns) if turn.before >= position), last)
+    place = max(allowed, next((place for place, turn in enumerate(budget.turns) if turn.before >= position), last))
     turn = last
     while turn > place:
         is_over = turn < len(budget.turns) - 1 and budget.alone(turns[turn]) > budget.budget

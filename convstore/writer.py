@@ -19,13 +19,20 @@ from langchain_core.messages import BaseMessage
 from convstore.batch import Batch, is_heavy, prepare
 from convstore.codec import Codec
 from convstore.compose import Composed, compose
-from convstore.entries import EntrySource, Totals
-from convstore.exceptions import ContentConflictError, SourceIdClashError, StoreError, StoreUnavailableError
+from convstore.entries import EntryMessage, EntrySource, Totals
+from convstore.exceptions import (
+    ContentConflictError,
+    MessageRewoundError,
+    SourceIdClashError,
+    StoreError,
+    StoreUnavailableError,
+)
 from convstore.extraction import SourceExtractor
 from convstore.known import ID_LIFETIME, Clock, Known, KnownConversations, Scope
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
 from convstore.repository import Heads, Log, SlotTaken
+from convstore.rewinds import is_live
 from convstore.sources import text_digest
 from convstore.tokens import TokenCounter
 
@@ -49,6 +56,7 @@ class _Attempt:
         token: Names its chunks.
         reserve: Source ids to set aside.
         stored: Ordinals of what is found in the log.
+        renumbered: Old and new numbers of the sources that are found in the log.
         taken: Numbers of its sources that others have, if those may be renumbered.
         sent: Chunks that are written.
         composed: The entry that was tried last, None if it was refused.
@@ -60,6 +68,7 @@ class _Attempt:
     token: str
     reserve: int = 0
     stored: dict[str, int] = field(default_factory=dict)
+    renumbered: dict[str, dict[int, int]] = field(default_factory=dict)
     taken: frozenset[int] = frozenset()
     sent: set[int] = field(default_factory=set)
     composed: Composed | None = None
@@ -274,14 +283,30 @@ class Writer:
         batch = attempt.batch
         if not batch.prepared:
             return
-        found = await self._log.find_ids(known.conversation, batch.ids)
+        found, known.tail = await asyncio.gather(
+            self._log.messages_by_id(known.conversation, batch.ids), self._log.last_totals(known.conversation)
+        )
         for id_, digest in zip(batch.ids, batch.digests, strict=True):
-            if id_ in found and found[id_][1] != digest:
+            if id_ in found and found[id_].message.digest != digest:
                 raise ContentConflictError(id_)
-        attempt.stored = {id_: ordinal for id_, (ordinal, _) in found.items()}
+        await self._refuse_rewound(known, [row.message for row in found.values()])
+        attempt.stored = {id_: row.message.ordinal for id_, row in found.items()}
+        attempt.renumbered = _renumbered([source for row in found.values() for source in row.sources])
         attempt.pending = batch.without(attempt.stored)
         if self._log.must_look_first:
             await self._explain(known, attempt)
+
+    async def _refuse_rewound(self, known: Known, stored: Sequence[EntryMessage]) -> None:
+        """Make sure that what is in the log already is not left out of views."""
+        marker = known.tail.marker if known.tail else 0
+        if not stored or not marker:
+            return
+        gaps = known.gaps
+        if marker != known.marker:
+            gaps = (await self._log.entry(known.conversation, marker)).gaps
+            known.follow(marker, gaps)
+        if gone := [message.id for message in stored if not is_live(gaps, message.ordinal)]:
+            raise MessageRewoundError(gone[0])
 
     async def _explain(self, known: Known, attempt: _Attempt) -> None:
         """Say which source id is taken, if one is that a message not in the log yet came with."""
@@ -289,7 +314,7 @@ class Writer:
         if not numbers or attempt.batch.renumber:
             return
         taken = await self._log.taken_source_ids(known.conversation, numbers)
-        if taken and not await self._log.find_ids(known.conversation, attempt.pending.ids):
+        if taken and not await self._log.messages_by_id(known.conversation, attempt.pending.ids):
             raise SourceIdClashError(taken[0])
 
     def _finish(self, known: Known, attempt: _Attempt) -> None:
@@ -323,7 +348,7 @@ def _receipt(attempt: _Attempt) -> Receipt:
         written=len(entry.messages) if entry else 0,
         source_ids=(min(numbers), max(numbers)) if numbers else None,
         omitted=attempt.batch.omitted,
-        renumbered=_renumbered(entry.sources if entry else ()),
+        renumbered=attempt.renumbered | _renumbered(entry.sources if entry else ()),
     )
 
 

@@ -320,7 +320,7 @@ def test_the_seeds_behaviour_gives_chains_too(messages, config, shares):
     for section in parse_chain(messages, repair=True).sections[-1:]:
         for wanted, found in zip(section.body[-1:], chain.sections[-1].body[-1:], strict=True):
             assert found.ai.content == wanted.ai.content
-            assert found.ai.tool_calls[: len(wanted.ai.tool_calls)] == wanted.ai.tool_calls
+            assert {call["id"] for call in wanted.ai.tool_calls} <= {call["id"] for call in found.ai.tool_calls}
             assert {result.tool_call_id for result in wanted.results} <= {one.tool_call_id for one in found.results}
 
 

@@ -122,13 +122,13 @@ async def test_a_warm_append_refreshes_the_head_beside_itself(
     assert commands.names == ["insert"]
 
 
-async def test_a_repeated_append_is_two_commands(chat: Conversation, commands: Commands) -> None:
-    """The refused insert, and the look-up of its ids."""
+async def test_a_repeated_append_is_two_round_trips(chat: Conversation, commands: Commands) -> None:
+    """The refused insert; then the look-up of its ids and the tail, which tells what is rewound, at once."""
     turn = [HumanMessage("hi"), AIMessage("ho")]
     await chat.append(turn)
     with commands.counted():
         await chat.append(turn)
-    assert commands.names == ["find", "insert"]
+    assert commands.names == ["find", "find", "insert"]
 
 
 async def test_a_warm_load_is_two_commands_in_one_round_trip(chat: Conversation, commands: Commands) -> None:

@@ -16,9 +16,7 @@ from convstore import extraction, summarization
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
-BLOCKS = {
-    name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()
-}
+BLOCKS = {name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
 PROGRAMS = [
     pytest.param(program, blocks[at + 1 : at + 2], id=f"{name}-{at}")
     for name, blocks in BLOCKS.items()

@@ -43,7 +43,7 @@ _BATCH = 1_000
 _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
-_LEAN = {"sources": 0, "shown": 0, "totals.preview": 0}
+_LEAN = {"sources": 0, "shown": 0, "gaps": 0, "totals.preview": 0}
 """What views do not need of an entry."""
 
 
@@ -80,14 +80,16 @@ class Log:
         return entry_from(found[0]).totals if found else Totals()
 
     async def entry(self, conversation: str, number: int) -> Entry:
-        """One entry. One command.
+        """One entry without its messages: its totals and, of a marker, what is rewound. One command.
 
         Raises:
             CorruptDocumentError: It is missing or damaged.
         """
         key = entry_id(conversation, number)
         async with driver_errors():
-            document = await self._log.find_one({"_id": key, "conversation": conversation}, _LEAN)
+            document = await self._log.find_one(
+                {"_id": key, "conversation": conversation}, {"messages": 0, "sources": 0, "shown": 0}
+            )
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
         return entry_from(document)
@@ -158,11 +160,6 @@ class Log:
         query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         async with driver_errors():
             await self._log.delete_many(query)
-
-    async def find_ids(self, conversation: str, ids: Iterable[str]) -> dict[str, tuple[int, bytes]]:
-        """Ordinal and digest of those messages that are in the log. One command."""
-        rows = await self.messages_by_id(conversation, ids)
-        return {id_: (row.message.ordinal, row.message.digest) for id_, row in rows.items()}
 
     async def messages_by_id(self, conversation: str, ids: Iterable[str]) -> dict[str, StoredMessageRow]:
         """Those of some messages that are in the log, by id. One command."""

@@ -12,6 +12,7 @@ through the calls, `summarize` and `node` are the two ways in.
 
 from __future__ import annotations
 
+from convstore.compaction import CompactionRule
 from convstore.summarization.models import RunningSummary, SummarizationResult
 from convstore.summarization.node import SummarizationNode
 from convstore.summarization.prompts import (
@@ -26,6 +27,7 @@ __all__ = [
     "DEFAULT_EXISTING_SUMMARY_PROMPT",
     "DEFAULT_FINAL_SUMMARY_PROMPT",
     "DEFAULT_INITIAL_SUMMARY_PROMPT",
+    "CompactionRule",
     "HeadTailSummarizer",
     "RunningSummarizer",
     "RunningSummary",

@@ -144,7 +144,7 @@ class _Function:
     """An async function as a summariser."""
 
     def __init__(self, function: Callable[[Sequence[BaseMessage], str | None], Awaitable[str]]) -> None:
-        self.rule = CompactionRule()
+        self.rule: CompactionRule = getattr(function, "rule", CompactionRule())
         self.name = getattr(function, "__name__", type(function).__name__)
         self._function = function
 

@@ -257,6 +257,8 @@ class CompactContract:
         """Under a policy that says so; by default no load waits for a model."""
         await _talk(compacting, *range(1, 7))
         assert (await compacting.load_history()).summary is None
+        policy = HistoryPolicy(compact="before_load", max_turns=1)
+        assert (await compacting.load_history(policy)).summary == "So far+8"
         assert (await compacting.load_history(HistoryPolicy(compact="before_load"))).summary == "So far+8"
         assert len(writer.shown) == 1
 

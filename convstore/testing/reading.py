@@ -241,7 +241,7 @@ class ReadBackContract:
                 break
         assert all(f"<{number}> key" in seen for number in range(60))
 
-    @pytest.mark.parametrize("ids", [7, [0], ["1"], "one", [True], None, range(1, 5_000)])
+    @pytest.mark.parametrize("ids", [7, [0], ["1"], "one", [True], None, range(1, 5_000), "1-1500", range(1, 10**12)])
     async def test_bad_source_ids_are_refused(self, chat: Conversation, ids: Any) -> None:
         """Typed, before anything is read."""
         with pytest.raises(InvalidInputError):

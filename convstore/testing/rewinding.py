@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
 from convstore.policy import HistoryPolicy
 from convstore.store import ConversationStore
 from convstore.testing.samples import rag_turn, same_messages
@@ -94,6 +94,42 @@ class RewindContract:
         await _talk(chat, 3)
         assert await chat.rewind(before="q2") == await chat.rewind(before="a2") == 0
         assert await _view(chat) == ["q1", "a1", "q3", "a3"]
+
+    async def test_listings_show_the_last_message_that_is_live(self, chat: Conversation) -> None:
+        """After a rewind, and after it is taken back."""
+        await _talk(chat, 1, 2)
+        for step, text in (
+            (chat.rewind(before="a2"), "q2"),
+            (chat.rewind(before="q2"), "a1"),
+            (chat.undo_rewind(), "q2"),
+        ):
+            await step
+            preview = (await chat.info()).last_message
+            assert preview is not None
+            assert preview.text == text
+
+    async def test_what_was_rewound_is_not_appended_again_unseen(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A message under its old id would be missing from views, so it is refused; by every process."""
+        await _talk(chat, 1, 2)
+        await chat.rewind(before="q2")
+        for one in (chat, new_store().conversation(**chat.scope)):
+            with pytest.raises(MessageRewoundError, match="undo_rewind"):
+                await one.append([HumanMessage("new", id="new"), HumanMessage("q2", id="q2")])
+        assert await _view(chat) == ["q1", "a1"]
+        assert (await chat.append(HumanMessage("q1", id="q1"))).ordinals == (1,)
+
+    async def test_turns_are_those_of_one_moment(self, chat: Conversation) -> None:
+        """Whatever is rewound and appended while they are read."""
+        await _talk(chat, *range(1, 130))
+        numbers = []
+        async for turn in chat.turns():
+            numbers.append(turn.number)
+            if turn.number == 2:
+                await chat.rewind(before="q120")
+                await _talk(chat, 200)
+        assert numbers == list(range(1, 130))
 
     async def test_a_whole_conversation_is_rewound(self, chat: Conversation) -> None:
         """It begins anew, with other system messages too."""

@@ -63,7 +63,8 @@ class SourcesContract:
         ]
         [record] = await chat.get_tool_messages(["again"])
         assert (record.artifact, record.sources) == (again.artifact, page.sources)
-        assert (await chat.append([again], on_source_clash="renumber")).written == 0
+        repeated = await chat.append([again], on_source_clash="renumber")
+        assert (repeated.written, repeated.renumbered) == (0, receipt.renumbered)
         assert (await chat.get_sources([1])).sources[0].content == "one"
 
     async def test_tools_that_number_from_one_each_time_never_share_a_number(
@@ -97,8 +98,10 @@ class SourcesContract:
     async def test_a_number_from_the_future_is_metadata(self, chat: Conversation) -> None:
         """A tool can not use up the numbers of a conversation."""
         await chat.append(_result({"source_id": 2**60, "content": "x"}, {"source_id": "7", "content": "y"}))
-        page = await chat.get_sources([1, 2])
-        assert [source.metadata for source in page.sources] == [{"source_id": 2**60}, {"source_id": "7"}]
+        await chat.append(_result(_numbered(10**9, "z")))
+        page = await chat.get_sources([1, 2, 3])
+        assert [source.metadata for source in page.sources] == [{"source_id": 2**60}, {"source_id": "7"}, {}]
+        assert [source.given_id for source in page.sources] == [None, None, 10**9]
 
     async def test_an_extractor_says_where_the_sources_are(
         self, chat: Conversation, store: ConversationStore, new_store: Callable[..., ConversationStore]
