@@ -1,0 +1,109 @@
+"""Promise 9 under load: many processes append to one conversation and summarise it, and one of them is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore
+
+WORKERS = 8
+SECONDS = float(os.environ.get("CONVSTORE_CROWD_SECONDS", "8"))
+"""The long form takes 30."""
+
+CROWD = Path(__file__).with_name("compacting_crowd.py")
+
+
+async def start(role: str, *arguments: str) -> asyncio.subprocess.Process:
+    """One process of the crowd."""
+    pipe = asyncio.subprocess.PIPE
+    command = [sys.executable, str(CROWD), role, *arguments]
+    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, cwd=CROWD.parents[1])
+
+
+async def report(process: asyncio.subprocess.Process) -> Any:
+    """What a process says when it ends."""
+    out, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()[-3_000:]
+    return json.loads(out)
+
+
+async def kill_in_call(process: asyncio.subprocess.Process, calls: Any) -> int:
+    """Kill the victim while it waits for its model; gives how many calls there were before."""
+    while not await calls.find_one({"role": "victim"}):
+        assert process.returncode is None
+        await asyncio.sleep(0.02)
+    made = int(await calls.count_documents({}))
+    process.kill()
+    await process.communicate()
+    return made
+
+
+async def test_a_crowd_summarises_every_message_once(
+    server_uri: str, database_name: str, pymongo_client: AsyncMongoClient[dict[str, Any]]
+) -> None:
+    """Ranges neither skip nor overlap, nobody pays twice, and every view goes on where its summary ends.
+
+    When a process is killed in the middle of its call another goes on.
+    """
+    thread, database = uuid.uuid4().hex, pymongo_client[database_name]
+    store = ConversationStore(database)
+    await store.setup()
+    arguments = (server_uri, database_name, thread, str(SECONDS))
+    victim, *others = await asyncio.gather(*(start(role, *arguments) for role in ["victim", *"1234567"[: WORKERS - 1]]))
+    calls = database[f"calls-{thread}"]
+    before, *reports = await asyncio.gather(kill_in_call(victim, calls), *map(report, others))
+    chat = store.conversation(user_id="crowd", thread_id=thread)
+    log = [str(message.id) async for message in chat.messages()]
+    made = {str(call["_id"]): call for call in await calls.find({}).to_list(None)}
+    await check_summaries(chat, log, made, before)
+    check_calls(made, len(await chat.summaries()), [one["ended"] for one in reports])
+    places = {id_: place for place, id_ in enumerate(log)}
+    assert len(places) == len(log), "a message is in the log twice"
+    for summary, shown in itertools.chain.from_iterable(one["views"] for one in reports):
+        begin = places[made[call_of(summary)]["shown"][-1]] + 1 if summary else 0
+        assert shown == log[begin : begin + len(shown)], "a view does not go on where its summary ends"
+
+
+def call_of(text: str) -> str:
+    """The call that wrote a summary."""
+    found = re.match("call ([0-9a-f]{32})", text)
+    assert found
+    return found[1]
+
+
+async def check_summaries(chat: Any, log: list[str], made: dict[str, Any], before_kill: int) -> None:
+    """What each committed summary adds begins right behind its parent's range, and was shown to the model once."""
+    summaries = await chat.summaries()
+    assert len(summaries) > before_kill > 0, "nobody went on"
+    last = 0
+    for version, summary in enumerate(summaries, 1):
+        shown = made[call_of(summary.text)]["shown"]
+        assert (summary.version, summary.first) == (version, 1)
+        assert shown == log[last : summary.last], "a range skips or overlaps"
+        last = summary.last
+    assert [message.id for message in await chat.expand_summary(len(summaries))] == log[:last]
+    assert last > len(log) / 2
+    earlier = [made[call_of(summary.text)]["earlier"] for summary in summaries]
+    assert earlier == [None, *(summary.text for summary in summaries[:-1])]
+
+
+def check_calls(made: dict[str, Any], committed: int, ended: list[dict[str, int]]) -> None:
+    """One call for each committed summary, but for those that failed, were cancelled, killed or lost their lease."""
+    total = {status: sum(one.get(status, 0) for one in ended) for status in ("done", "failed", "cancelled", "busy")}
+    killed = sum(call["role"] == "victim" for call in made.values())
+    assert killed == 1
+    assert len(made) == sum(total.values()) + killed
+    # A cancellation may come right behind the commit, and a process that gets no time may lose its lease.
+    assert total["done"] <= committed <= total["done"] + total["cancelled"]
+    assert total["busy"] <= 2
+    assert total["failed"] < committed
