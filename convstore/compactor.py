@@ -35,6 +35,7 @@ _FIRST_WAIT, _MOST_DOUBLINGS = timedelta(seconds=30), 7
 _MOST_CHARACTERS = 100_000
 _MOST_TRIGGERS, _ENTRIES_AT_ONCE = 8, 100
 _ENDING_SECONDS = 5.0
+_MOST_PROBLEM = 1_000
 _NO_SUMMARIZER = (
     "this store has no summarizer; make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
 )
@@ -201,7 +202,7 @@ class Compactor:
         except Exception as error:  # noqa: BLE001 - whatever a summariser raises, history loads as before
             doublings = min(plan.head.failures, _MOST_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
-            return Compaction(status="failed", problem=f"{type(error).__name__}: {error}")
+            return Compaction(status="failed", problem=_told(error))
         finally:
             with suppress(StoreError):  # it ends by itself
                 await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
@@ -312,8 +313,15 @@ def _answer(task: asyncio.Future[str]) -> str:
     if task.cancelled():
         raise SummaryError("the summarizer was cancelled")
     if isinstance(error := task.exception(), StoreError):
-        raise SummaryError(f"{type(error).__name__}: {error}") from error
+        raise SummaryError(_told(error)) from error
     return task.result()
+
+
+def _told(error: Exception) -> str:
+    """What an error says; one that can not even be written has its name."""
+    with suppress(Exception):
+        return f"{type(error).__name__}: {error}"[:_MOST_PROBLEM]
+    return type(error).__name__
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:

@@ -703,8 +703,27 @@ async def _store_fails() -> None:
     raise StoreUnavailableError("another store")
 
 
+class _UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+async def _fails_badly() -> None:
+    raise _UnspeakableError
+
+
+async def _fails_at_length() -> None:
+    raise ValueError("x" * 100_000)
+
+
 @pytest.mark.parametrize(
-    ("does", "problem"), [(_cancels, "cancelled"), (_store_fails, "StoreUnavailableError: another store")]
+    ("does", "problem"),
+    [
+        (_cancels, "cancelled"),
+        (_store_fails, "StoreUnavailableError: another store"),
+        (_fails_badly, "_UnspeakableError"),
+        (_fails_at_length, "ValueError: xxx"),
+    ],
 )
 async def test_whatever_a_summariser_raises_compact_does_not(does: Any, problem: str) -> None:
     """A cancellation of its own, or an error of a store that it uses; the next try waits."""
@@ -712,6 +731,7 @@ async def test_whatever_a_summariser_raises_compact_does_not(does: Any, problem:
     failed = await chat.compact()
     assert failed.status == "failed"
     assert problem in failed.problem
+    assert len(failed.problem) <= 1_000
     assert (await chat.compact()).status == "waiting"
     assert (await chat.load_history()).summary is None
 
@@ -898,6 +918,20 @@ async def test_a_summary_that_shows_more_than_it_replaces_is_refused() -> None:
     failed = await chat.compact(force=True)
     assert (await chat.load_history()).tokens == before
     assert "refused" in failed.problem
+
+
+async def test_what_is_summarised_does_not_count_in_the_budget() -> None:
+    """However large the last message of the range was: what is behind it fits, so nothing is left out."""
+    chat = await six_turns(Told(_nothing, rule_of(400, keep=0, summary=50)))
+    await chat.append([HumanMessage("and?"), AIMessage("so " * 1_300, id="large")])
+    done = (await chat.compact()).summary
+    assert done is not None
+    assert done.last == 14
+    for number in range(10):
+        await chat.append([HumanMessage(f"{number}?"), AIMessage("yes")])
+    history = await chat.load_history(HistoryPolicy(max_tokens=600))
+    assert history.report.left_out_turns == 0
+    assert len(history.messages) == 21
 
 
 async def test_a_long_log_is_summarised_in_several_summaries() -> None:

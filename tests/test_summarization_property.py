@@ -63,7 +63,7 @@ class Case:
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     log = talk(*draw(conversations))
-    if log and isinstance(log[0], SystemMessage):
+    while log and isinstance(log[0], SystemMessage):
         log = log[1:]
     most, before, summary = draw(budgets)
     stops = sorted(draw(st.sets(st.integers(0, len(log)), max_size=4)) | {len(log)})
