@@ -6,7 +6,7 @@ everything that an append or a load must know of the log before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -199,10 +199,3 @@ class Entry:
     def last(self) -> int:
         """Ordinal of its last message; one below `first` if it has none."""
         return self.first + len(self.messages) - 1
-
-    def backwards(self) -> Iterator[tuple[EntryMessage, int]]:
-        """Its messages from last to first, each with the view tokens of the log before it."""
-        before = self.totals.view_tokens
-        for message in reversed(self.messages):
-            before -= message.view_tokens
-            yield message, before
