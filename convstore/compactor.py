@@ -22,7 +22,7 @@ from convstore.known import Clock, Known, Scope
 from convstore.models import Compaction, History, Summary
 from convstore.reader import Reader, check_dense
 from convstore.repository import Head, Heads, Log, Summaries
-from convstore.rewinds import live_after
+from convstore.rewinds import is_live, live_after
 from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits, summary_message
 from convstore.summarization.summarizers import Summarizer
 from convstore.tokens import TokenCounter, count
@@ -137,9 +137,9 @@ class Compactor:
             entries = await self._log.entries(known.conversation, start=1, before=record.entry + 1)
             check_dense(known, entries, first=1)
             messages = [message for entry in entries for message in entry.messages]
-            gone = [range(first, last + 1) for first, last in record.gaps]
+            gaps = [Gap(first, last, entry=0, until=0) for first, last in record.gaps]
             inside = [one for one in messages if record.first <= one.ordinal <= record.last]
-            return await self._reader.decode_whole(known, [one for one in inside if not _in(gone, one.ordinal)])
+            return await self._reader.decode_whole(known, [one for one in inside if is_live(gaps, one.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
         """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
@@ -348,7 +348,3 @@ def _public(record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_cur
         source_ids=", ".join(sources for _, sources in results if sources),
         is_current=is_current,
     )
-
-
-def _in(ranges: Sequence[range], ordinal: int) -> bool:
-    return any(ordinal in one for one in ranges)

@@ -217,7 +217,7 @@ class Loader:
         """Take note of what is rewound as of the last of some entries."""
         load.known.advance(entries[-1].totals)
         load.marker = entries[-1].totals.marker
-        if load.marker not in (load.known.marker, *(entry.number for entry in entries)):
+        if load.marker not in (0, load.known.marker):
             load.round_trips += 1
         load.gaps = await self._reader.gaps(load.known, load.marker)
         load.system = load.known.system if load.known.marker == load.marker else None

@@ -104,9 +104,11 @@ class _NumberedTool(BaseTool):
             answer = _numbered(answer, found, numbering.give_sync(_texts(found)), self.render)
         return _as_asked(answer, input)
 
-    def _run(self, *_: Any, **arguments: Any) -> Any:
-        answer = self.invoke({"type": "tool_call", "id": _BARE, "name": self.name, "args": arguments})
-        return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
+    async def _arun(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
+        return _parts(await self.ainvoke(_bare_call(self.name, arguments), config))
+
+    def _run(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
+        return _parts(self.invoke(_bare_call(self.name, arguments), config))
 
 
 def _tool_of(function: Any) -> BaseTool:
@@ -159,8 +161,16 @@ def _call(name: str, given: Any) -> Any:
     """What the inner tool is called with: always a call, as only that gives its artifact."""
     if isinstance(given, dict) and given.get("type") == "tool_call":
         return given
-    arguments = given if isinstance(given, dict) else {"__arg1": given}
+    return _bare_call(name, given if isinstance(given, dict) else {"__arg1": given})
+
+
+def _bare_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_call", "id": _BARE, "name": name, "args": arguments}
+
+
+def _parts(answer: Any) -> tuple[Any, Any]:
+    """Content and artifact of a message; what is none is content."""
+    return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
 
 
 def _as_asked(answer: Any, given: Any) -> Any:

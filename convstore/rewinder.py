@@ -15,7 +15,7 @@ from convstore.compose import totals_through
 from convstore.entries import Entry, Totals
 from convstore.exceptions import CorruptDocumentError, StoreError, StoreUnavailableError, UnknownMessageError
 from convstore.known import Clock, Known, Scope
-from convstore.reader import Reader, check_dense
+from convstore.reader import Reader
 from convstore.repository import Heads, Log, SlotTaken
 from convstore.rewinds import is_live, rewound, undone
 from convstore.writer import APPEND_SECONDS
@@ -76,7 +76,8 @@ class Rewinder:
     async def _point(self, known: Known, ordinal: int) -> tuple[int, Totals]:
         """What the log held before a message, and the first entry that holds nothing before it."""
         found = await self._log.entries_around(known.conversation, before=ordinal + 1, limit=1)
-        check_dense(known, found, first=found[0].number if found else 1, last=found[0].number if found else 1)
+        if not found:
+            raise CorruptDocumentError(known.conversation, f"there is no message {ordinal}")
         entry, before = found[0], Totals()
         if entry.number > 1:
             before = (await self._log.entry(known.conversation, entry.number - 1)).totals

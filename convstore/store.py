@@ -122,7 +122,7 @@ class ConversationStore:
         annotator = Annotator(reader, annotations, codec=codec, clock=clock)
         return Parts(
             writer=Writer(
-                heads, log, known, codec=codec, counter=counter, clock=clock, extractors=self.source_extractors
+                reader, heads, log, known, codec=codec, counter=counter, clock=clock, extractors=self.source_extractors
             ),
             reader=reader,
             loader=Loader(reader, heads, log, known, codec=codec, counter=counter),

@@ -31,6 +31,7 @@ from convstore.extraction import SourceExtractor
 from convstore.known import ID_LIFETIME, Clock, Known, KnownConversations, Scope
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
+from convstore.reader import Reader
 from convstore.repository import Heads, Log, SlotTaken
 from convstore.rewinds import is_live
 from convstore.sources import text_digest
@@ -101,6 +102,7 @@ class Writer:
 
     def __init__(
         self,
+        reader: Reader,
         heads: Heads,
         log: Log,
         known: KnownConversations,
@@ -110,7 +112,7 @@ class Writer:
         clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:
-        self._heads, self._log, self._known = heads, log, known
+        self._reader, self._heads, self._log, self._known = reader, heads, log, known
         self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
 
     async def append(
@@ -298,13 +300,9 @@ class Writer:
 
     async def _refuse_rewound(self, known: Known, stored: Sequence[EntryMessage]) -> None:
         """Make sure that what is in the log already is not left out of views."""
-        marker = known.tail.marker if known.tail else 0
-        if not stored or not marker:
+        if not stored or not known.tail:
             return
-        gaps = known.gaps
-        if marker != known.marker:
-            gaps = (await self._log.entry(known.conversation, marker)).gaps
-            known.follow(marker, gaps)
+        gaps = await self._reader.gaps(known, known.tail.marker)
         if gone := [message.id for message in stored if not is_live(gaps, message.ordinal)]:
             raise MessageRewoundError(gone[0])
 

@@ -238,6 +238,16 @@ async def test_what_else_a_tool_wrote_is_kept(chat: Conversation) -> None:
     assert (await chat.get_sources([2])).sources[0].url == "https://a"
 
 
+async def test_every_way_to_call_it_numbers(chat: Conversation) -> None:
+    """With bare arguments, as a call, by `arun`; with the run's configuration each time."""
+    for tool_ in (number_sources(search, chat), number_sources(search, chat.store)):
+        config: RunnableConfig = {"configurable": chat.scope}
+        first = (await chat.reserve_source_ids(1))[0] + 1
+        assert str(await tool_.ainvoke({"topic": "x"}, config)).startswith(f"[{first}] T1")
+        assert str(await tool_.arun({"topic": "x"}, config=config)).startswith(f"[{first + 2}] T1")
+        assert str((await ask(tool_, config, topic="x")).content).startswith(f"[{first + 4}] T1")
+
+
 @pytest.mark.parametrize("value", [5, "text", {"flight": "X1"}, [1, 2], None])
 async def test_an_answer_without_sources_is_what_the_tool_alone_gives(chat: Conversation, value: Any) -> None:
     """Whatever its type."""
