@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from counting import Commands
 from pymongo import AsyncMongoClient, MongoClient
 
 from convstore.devserver import DevServer
@@ -36,4 +37,17 @@ def database_name(server_uri: str) -> Iterator[str]:
 async def pymongo_client(server_uri: str) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
     """A client that all tests share."""
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
+        yield client
+
+
+@pytest.fixture
+def commands() -> Commands:
+    """A listener that nobody else uses."""
+    return Commands()
+
+
+@pytest.fixture
+async def client(server_uri: str, commands: Commands) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+    """A client whose commands are counted."""
+    async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[commands]) as client:
         yield client

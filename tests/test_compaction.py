@@ -7,19 +7,19 @@ import html
 import itertools
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from counting import Commands, cold
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
-from test_counts import Commands, cold
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
 from convstore.compaction import CompactionRule, plan_compaction
@@ -981,20 +981,34 @@ async def test_system_messages_that_come_in_parts_are_all_shown() -> None:
     assert [message.id for message in (await one.load_history()).messages[:3]] == ["s1", "s2", "summary-1"]
 
 
+async def test_a_summary_that_came_between_the_two_reads_of_a_load_is_shown() -> None:
+    """The entries were read before it was made; they are read once more, so that what it stands for is not missed."""
+    database = memory()
+    one, other = [await six_turns(Told(_nothing, rule_of(300, keep=0)), database, turns=turns) for turns in (6, 0)]
+    await one.load_history()
+    loader, read = (await one.store.parts()).loader, asyncio.Event()
+    find, newest = loader._heads.find, loader._log.newest_entries
+
+    async def newest_then(*args: Any, **kwargs: Any) -> Any:
+        found = await newest(*args, **kwargs)
+        read.set()
+        return found
+
+    async def find_later(scope: Any) -> Any:
+        await read.wait()
+        loader._heads.find, loader._log.newest_entries = find, newest
+        await talk(other, 7, 8)
+        assert (await other.compact(force=True)).status == "done"
+        return await find(scope)
+
+    loader._heads.find, loader._log.newest_entries = find_later, newest_then
+    history = await one.load_history()
+    assert history.summary is not None
+    assert [message.id for message in history.messages] == ["summary-1"]
+    assert history.report.round_trips == 2
+
+
 # What it costs.
-
-
-@pytest.fixture
-def commands() -> Commands:
-    """A listener that nobody else uses."""
-    return Commands()
-
-
-@pytest.fixture
-async def client(server_uri: str, commands: Commands) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
-    """A client whose commands are counted."""
-    async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[commands]) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
-import bson
 import pytest
+from counting import Commands, cold
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from pymongo import AsyncMongoClient, monitoring
+from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.known import Clock
 from convstore.testing import rag_turn
-
-DATA = ("find", "getMore", "insert", "update", "delete", "findAndModify", "aggregate")
-
-
-class Commands(monitoring.CommandListener):
-    """Keeps the data commands of a client, with the size of their replies."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, dict[str, Any]]] = []
-        self.bytes = self.documents = 0
-
-    def started(self, event: monitoring.CommandStartedEvent) -> None:
-        """Keep what is sent."""
-        if event.command_name in DATA:
-            self.sent.append((event.command_name, dict(event.command)))
-
-    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
-        """Count what comes back."""
-        if event.command_name in DATA:
-            reply = {key: value for key, value in event.reply.items() if not key.startswith("$")}
-            self.bytes += len(bson.encode(reply))
-            cursor = reply.get("cursor", {})
-            self.documents += len(cursor.get("firstBatch", cursor.get("nextBatch", ())))
-
-    def failed(self, event: monitoring.CommandFailedEvent) -> None:
-        """A refused insert is counted when it starts."""
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the commands, sorted."""
-        return sorted(name for name, _ in self.sent)
-
-    @contextmanager
-    def counted(self) -> Iterator[Commands]:
-        """Begin to count."""
-        self.sent, self.bytes, self.documents = [], 0, 0
-        yield self
-
-
-@pytest.fixture
-def commands() -> Commands:
-    """A listener that nobody else uses."""
-    return Commands()
-
-
-@pytest.fixture
-async def client(server_uri: str, commands: Commands) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
-    """A client whose commands are counted."""
-    async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[commands]) as client:
-        yield client
 
 
 @pytest.fixture
@@ -92,13 +41,6 @@ async def chat(store: ConversationStore) -> Conversation:
         await chat.append(rag_turn(f"What about fish {number}?"))
     await chat.load_history()
     return chat
-
-
-def cold(client: AsyncMongoClient[dict[str, Any]], name: str, chat: Conversation) -> Conversation:
-    """The conversation as another process has it, whose store is set up."""
-    store = ConversationStore(client[name])
-    store._is_ready = True
-    return store.conversation(**chat.scope)
 
 
 async def test_a_warm_append_is_one_command(chat: Conversation, commands: Commands) -> None:
@@ -282,3 +224,47 @@ async def test_a_warm_append_with_sources_is_one_command(chat: Conversation, com
     assert commands.names == ["insert"]
     [number, _], [earlier, _] = again.source_ids or (0, 0), first.source_ids or (0, 0)
     assert (await chat.get_sources([number])).sources[0].earlier_id == earlier
+
+
+async def test_a_rewind_costs_each_process_one_round_trip_once(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """A load that learns of it reads the marker, and says so; the next one costs what it did before."""
+    question = (await chat.list_messages(limit=4))[0].message.id
+    assert await cold(client, database_name, chat).rewind(before=str(question)) == 4
+    for round_trips, finds in ((2, 3), (1, 2)):
+        with commands.counted():
+            history = await chat.load_history()
+        assert history.report.round_trips == round_trips
+        assert commands.names == ["find"] * finds
+
+
+async def test_bytes_of_a_load_do_not_grow_with_rewinds_of_rewinds(chat: Conversation, commands: Commands) -> None:
+    """What is rewound is told by one marker, however many of them a load passes over."""
+    sizes = []
+    for _ in range(2):
+        for _ in range(20):
+            await chat.append([HumanMessage("q"), AIMessage("bad")])
+            await chat.rewind(before=str((await chat.list_messages(limit=1))[0].message.id))
+            await chat.append(AIMessage("good"))
+        await chat.load_history()
+        with commands.counted():
+            history = await chat.load_history()
+        sizes.append(commands.bytes / len(history.messages))
+    assert sizes[1] < 1.1 * sizes[0]
+
+
+async def test_a_cold_load_passes_over_what_was_rewound(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """However much that is: it reads about what it shows."""
+    first = HumanMessage("begin", id=uuid.uuid4().hex)
+    await chat.append(first)
+    for _ in range(150):
+        await chat.append([HumanMessage("q " * 100), AIMessage("a")])
+    await chat.rewind(before=str(first.id))
+    await chat.append([HumanMessage("again"), AIMessage("so")])
+    with commands.counted():
+        history = await cold(client, database_name, chat).load_history()
+    assert history.messages[-2].text == "again"
+    assert commands.documents < 60

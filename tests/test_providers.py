@@ -71,7 +71,8 @@ async def test_ids_are_the_same_each_time_and_each_once(chat: Conversation) -> N
     """An id that comes again is another one in the view; what stood before keeps its ids as the log grows."""
     seen: list[str] = []
     for number in range(4):
-        await chat.append([HumanMessage("q", id=f"q{number}"), *called(number, "call_0"), AIMessage("so")])
+        again = "call_0" if number < 2 else f"call_{'a' * 24}"
+        await chat.append([HumanMessage("q", id=f"q{number}"), *called(number, again), AIMessage("so")])
         for policy in (HistoryPolicy(provider="google_genai"), ANTHROPIC):
             view = (await chat.load_history(policy)).messages
             assert len(set(ids_of(view))) == number + 1

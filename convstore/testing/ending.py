@@ -14,7 +14,13 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidCursorError, InvalidInputError, InvalidScopeError, UnknownMessageError
+from convstore.exceptions import (
+    ConversationDeletedError,
+    InvalidCursorError,
+    InvalidInputError,
+    InvalidScopeError,
+    UnknownMessageError,
+)
 from convstore.known import Clock
 from convstore.models import MessagePreview
 from convstore.store import ConversationStore
@@ -150,6 +156,18 @@ class EndContract:
         with pytest.raises(InvalidScopeError):
             await store.list_conversations(user_id={"$ne": ""})  # type: ignore[arg-type]
 
+    async def test_a_log_that_is_deleted_while_it_is_read_says_so(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """It does not end as if that were all."""
+        for number in range(120):
+            await chat.append(HumanMessage(f"q{number}"))
+        reading = chat.messages()
+        await anext(reading)
+        await new_store().conversation(**chat.scope).delete()
+        with pytest.raises(ConversationDeletedError):
+            _ = [message async for message in reading]
+
     async def test_annotations_are_kept_beside_the_log(self, chat: Conversation) -> None:
         """Values are set one by one, None removes one, listings tell them, the log and the view do not."""
         turn = rag_turn("What about seals?")
@@ -186,6 +204,9 @@ class EndContract:
         """Those of others are as unknown as missing ones; annotations end with the conversation."""
         eve = store.conversation(**{**chat.scope, "user_id": "eve"})
         await eve.append(HumanMessage("q", id="q"))
+        with pytest.raises(UnknownMessageError):
+            await chat.annotate("q", rating=1)
+        await chat.append(HumanMessage("mine", id="mine"))
         with pytest.raises(UnknownMessageError):
             await chat.annotate("q", rating=1)
         await eve.annotate("q", rating=1)

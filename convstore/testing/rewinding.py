@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
@@ -94,6 +95,15 @@ class RewindContract:
         await _talk(chat, 3)
         assert await chat.rewind(before="q2") == await chat.rewind(before="a2") == 0
         assert await _view(chat) == ["q1", "a1", "q3", "a3"]
+
+    async def test_what_was_used_stays_used(self, chat: Conversation) -> None:
+        """A rewind takes back messages, not what the model cost."""
+        counts = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
+        await chat.append([HumanMessage("q"), AIMessage("a", id="a", usage_metadata=counts)])
+        await chat.rewind(before="a")
+        assert (await chat.info()).usage == {"unknown": dict(counts)}
+        await chat.undo_rewind()
+        assert (await chat.info()).usage == {"unknown": dict(counts)}
 
     async def test_listings_show_the_last_message_that_is_live(self, chat: Conversation) -> None:
         """After a rewind, and after it is taken back."""

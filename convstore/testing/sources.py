@@ -168,6 +168,18 @@ class SourcesContract:
         assert _cursor(lines[0]).startswith("m2@")
         assert await pages(_cursor(lines[0])) == lines[1:]
 
+    async def test_a_result_is_not_read_back_twice(self, chat: Conversation) -> None:
+        """What the tool wrote around its sources begins a page of its own if it most likely holds the same texts."""
+        found = passages(3, words=100)
+        await chat.append(_result(*found, id_="r", content="\n".join(text for text, _ in found)))
+        tool = chat.retrieve_previous_sources_tool()
+        first = str(await tool.ainvoke({"tool_message_ids": ["r"]}))
+        assert first.endswith('as the tool wrote it, most likely the same texts.\nMore: cursor="m1@0"')
+        assert first.count("whales1w99") == 1
+        rest = str(await tool.ainvoke({"tool_message_ids": ["r"], "cursor": "m1@0"}))
+        assert rest.count("whales1w99") == 1
+        assert rest.endswith("End.")
+
     @pytest.mark.parametrize("how", ["first", 1, None, True])
     async def test_an_unknown_way_with_clashes_is_refused(self, chat: Conversation, how: Any) -> None:
         """Typed, before anything is written."""

@@ -1,0 +1,56 @@
+"""What tests count round trips, documents and bytes with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import bson
+from pymongo import AsyncMongoClient, monitoring
+
+from convstore import Conversation, ConversationStore
+
+DATA = ("find", "getMore", "insert", "update", "delete", "findAndModify", "aggregate")
+
+
+class Commands(monitoring.CommandListener):
+    """Keeps the data commands of a client, with the size of their replies."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.bytes = self.documents = 0
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        """Keep what is sent."""
+        if event.command_name in DATA:
+            self.sent.append((event.command_name, dict(event.command)))
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        """Count what comes back."""
+        if event.command_name in DATA:
+            reply = {key: value for key, value in event.reply.items() if not key.startswith("$")}
+            self.bytes += len(bson.encode(reply))
+            cursor = reply.get("cursor", {})
+            self.documents += len(cursor.get("firstBatch", cursor.get("nextBatch", ())))
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        """A refused insert is counted when it starts."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the commands, sorted."""
+        return sorted(name for name, _ in self.sent)
+
+    @contextmanager
+    def counted(self) -> Iterator[Commands]:
+        """Begin to count."""
+        self.sent, self.bytes, self.documents = [], 0, 0
+        yield self
+
+
+def cold(client: AsyncMongoClient[dict[str, Any]], name: str, chat: Conversation) -> Conversation:
+    """The conversation as another process has it, whose store is set up."""
+    store = ConversationStore(client[name])
+    store._is_ready = True
+    return store.conversation(**chat.scope)
