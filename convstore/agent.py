@@ -14,8 +14,8 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from convstore.exceptions import InvalidInputError
 from convstore.models import SourcePage
-from convstore.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
-from convstore.pager import Request
+from convstore.services.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
+from convstore.services.pager import Request
 from convstore.tools import PAGE_TOKENS, ReadBack, make_retrieval_tool
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tools import StructuredTool
 
 from convstore.agent import bound_retrieval_tool
+from convstore.entries.normalize import normalize_messages
 from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.models import (
     Compaction,
@@ -27,15 +28,14 @@ from convstore.models import (
     ToolRecord,
     Turn,
 )
-from convstore.normalize import normalize_messages
-from convstore.pager import Request
 from convstore.policy import HistoryPolicy
 from convstore.scopes import check_ids
+from convstore.services.pager import Request
 from convstore.sources import MAX_SOURCES, read_ids
 from convstore.tools import PAGE_TOKENS, check_page_tokens
 
 if TYPE_CHECKING:
-    from convstore.known import Scope
+    from convstore.services.known import Scope
     from convstore.store import ConversationStore
 
 __all__ = ["Conversation"]

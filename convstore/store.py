@@ -15,29 +15,29 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
-from convstore.annotations import Annotator
 from convstore.codec import Codec, Kind
-from convstore.compactor import Compactor
 from convstore.conversation import Conversation
-from convstore.directory import Directory
 from convstore.driver import Driver, close_client, open_client
 from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
 from convstore.extraction import SourceExtractor
-from convstore.known import Clock, KnownConversations
-from convstore.loader import Loader
 from convstore.migrate import Migrator
 from convstore.models import ConversationPage, ToolRecord
-from convstore.pager import Pager
 from convstore.policy import HistoryPolicy
-from convstore.reader import Reader
-from convstore.records import Records
 from convstore.repository import Annotations, Heads, Log, Summaries
-from convstore.rewinder import Rewinder
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
+from convstore.services.annotations import Annotator
+from convstore.services.compactor import Compactor
+from convstore.services.directory import Directory
+from convstore.services.known import Clock, KnownConversations
+from convstore.services.loader import Loader
+from convstore.services.pager import Pager
+from convstore.services.reader import Reader
+from convstore.services.records import Records
+from convstore.services.rewinder import Rewinder
+from convstore.services.sync import LoopThread
+from convstore.services.writer import Writer
 from convstore.summarization.summarizers import SummarizerLike, as_summarizer
-from convstore.sync import LoopThread
 from convstore.tokens import TokenCounter, approximate_tokens
-from convstore.writer import Writer
 
 __all__ = ["ConversationStore", "Parts"]
 

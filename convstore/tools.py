@@ -19,9 +19,9 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedError
 from convstore.models import SourcePage
-from convstore.pager import Request
-from convstore.passages import in_line
 from convstore.scopes import MAX_ID_BYTES, MAX_IDS
+from convstore.services.pager import Request
+from convstore.services.passages import in_line
 from convstore.sources import MAX_SOURCES, read_ids
 from convstore.stubs import RETRIEVAL_TOOL
 

@@ -20,9 +20,10 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pymongo import AsyncMongoClient
 
-from convstore import Conversation, ConversationStore, compactor
-from convstore.compaction import CompactionRule
+from convstore import Conversation, ConversationStore
 from convstore.pairing import check_pairing
+from convstore.services import compactor
+from convstore.summaries.compaction import CompactionRule
 
 RULE = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=50, keep_last_turns=2)
 

@@ -27,14 +27,14 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
-from convstore.batch import prepare
 from convstore.codec import Codec
-from convstore.compose import compose
 from convstore.entries import Entry, Totals
+from convstore.entries.batch import prepare
+from convstore.entries.compose import compose
 from convstore.policy import HistoryPolicy
 from convstore.tokens import TokenCounter, approximate_tokens, count
 from convstore.view import NOTE_RESULTS, View, build_view, make_note, payloads_needed
-from convstore.window import Row, Window, choose_window, leading_system, rows_of
+from convstore.view.window import Row, Window, choose_window, leading_system, rows_of
 
 # How long an example takes says nothing about the rules, and the machine may be busy.
 settings.register_profile("pure", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -14,7 +14,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, CorruptDocumentError, HistoryPolicy, StoreUnavailableError
 from convstore.devserver import DevServer
-from convstore.known import Clock
+from convstore.services.known import Clock
 from convstore.testing import rag_turn, same_messages
 
 

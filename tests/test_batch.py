@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
-from convstore.batch import is_heavy, prepare
 from convstore.codec import Codec, Omitted, decode_message, decompress, digest_of, fields_of, leave_out, with_stub
-from convstore.compose import Composed, compose
 from convstore.entries import EntryMessage, Totals
+from convstore.entries.batch import is_heavy, prepare
+from convstore.entries.compose import Composed, compose
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.extraction import find_sources
 from convstore.pairing import calls_of

@@ -27,8 +27,9 @@ from langchain_core.tools import BaseTool
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 
-from convstore import Conversation, ConversationStore, MessageRewoundError, Receipt, Source, SourceIdClashError, pager
-from convstore.passages import fold, matches
+from convstore import Conversation, ConversationStore, MessageRewoundError, Receipt, Source, SourceIdClashError
+from convstore.services import pager
+from convstore.services.passages import fold, matches
 from convstore.testing.samples import SHARED_FIXTURES
 
 DOCUMENTS = 90

@@ -23,9 +23,9 @@ from convstore import History, StoreUnavailableError
 from convstore.cli import checks, corpus, main, migrations, output, readback
 from convstore.cli.commands import app
 from convstore.driver import open_client
-from convstore.loader import Loader
-from convstore.pager import Pager
-from convstore.reader import Reader
+from convstore.services.loader import Loader
+from convstore.services.pager import Pager
+from convstore.services.reader import Reader
 
 ROOT = Path(__file__).parent.parent
 LONG = "The tide comes in twice a day, and what it brings it takes again. "

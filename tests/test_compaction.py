@@ -22,15 +22,15 @@ from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
-from convstore.compaction import CompactionRule, plan_compaction
 from convstore.entries import EntryMessage
 from convstore.exceptions import InvalidInputError, StoreUnavailableError, SummaryError
-from convstore.known import Clock
 from convstore.pairing import check_pairing
+from convstore.services.known import Clock
+from convstore.summaries.compaction import CompactionRule, plan_compaction
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
 from convstore.tokens import approximate_tokens
-from convstore.window import Row
+from convstore.view.window import Row
 
 _NUMBERS = itertools.count(1)
 
@@ -768,7 +768,7 @@ async def _nothing() -> None:
 async def test_a_summariser_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """One that does not let itself be cancelled too; the lease is renewed meanwhile, and given back."""
     for name, value in (("_RENEW_SECONDS", 0.01), ("_MOST_RENEWALS", 3), ("_ENDING_SECONDS", 0.05)):
-        monkeypatch.setattr(f"convstore.compactor.{name}", value)
+        monkeypatch.setattr(f"convstore.services.compactor.{name}", value)
     release = asyncio.Event()
 
     async def hangs() -> None:

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.known import Clock
+from convstore.services.known import Clock
 from convstore.testing import rag_turn
 
 

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from pymongo import AsyncMongoClient, monitoring
 
 from convstore import Conversation, ConversationStore, SourcePage, StoreUnavailableError, retrieve_previous_sources_tool
-from convstore.pager import Request
+from convstore.services.pager import Request
 from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn
 from convstore.tools import ReadBack, make_retrieval_tool
 

@@ -1,4 +1,4 @@
-"""Promises of ``convstore.normalize``: whole messages with ids, or a typed error and nothing changed."""
+"""Promises of ``convstore.entries.normalize``: whole messages with ids, or a typed error and nothing changed."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from langchain_core.messages import (
 from langchain_core.prompt_values import ChatPromptValue
 from pydantic import ValidationError
 
-from convstore import normalize
+from convstore.entries import normalize
+from convstore.entries.normalize import normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError
-from convstore.normalize import normalize_messages
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "dev"
 DEEP = 10_000

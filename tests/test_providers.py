@@ -14,8 +14,8 @@ from strategies import messages
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.pairing import calls_of, check_pairing, pair
-from convstore.providers import PROVIDERS, made_for, with_original_ids
 from convstore.testing import same_messages
+from convstore.view.providers import PROVIDERS, made_for, with_original_ids
 
 names = st.sampled_from(sorted(PROVIDERS))
 ANTHROPIC = HistoryPolicy(provider="anthropic")

@@ -15,7 +15,7 @@ from mongomock_motor import AsyncMongoMockClient
 
 from convstore import ConversationStore, History, HistoryPolicy
 from convstore.entries import Gap
-from convstore.rewinds import is_live, live_after, live_before
+from convstore.entries.rewinds import is_live, live_after, live_before
 from convstore.testing import same_messages
 
 _NUMBERS = itertools.count(1)

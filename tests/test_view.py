@@ -25,7 +25,7 @@ from convstore.pairing import check_pairing
 from convstore.policy import HistoryPolicy
 from convstore.stubs import make_stub
 from convstore.view import build_view, get_conversational_history, make_note, payloads_needed
-from convstore.window import rows_of
+from convstore.view.window import rows_of
 
 DEFAULT = HistoryPolicy()
 LARGE = "x" * 20_000

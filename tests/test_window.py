@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from strategies import PureLog, Round, log_of, policies, turn, turns
 
 from convstore.policy import HistoryPolicy
-from convstore.window import Row, choose_window, is_finished, leading_system, rows_of, shown_whole
+from convstore.view.window import Row, choose_window, is_finished, leading_system, rows_of, shown_whole
 
 _BEGINNINGS: list[list[BaseMessage]] = [
     [],

@@ -30,9 +30,9 @@ from convstore.cli.readback import read_back
 from convstore.cli.recordings import Recording, Turn
 from convstore.cli.report import FileReport
 from convstore.conversation import Conversation
+from convstore.entries.normalize import normalize_messages
 from convstore.extraction import find_sources, parse_json
 from convstore.models import History
-from convstore.normalize import normalize_messages
 from convstore.pairing import check_pairing
 from convstore.policy import HistoryPolicy
 from convstore.scopes import MAX_IDS

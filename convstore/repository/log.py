@@ -17,10 +17,10 @@ from typing import Any
 import bson
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
-from convstore.batch import Chunk
 from convstore.codec import decompress
 from convstore.driver import Driver, driver_errors
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
+from convstore.entries.batch import Chunk
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
 from convstore.schema import (
     LOG,

@@ -15,9 +15,9 @@ from typing import Any, Protocol, cast
 from langchain_core.language_models import LanguageModelLike
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from convstore.compaction import CompactionRule
 from convstore.exceptions import InvalidInputError, SummaryError
 from convstore.stubs import text_of
+from convstore.summaries.compaction import CompactionRule
 from convstore.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
 
 __all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer"]

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.compaction import CompactionRule
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.pairing import check_pairing
 from convstore.policy import HistoryPolicy
 from convstore.store import ConversationStore
+from convstore.summaries.compaction import CompactionRule
 from convstore.testing.samples import rag_turn, same_messages
 
 __all__ = ["CompactContract"]

@@ -21,8 +21,8 @@ from convstore.exceptions import (
     InvalidScopeError,
     UnknownMessageError,
 )
-from convstore.known import Clock
 from convstore.models import MessagePreview
+from convstore.services.known import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
 

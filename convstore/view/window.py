@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from convstore.entries import Entry, EntryMessage, Gap
+from convstore.entries.rewinds import is_live
 from convstore.policy import HistoryPolicy
-from convstore.rewinds import is_live
 from convstore.summaries import SummaryRecord
 
 __all__ = ["Row", "Window", "choose_window", "is_finished", "is_hidden", "leading_system", "rows_of", "shown_whole"]

@@ -16,10 +16,11 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.batch import Batch, is_heavy, prepare
 from convstore.codec import Codec
-from convstore.compose import Composed, compose
 from convstore.entries import EntryMessage, EntrySource, Totals
+from convstore.entries.batch import Batch, is_heavy, prepare
+from convstore.entries.compose import Composed, compose
+from convstore.entries.rewinds import is_live
 from convstore.exceptions import (
     ContentConflictError,
     MessageRewoundError,
@@ -28,12 +29,11 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.extraction import SourceExtractor
-from convstore.known import ID_LIFETIME, Clock, Known, KnownConversations, Scope
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
-from convstore.reader import Reader
 from convstore.repository import Heads, Log, SlotTaken
-from convstore.rewinds import is_live
+from convstore.services.known import ID_LIFETIME, Clock, Known, KnownConversations, Scope
+from convstore.services.reader import Reader
 from convstore.sources import text_digest
 from convstore.tokens import TokenCounter
 

@@ -19,17 +19,17 @@ from langchain_core.messages import HumanMessage
 
 from convstore.codec import Codec
 from convstore.entries import Entry, EntryMessage, Gap, PayloadRef, Totals
+from convstore.entries.rewinds import live_after, live_before
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
-from convstore.known import Known, KnownConversations, Scope, Start
 from convstore.models import History, HistoryReport
 from convstore.policy import HistoryPolicy
-from convstore.reader import Reader, check_dense, results_in
 from convstore.repository import Head, Heads, Log
-from convstore.rewinds import live_after, live_before
+from convstore.services.known import Known, KnownConversations, Scope, Start
+from convstore.services.reader import Reader, check_dense, results_in
 from convstore.summaries import SummaryRecord, fits, summary_message
 from convstore.tokens import TokenCounter, count
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
-from convstore.window import Row, Window, choose_window, is_finished, leading_system, rows_of
+from convstore.view.window import Row, Window, choose_window, is_finished, leading_system, rows_of
 
 __all__ = ["Loader"]
 

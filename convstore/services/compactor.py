@@ -15,18 +15,18 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore.compaction import CompactionRule, plan_compaction, weigh
 from convstore.entries import Entry, EntryMessage, Gap
+from convstore.entries.rewinds import is_live, live_after
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
-from convstore.known import Clock, Known, Scope
 from convstore.models import Compaction, History, Summary
-from convstore.reader import Reader, check_dense
 from convstore.repository import Head, Heads, Log, Summaries
-from convstore.rewinds import is_live, live_after
+from convstore.services.known import Clock, Known, Scope
+from convstore.services.reader import Reader, check_dense
 from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits, summary_message
+from convstore.summaries.compaction import CompactionRule, plan_compaction, weigh
 from convstore.summarization.summarizers import Summarizer
 from convstore.tokens import TokenCounter, count
-from convstore.window import Row, leading_system, rows_of
+from convstore.view.window import Row, leading_system, rows_of
 
 __all__ = ["Compactor"]
 

@@ -10,16 +10,16 @@ from datetime import datetime
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.annotations import Annotator
 from convstore.codec import Codec
 from convstore.entries import EntryMessage, EntrySource
+from convstore.entries.rewinds import is_live
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
-from convstore.known import Scope
 from convstore.models import Source, StoredMessage, ToolRecord, Turn
-from convstore.passages import make_source
-from convstore.reader import Reader
 from convstore.repository import StoredMessageRow
-from convstore.rewinds import is_live
+from convstore.services.annotations import Annotator
+from convstore.services.known import Scope
+from convstore.services.passages import make_source
+from convstore.services.reader import Reader
 
 __all__ = ["Records"]
 

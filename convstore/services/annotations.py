@@ -10,9 +10,9 @@ from typing import Any
 
 from convstore.codec import Codec
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
-from convstore.known import Clock, Known, Scope
-from convstore.reader import Reader
 from convstore.repository import Annotations
+from convstore.services.known import Clock, Known, Scope
+from convstore.services.reader import Reader
 
 __all__ = ["Annotator"]
 

@@ -17,11 +17,11 @@ from convstore.entries import EntryMessage, PayloadRef
 from convstore.extraction import parse_json
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
-from convstore.providers import made_for, with_original_ids
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.summaries import name_results
 from convstore.tokens import TokenCounter, count
-from convstore.window import Row, is_hidden, shown_whole
+from convstore.view.providers import made_for, with_original_ids
+from convstore.view.window import Row, is_hidden, shown_whole
 
 __all__ = [
     "NOTE_RESULTS",

@@ -15,10 +15,10 @@ from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec, decode_message, digest_of
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
+from convstore.entries.rewinds import is_live, live_after
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
-from convstore.known import Known, KnownConversations, Scope
 from convstore.repository import Head, Heads, Log, StoredMessageRow
-from convstore.rewinds import is_live, live_after
+from convstore.services.known import Known, KnownConversations, Scope
 from convstore.view import shorten
 
 __all__ = ["PlacedMessage", "Reader", "check_dense", "results_in"]

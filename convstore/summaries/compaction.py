@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from convstore.exceptions import InvalidInputError
-from convstore.window import Row, is_finished
+from convstore.view.window import Row, is_finished
 
 __all__ = ["CompactionRule", "plan_compaction", "weigh"]
 

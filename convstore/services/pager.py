@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from convstore.codec import Codec, decode_message
 from convstore.entries import PayloadRef
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
-from convstore.known import Known, Scope
 from convstore.models import Source, SourcePage
-from convstore.passages import (
+from convstore.repository import StoredMessageRow
+from convstore.scopes import MAX_IDS, id_problem
+from convstore.services.known import Known, Scope
+from convstore.services.passages import (
     LABEL_CHARACTERS,
     Cursor,
     Passage,
@@ -28,9 +30,7 @@ from convstore.passages import (
     read_cursor,
     snippets,
 )
-from convstore.reader import Reader
-from convstore.repository import StoredMessageRow
-from convstore.scopes import MAX_IDS, id_problem
+from convstore.services.reader import Reader
 from convstore.tokens import CHARACTERS_PER_TOKEN
 
 __all__ = ["Pager", "Request"]

@@ -10,15 +10,15 @@ import random
 from collections.abc import Awaitable, Callable
 
 from convstore.codec import Codec
-from convstore.compactor import Compactor
-from convstore.compose import totals_through
 from convstore.entries import Entry, Totals
+from convstore.entries.compose import totals_through
+from convstore.entries.rewinds import is_live, rewound, undone
 from convstore.exceptions import CorruptDocumentError, StoreError, StoreUnavailableError, UnknownMessageError
-from convstore.known import Clock, Known, Scope
-from convstore.reader import Reader
 from convstore.repository import Heads, Log, SlotTaken
-from convstore.rewinds import is_live, rewound, undone
-from convstore.writer import APPEND_SECONDS
+from convstore.services.compactor import Compactor
+from convstore.services.known import Clock, Known, Scope
+from convstore.services.reader import Reader
+from convstore.services.writer import APPEND_SECONDS
 
 __all__ = ["Rewinder"]
 

@@ -14,9 +14,9 @@ from itertools import islice
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.batch import Batch, Chunk, Prepared, Split
 from convstore.codec import Codec, decode_message, leave_out, with_stub
 from convstore.entries import Entry, EntryMessage, EntrySource, OpenCall, Preview, Totals, Usage
+from convstore.entries.batch import Batch, Chunk, Prepared, Split
 from convstore.exceptions import SourceIdClashError
 from convstore.pairing import Call, calls_of
 from convstore.scopes import id_problem

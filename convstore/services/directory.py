@@ -13,10 +13,10 @@ from typing import Any
 
 from convstore.codec import Codec
 from convstore.exceptions import InvalidInputError
-from convstore.known import ID_LIFETIME, Clock, KnownConversations, Scope
 from convstore.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.repository import Annotations, Head, Heads, Log, Summaries
-from convstore.writer import APPEND_SECONDS
+from convstore.services.known import ID_LIFETIME, Clock, KnownConversations, Scope
+from convstore.services.writer import APPEND_SECONDS
 
 __all__ = ["Directory"]
 

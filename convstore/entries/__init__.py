@@ -1,0 +1,21 @@
+"""What the log is made of: entries, how a batch becomes one, and what is rewound.
+
+Layer 1. `normalize` reads what a caller gives, `batch` checks and encodes it, `compose` makes the entry at its place in
+the log, `rewinds` tells which messages still count.
+"""
+
+from __future__ import annotations
+
+from convstore.entries.models import (
+    Entry,
+    EntryMessage,
+    EntrySource,
+    Gap,
+    OpenCall,
+    PayloadRef,
+    Preview,
+    Totals,
+    Usage,
+)
+
+__all__ = ["Entry", "EntryMessage", "EntrySource", "Gap", "OpenCall", "PayloadRef", "Preview", "Totals", "Usage"]
