@@ -244,6 +244,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "results": totals.results,
         "tokens": totals.tokens,
         "view_tokens": totals.view_tokens,
+        "counter": to_stored(totals.counter),
         "marker": totals.marker,
         "sources_through": totals.sources_through,
         "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
@@ -264,6 +265,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         results=_number(document["results"]),
         tokens=_number(document["tokens"]),
         view_tokens=_number(document["view_tokens"]),
+        counter=from_stored(document["counter"]),
         marker=_number(document["marker"]),
         sources_through=_number(document["sources_through"]),
         usage={

@@ -37,7 +37,7 @@ from convstore.services.rewinder import Rewinder
 from convstore.services.sync import LoopThread
 from convstore.services.writer import Writer
 from convstore.summarization.summarizers import SummarizerLike, as_summarizer
-from convstore.tokens import TokenCounter, approximate_tokens
+from convstore.tokens import NamedCounter, TokenCounter, approximate_tokens
 
 __all__ = ["ConversationStore", "Parts"]
 
@@ -73,7 +73,9 @@ class ConversationStore:
         policy: What `load_history` does when it is not told.
         summarizer: Writes the summaries that `Conversation.compact` keeps: a `RunningSummarizer`, or an async function
             from messages and the earlier summary to the new one.
-        token_counter: Gives the tokens of a list of messages; counts are kept with the messages.
+        token_counter: Gives the tokens of a list of messages; counts are kept with the messages, under its name. A
+            store with another counter counts anew what it loads, and the log once when it first appends to it.
+        token_counter_name: What tells it from others; None takes the name of the function, and of the model.
         collection_prefix: Put before the names of the collections, for a database with a ``log`` of its own.
         clock: Where time comes from; for tests.
 
@@ -91,6 +93,7 @@ class ConversationStore:
         policy: HistoryPolicy | None = None,
         summarizer: SummarizerLike | None = None,
         token_counter: TokenCounter = approximate_tokens,
+        token_counter_name: str | None = None,
         collection_prefix: str = "",
         clock: Clock | None = None,
     ) -> None:
@@ -105,7 +108,8 @@ class ConversationStore:
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
         self._known = KnownConversations(self._clock)
-        self._parts = self._make_parts(driver, collection_prefix, token_counter)
+        counter = token_counter if token_counter_name is None else NamedCounter(token_counter_name, token_counter)
+        self._parts = self._make_parts(driver, collection_prefix, counter)
         self._swept_at = self._clock.monotonic()
         self._is_ready = self._is_closed = False
         self._client: Any = None
@@ -116,7 +120,7 @@ class ConversationStore:
     def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter) -> Parts:
         heads, log = Heads(driver, prefix=prefix), Log(driver, prefix=prefix)
         known, codec, clock = self._known, self._codec, self._clock
-        reader = Reader(heads, log, known, codec=codec)
+        reader = Reader(heads, log, known, codec=codec, counter=counter)
         annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
         compactor = Compactor(reader, heads, log, summaries, counter=counter, clock=clock, summarizer=self._summarizer)
         annotator = Annotator(reader, annotations, codec=codec, clock=clock)

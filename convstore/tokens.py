@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -16,13 +17,24 @@ from convstore.codec import Codec, fields_of
 from convstore.exceptions import InvalidInputError
 from convstore.stubs import text_of
 
-__all__ = ["CHARACTERS_PER_TOKEN", "IMAGE_TOKENS", "TokenCounter", "approximate_tokens", "count"]
+__all__ = [
+    "CHARACTERS_PER_TOKEN",
+    "IMAGE_TOKENS",
+    "NamedCounter",
+    "TokenCounter",
+    "approximate_tokens",
+    "count",
+    "counter_name",
+]
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Gives the tokens of a list of messages; must be additive enough that messages can be counted one by one."""
 
 CHARACTERS_PER_TOKEN = 4
 """What LangChain's approximation takes for English text; pages are cut by it."""
+
+_MOST_NAME_CHARACTERS = 200
+"""A counter's name is stored with every entry."""
 
 IMAGE_TOKENS = 1_000
 """What an image of common size takes with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
@@ -82,6 +94,42 @@ def _extra_for_script(content: Any) -> int:
 
 def _is_image(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") in ("image", "image_url", "input_image")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCounter:
+    """A token counter under a name of the caller's: two that count alike have the same one."""
+
+    name: str
+    counter: TokenCounter
+
+    def __post_init__(self) -> None:
+        if type(self.name) is not str or not 0 < len(self.name.encode(errors="replace")) <= _MOST_NAME_CHARACTERS:
+            raise InvalidInputError(f"the name of a token counter is a str of 1 to {_MOST_NAME_CHARACTERS} bytes")
+
+    def __call__(self, messages: Sequence[BaseMessage]) -> int:
+        """Count."""
+        return self.counter(messages)
+
+
+def counter_name(counter: TokenCounter) -> str:
+    """What stored counts are known by: another name means that they have to be counted anew.
+
+    A function has its module and name; the method of a chat model the model's name, too.
+
+    >>> counter_name(approximate_tokens), counter_name(len)
+    ('approximate', 'builtins.len')
+    """
+    if isinstance(counter, NamedCounter):
+        return counter.name
+    if counter is approximate_tokens:
+        return "approximate"
+    function = getattr(counter, "func", counter)  # of a partial
+    owner = getattr(function, "__self__", None)
+    model = getattr(owner, "model_name", None) or getattr(owner, "model", None)
+    kind = type(owner) if model else function if hasattr(function, "__qualname__") else type(function)
+    name = f"{kind.__module__}.{kind.__qualname__}" + (f":{model}" if isinstance(model, str) else "")
+    return name[-_MOST_NAME_CHARACTERS:]
 
 
 def count(counter: TokenCounter, message: BaseMessage) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
@@ -22,7 +22,7 @@ from convstore.pairing import Call, calls_of
 from convstore.scopes import id_problem
 from convstore.sources import write_ids
 from convstore.stubs import make_stub, text_of
-from convstore.tokens import count
+from convstore.tokens import count, counter_name
 
 __all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "compose", "totals_through"]
 
@@ -85,7 +85,7 @@ def compose(
         first=after.messages + 1,
         at=at,
         messages=tuple(message for message, _, _ in made),
-        totals=running.totals(at, shown_now=bool(sources)),
+        totals=replace(running.totals(at, shown_now=bool(sources)), counter=counter_name(batch.counter)),
         sources=sources,
     )
     return Composed(entry, tuple(chunk for _, _, chunks in made for chunk in chunks))
@@ -210,6 +210,7 @@ class _Running:
             results=after.results + self.results,
             tokens=after.tokens + self.tokens,
             view_tokens=after.view_tokens + self.view_tokens,
+            counter=after.counter,
             marker=after.marker,
             sources_through=self.sources_through,
             usage=self.usage,

@@ -138,6 +138,7 @@ class Totals:
         results: Tool results.
         tokens: All messages in full.
         view_tokens: All messages as in the default view of finished turns.
+        counter: The name of what counted the last two.
         marker: Number of the last entry that changed which messages are live, 0 if all are.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
@@ -156,6 +157,7 @@ class Totals:
     results: int = 0
     tokens: int = 0
     view_tokens: int = 0
+    counter: str = ""
     marker: int = 0
     sources_through: int = 0
     usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
@@ -199,3 +201,11 @@ class Entry:
     def last(self) -> int:
         """Ordinal of its last message; one below `first` if it has none."""
         return self.first + len(self.messages) - 1
+
+    def live_at(self, ordinal: int) -> int:
+        """How many live messages the log had up to and with one of its messages; holds while that is live itself."""
+        return self.totals.live - (self.last - ordinal)
+
+    def turn_at(self, ordinal: int) -> int:
+        """The number of the turn that one of its messages is in; holds while that is live."""
+        return self.totals.turns - sum(one.type == "human" and one.ordinal > ordinal for one in self.messages)

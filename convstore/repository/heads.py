@@ -37,7 +37,7 @@ from convstore.summaries import SummaryRecord
 __all__ = ["Head", "Heads"]
 
 
-_Start = tuple[int, int, int, int]
+_Start = tuple[int, int, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Head:
     created_at: datetime
     updated_at: datetime
     totals: Totals = field(default_factory=Totals)
-    start: _Start = (0, 0, 0, 0)
+    start: _Start = (0, 0, 0, 0, "")
     details: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
     summary: SummaryRecord | None = None
@@ -98,7 +98,7 @@ class Heads:
                 "scope": dict(scope),
                 "created_at": at,
                 "totals": totals_document(Totals()),
-                "start": [0, 0, 0, 0],
+                "start": [0, 0, 0, 0, ""],
                 "revision": 0,
             },
         }
@@ -176,7 +176,7 @@ class Heads:
         """
         revision = head.revision + 1
         query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
-        changes = {"revision": revision, "start": [marker, revision, 0, 0]}
+        changes = {"revision": revision, "start": [marker, revision, 0, 0, ""]}
         changes["summary"] = summary_document(summary) if summary else None
         if owner is None:
             return await self._change(query, {"$set": changes})

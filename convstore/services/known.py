@@ -18,7 +18,7 @@ from convstore.entries import EntryMessage, Gap, Totals
 from convstore.policy import HistoryPolicy
 from convstore.view import NamedResult
 
-__all__ = ["ID_LIFETIME", "Clock", "Known", "KnownConversations", "Scope", "Start"]
+__all__ = ["ID_LIFETIME", "UNKNOWN_START", "Clock", "Known", "KnownConversations", "Scope", "Start"]
 
 ID_LIFETIME = 10.0
 """Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
@@ -56,6 +56,7 @@ class Start:
         revision: Counts changes of the summary.
         entry: Number of the entry that holds the first message.
         first: First ordinal of that entry.
+        counter: Name of the token counter that the budget was counted with.
         results: The newest tool results before that entry, newest first.
     """
 
@@ -63,7 +64,16 @@ class Start:
     revision: int
     entry: int
     first: int
+    counter: str
     results: tuple[NamedResult, ...] = ()
+
+    @property
+    def position(self) -> tuple[int, int, int, int, str]:
+        """As the head keeps it; compared in this order."""
+        return self.marker, self.revision, self.entry, self.first, self.counter
+
+
+UNKNOWN_START = Start(0, 0, 0, 0, "")
 
 
 @dataclass(slots=True, eq=False)

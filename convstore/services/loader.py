@@ -24,10 +24,10 @@ from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.models import History, HistoryReport
 from convstore.policy import HistoryPolicy
 from convstore.repository import Head, Heads, Log
-from convstore.services.known import Known, KnownConversations, Scope, Start
+from convstore.services.known import UNKNOWN_START, Known, KnownConversations, Scope, Start
 from convstore.services.reader import Reader, check_dense, results_in
 from convstore.summaries import SummaryRecord, fits, summary_message
-from convstore.tokens import TokenCounter, count
+from convstore.tokens import TokenCounter, count, counter_name
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
 from convstore.view.window import Row, Window, choose_window, is_finished, leading_system, rows_of
 
@@ -37,7 +37,6 @@ _DEFAULT = HistoryPolicy()
 _TRIES = 3
 _FIRST_ENTRIES = 4
 _FEWEST_ENTRIES, _MOST_ENTRIES = 16, 1_000
-_UNKNOWN = Start(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -47,7 +46,7 @@ class _Load:
     policy: HistoryPolicy
     known: Known
     head: Head
-    start: Start = _UNKNOWN
+    start: Start = UNKNOWN_START
     summary: SummaryRecord | None = None
     marker: int = 0
     gaps: tuple[Gap, ...] = ()
@@ -137,7 +136,7 @@ class Loader:
         counter: TokenCounter,
     ) -> None:
         self._reader, self._heads, self._log, self._known = reader, heads, log, known
-        self._codec, self._counter = codec, counter
+        self._codec, self._counter, self._counter_name = codec, counter, counter_name(counter)
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """The view of a conversation; see `Conversation.load_history`."""
@@ -161,7 +160,7 @@ class Loader:
         known = self._known.get(scope)
         if known is None:
             return None
-        start = known.starts.get(policy, _UNKNOWN)
+        start = known.starts.get(policy, UNKNOWN_START)
         limit = _entries_needed(start, known.tail or Totals(), policy)
         reading = self._log.newest_entries(known.conversation, start=start.entry, limit=limit)
         head, entries = await asyncio.gather(self._heads.find(dict(scope)), reading)
@@ -180,7 +179,9 @@ class Loader:
         known = self._reader.seen(scope, head)
         if head is None or known is None:
             return None
-        start = Start(*head.start) if policy == _DEFAULT else _UNKNOWN
+        start = Start(*head.start)
+        if policy != _DEFAULT or start.counter != self._counter_name:
+            start = UNKNOWN_START
         load = _Load(policy, known, head, start, documents=1, round_trips=2)
         limit = _entries_needed(start, head.totals, policy)
         async with self._reader.reading(known):
@@ -210,8 +211,8 @@ class Loader:
             if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.gaps):
                 load.summary = summary
             if (load.start.marker, load.start.revision) != (load.marker, load.head.revision):
-                load.start = _UNKNOWN
-        load.take(entries)
+                load.start = UNKNOWN_START
+        load.take(self._reader.counted(load.known, entries))
 
     async def _follow(self, load: _Load, entries: Sequence[Entry]) -> None:
         """Take note of what is rewound as of the last of some entries."""
@@ -246,7 +247,7 @@ class Loader:
             check_dense(known, entries, first=start)
             load.count(entries)
             load.round_trips += until > _FIRST_ENTRIES
-            rows = rows_of(entries, load.gaps)
+            rows = rows_of(self._reader.counted(known, entries), load.gaps)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
                 load.learn_system(rows)
             until *= 4
@@ -270,7 +271,7 @@ class Loader:
             entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(f"{load.known.conversation}:{before - 1:012d}", "the entry is missing")
-            load.take(entries)
+            load.take(self._reader.counted(load.known, entries))
 
     def _window(self, load: _Load) -> Window | None:
         """Where the view begins, None if what is read does not tell."""
@@ -294,14 +295,15 @@ class Loader:
         """Keep where the next view begins, and what lies before it; tell the head if it would have saved reading."""
         if not window.lasting or window.start >= len(load.rows):
             return
+        if load.entries[-1].totals.counter != self._counter_name:
+            return  # the next append counts the log anew, and views may then begin elsewhere
         number = load.rows[window.start].entry
         begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
         first, results = load.rows[begin].message.ordinal, load.results_before(begin)
-        start = Start(load.marker, load.head.revision, number, first, results)
+        start = Start(load.marker, load.head.revision, number, first, self._counter_name, results)
         load.known.remember_start(load.policy, start)
         if load.policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
-            position = (start.marker, start.revision, start.entry, start.first)
-            await self._heads.hint(dict(load.known.scope), load.known.conversation, start=position)
+            await self._heads.hint(dict(load.known.scope), load.known.conversation, start=start.position)
             load.round_trips += 1
 
     async def _show(self, load: _Load, window: Window) -> History:

@@ -6,8 +6,10 @@ anew in the middle of a call is told from one that is damaged: `ConversationDele
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from itertools import zip_longest
 
@@ -19,7 +21,9 @@ from convstore.entries.rewinds import is_live, live_after
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.repository import Head, Heads, Log, StoredMessageRow
 from convstore.services.known import Known, KnownConversations, Scope
+from convstore.tokens import TokenCounter, counter_name
 from convstore.view import shorten
+from convstore.view.recount import recounted
 
 __all__ = ["PlacedMessage", "Reader", "check_dense", "results_in"]
 
@@ -32,8 +36,11 @@ _ENTRIES_AT_ONCE = 100
 class Reader:
     """Reads for all conversations of a store."""
 
-    def __init__(self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec) -> None:
+    def __init__(
+        self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec, counter: TokenCounter
+    ) -> None:
         self._heads, self._log, self._known, self._codec = heads, log, known, codec
+        self._counter, self._counter_name = counter, counter_name(counter)
 
     async def find(self, scope: Scope) -> Known | None:
         """The scope's conversation; None if it has none. No command while what is remembered is fresh."""
@@ -128,6 +135,32 @@ class Reader:
         """
         texts = await self.payloads_of(known, messages)
         return [self.decode(message, texts.get(message.id)) for message in messages]
+
+    def counted(self, known: Known, entries: Sequence[Entry]) -> list[Entry]:
+        """Entries with sizes by the store's counter, whatever counter wrote them."""
+        try:
+            return recounted(entries, codec=self._codec, counter=self._counter)
+        except ValueError as error:
+            raise CorruptDocumentError(known.conversation, str(error)) from error
+
+    async def counted_tail(self, known: Known, tail: Totals) -> Totals:
+        """What the last entry says of the log, with sizes by the store's counter.
+
+        Reads the log once, payloads apart, if another counter wrote that entry.
+        """
+        if tail.counter == self._counter_name or not tail.messages:
+            return tail
+        gaps, start, tokens, view_tokens = await self.gaps(known, tail.marker), 1, 0, 0
+        while (start := live_after(gaps, start)) <= tail.entries:
+            before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
+            entries = await self._log.entries(known.conversation, start=start, before=before)
+            check_dense(known, entries, first=start, last=before - 1)
+            counted = await asyncio.to_thread(self.counted, known, entries)
+            live = [one for entry in counted for one in entry.messages if is_live(gaps, one.ordinal)]
+            tokens += sum(message.tokens for message in live)
+            view_tokens += sum(message.view_tokens for message in live)
+            start = before
+        return replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter_name)
 
     def shorten(self, message: EntryMessage) -> BaseMessage:
         """A message as views show it once its turn is finished."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from convstore.codec import Codec
 from convstore.entries import Entry, Totals
@@ -81,6 +82,13 @@ class Rewinder:
         entry, before = found[0], Totals()
         if entry.number > 1:
             before = (await self._log.entry(known.conversation, entry.number - 1)).totals
+        # Another counter may have written the entry before.
+        before = replace(
+            before,
+            tokens=entry.totals.tokens - sum(message.tokens for message in entry.messages),
+            view_tokens=entry.totals.view_tokens - sum(message.view_tokens for message in entry.messages),
+            counter=entry.totals.counter,
+        )
         kept = [message for message in entry.messages if message.ordinal < ordinal]
         try:
             point = totals_through(before, kept, codec=self._codec, at=entry.at)
@@ -128,7 +136,7 @@ class Rewinder:
                 continue
             known.tail = entry.totals
             known.follow(entry.number, entry.gaps)
-            start = (entry.number, 0, 0, 0)
+            start = (entry.number, 0, 0, 0, "")
             await self._heads.refresh(dict(known.scope), known.conversation, totals=entry.totals, start=start)
             await self._compactor.reselect(known.scope, entry.gaps, marker=entry.number)
             return tail, entry.totals

@@ -32,7 +32,7 @@ from convstore.extraction import SourceExtractor
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
 from convstore.repository import Heads, Log, SlotTaken
-from convstore.services.known import ID_LIFETIME, Clock, Known, KnownConversations, Scope
+from convstore.services.known import ID_LIFETIME, UNKNOWN_START, Clock, Known, KnownConversations, Scope
 from convstore.services.reader import Reader
 from convstore.sources import text_digest
 from convstore.tokens import TokenCounter
@@ -224,8 +224,8 @@ class Writer:
 
     async def _tail(self, known: Known, attempt: _Attempt) -> Totals:
         """What the log holds, as far as the attempt must know it; no command when warm."""
-        if known.tail is None:
-            known.tail = await self._log.last_totals(known.conversation)
+        tail = known.tail or await self._log.last_totals(known.conversation)
+        known.tail = await self._reader.counted_tail(known, tail)
         if known.tail.shown is None and known.tail.shown_at and attempt.shows:
             known.tail = replace(known.tail, shown=await self._log.shown(known.conversation, known.tail.shown_at))
         return known.tail
@@ -261,7 +261,7 @@ class Writer:
 
     async def _refresh(self, known: Known, totals: Totals) -> bool:
         start = known.starts.get(_DEFAULT)
-        position = (start.marker, start.revision, start.entry, start.first) if start else (0, 0, 0, 0)
+        position = start.position if start else UNKNOWN_START.position
         is_there = await self._heads.refresh(dict(known.scope), known.conversation, totals=totals, start=position)
         if is_there:
             known.told(totals, at=self._clock.monotonic())

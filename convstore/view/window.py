@@ -32,7 +32,7 @@ class Row:
         message: The message as its entry holds it.
         entry: Number of the entry.
         place: Its place among the live messages.
-        before: View tokens of the log before it.
+        before: View tokens of the log before it, by the counter of the rows.
         turn: Number of its turn; 0 before the first human message.
         result: Tool results in the log before it.
     """
@@ -72,23 +72,33 @@ def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: Summary
     """The live messages of successive entries with their running totals.
 
     Those that a summary stands for are left out, and places, sizes and turns are counted from its end.
+
+    Args:
+        entries: In order, up to the end of the log unless they begin where rows do.
+        gaps: What is rewound.
+        summary: The current one.
     """
     last = summary.last if summary else 0
-    live, turns, tokens = (summary.live, summary.turns, summary.view_tokens) if summary else (0, 0, 0)
+    live, turns = (summary.live, summary.turns) if summary else (0, 0)
     rows = []
     for entry in entries:
         turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
         result = entry.totals.results - sum(message.type == "tool" for message in entry.messages)
-        before = entry.totals.view_tokens - sum(message.view_tokens for message in entry.messages)
         place = entry.totals.live - len(entry.messages)
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
             if message.ordinal > last and is_live(gaps, message.ordinal):
-                rows.append(Row(message, entry.number, place - live, before - tokens, turn - turns, result))
-            before += message.view_tokens
+                rows.append((message, entry.number, place - live, turn - turns, result))
             result += message.type == "tool"
-    return rows
+    sizes = [message.view_tokens for message, *_ in rows]
+    begins = bool(rows) and rows[0][2] == 1
+    through = entries[-1].totals.view_tokens - (summary.view_tokens if summary else 0) if entries else 0
+    befores = accumulate(sizes, initial=0 if begins else through - sum(sizes))
+    return [
+        Row(message, number, place, before, turn, result)
+        for (message, number, place, turn, result), before in zip(rows, befores, strict=False)
+    ]
 
 
 def leading_system(rows: Sequence[Row]) -> list[Row]:

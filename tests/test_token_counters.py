@@ -1,0 +1,148 @@
+"""Counts are kept under the name of what counted them; a store with another counter counts anew."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from counting import Commands
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.testing import rag_turn
+from convstore.tokens import NamedCounter, approximate_tokens, counter_name
+
+Stores = Callable[..., ConversationStore]
+
+
+def characters(messages: Sequence[BaseMessage]) -> int:
+    """A counter that gives other numbers than the default one."""
+    return sum(len(message.text) + 10 for message in messages)
+
+
+@pytest.fixture
+async def stores(client, database_name: str) -> AsyncIterator[Stores]:
+    """Makes stores on one database, each as a process of its own would."""
+    made: list[ConversationStore] = []
+
+    def make(**options: Any) -> ConversationStore:
+        made.append(ConversationStore(client[database_name], **options))
+        return made[-1]
+
+    await make().setup()
+    yield make
+    for store in made:
+        await store.close()
+
+
+@pytest.fixture
+def scope() -> dict[str, str]:
+    """A conversation that nobody else has."""
+    return {"user_id": "counted", "thread_id": uuid.uuid4().hex}
+
+
+async def write(chat: Conversation, turns: range, size: int = 400) -> None:
+    """Turns without payloads, so that counting them anew is exact."""
+    for number in turns:
+        await chat.append([HumanMessage(f"Question {number}", id=f"h{number}"), AIMessage("so " * (size // 3))])
+
+
+async def test_a_view_is_counted_by_the_store_that_loads_it(stores, scope):
+    """Whoever wrote the messages, `tokens` is what the store's own counter says, under the budget too."""
+    await write(stores().conversation(**scope), range(30))
+    other = stores(token_counter=characters, policy=HistoryPolicy(max_tokens=5_000)).conversation(**scope)
+    history = await other.load_history()
+    assert history.tokens == characters(history.messages) <= 5_000
+    assert history.report.left_out_turns
+    ours = await stores().conversation(**scope).load_history()
+    assert ours.tokens == approximate_tokens(ours.messages)
+    assert not ours.report.left_out_turns
+
+
+async def test_the_first_append_of_another_counter_counts_the_log_anew(stores, scope):
+    """Afterwards totals are by the new counter alone, exact to the token, and again after a change back."""
+    default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
+    for number, chat, counter in [(0, default, approximate_tokens), (1, other, characters), (2, default, None)]:
+        await write(chat, range(number * 10, number * 10 + 10))
+        log = [message async for message in chat.messages()]
+        assert (await chat.info()).tokens == (counter or approximate_tokens)(log)
+
+
+async def test_a_log_is_counted_anew_once(stores, scope, commands: Commands):
+    """The first append reads the log, the second is one command; a load reads no more than before."""
+    await write(stores().conversation(**scope), range(10))
+    other = stores(token_counter=characters).conversation(**scope)
+    await other.load_history()
+    with commands.counted():
+        await write(other, range(10, 11))
+    assert commands.names.count("find") == 1
+    with commands.counted():
+        await write(other, range(11, 12))
+    assert commands.names == ["insert"]
+    with commands.counted():
+        await other.load_history()
+    assert commands.names == ["find", "find"]
+
+
+async def test_views_of_a_log_of_two_counters_are_stable(stores, scope):
+    """Every process comes to the same view, and most views begin with the one before: the budget cuts in steps."""
+    policy = HistoryPolicy(max_tokens=6_000)
+    await write(stores().conversation(**scope), range(40))
+    warm = stores(token_counter=characters).conversation(**scope)
+    before, cuts = (await warm.load_history(policy)).messages, 0
+    for number in range(40, 80):
+        await write(warm, range(number, number + 1))
+        history = await warm.load_history(policy)
+        cold = await stores(token_counter=characters).conversation(**scope).load_history(policy)
+        assert history.messages == cold.messages
+        assert history.tokens == characters(history.messages) <= 6_000
+        cuts += history.messages[: len(before)] != before
+        before = history.messages
+    assert cuts <= 40 * 420 // 1_500 + 1  # at least a quarter of the budget leaves at once
+
+
+async def test_rewinds_keep_the_sums_of_two_counters_right(stores, scope):
+    """A rewind into what another counter wrote, then an append: totals are those of what is live."""
+    default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
+    await write(default, range(4))
+    await write(other, range(4, 8))
+    for point, chat, counter in [("h6", default, approximate_tokens), ("h2", other, characters)]:
+        await chat.rewind(before=point)
+        await write(chat, range(int(point[1:]) * 100, int(point[1:]) * 100 + 2))
+        live = [message async for turn in chat.turns() for message in turn.messages]
+        assert (await chat.info()).tokens == counter(live)
+    await default.undo_rewind()
+    await write(default, range(900, 901))
+    live = [message async for turn in default.turns() for message in turn.messages]
+    assert (await default.info()).tokens == approximate_tokens(live)
+
+
+async def test_what_payloads_hold_is_estimated(stores, scope):
+    """Counting anew reads no payload: a hidden part is scaled as the shown one is."""
+    await stores().conversation(**scope).append(rag_turn("What do orcas eat?"))
+    other = stores(token_counter=characters).conversation(**scope)
+    await write(other, range(1))
+    log = [message async for message in other.messages()]
+    assert (await other.info()).tokens == pytest.approx(characters(log), rel=0.5)
+
+
+def test_names_of_counters():
+    """Functions by module and name, models by their own, anything by the name that it is given."""
+    model = FakeListChatModel(responses=["x"])
+    object.__setattr__(model, "model_name", "fake-2")
+    assert counter_name(approximate_tokens) == "approximate"
+    assert counter_name(characters) == "test_token_counters.characters"
+    assert counter_name(partial(characters)) == "test_token_counters.characters"
+    assert counter_name(model.get_num_tokens_from_messages).endswith("FakeListChatModel:fake-2")
+    assert counter_name(NamedCounter("gpt-5", characters)) == "gpt-5"
+
+
+@pytest.mark.parametrize("name", ["", 5, "x" * 201])
+def test_a_name_is_a_short_text(name, client, database_name):
+    """Refused when the store is made."""
+    with pytest.raises(InvalidInputError, match="name of a token counter"):
+        ConversationStore(client[database_name], token_counter_name=name)
