@@ -11,15 +11,17 @@ from itertools import islice
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.tools import StructuredTool
 
 from convstore.agent import bound_retrieval_tool
 from convstore.entries.normalize import normalize_messages
+from convstore.entries.turns import turn_messages
 from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.models import (
     Compaction,
     ConversationInfo,
+    ErasureReceipt,
     History,
     Receipt,
     SourcePage,
@@ -95,14 +97,52 @@ class Conversation:
             SourceIdClashError: A source came with a number that is taken; see `on_source_clash`.
             StoreUnavailableError: No answer from the server; repeat the call.
         """
+        whole = normalize_messages(messages, key=key)
+        return await self._append(whole, unencodable=unencodable, on_source_clash=on_source_clash)
+
+    async def _append(
+        self, whole: Sequence[BaseMessage], *, unencodable: str, on_source_clash: str, turn: str = ""
+    ) -> Receipt:
         if unencodable not in ("raise", "omit"):
             raise InvalidInputError(f'unencodable is "raise" or "omit", not {unencodable!r}')
         if on_source_clash not in ("raise", "renumber"):
             raise InvalidInputError(f'on_source_clash is "raise" or "renumber", not {on_source_clash!r}')
-        whole = normalize_messages(messages, key=key)
         omit, renumber = unencodable == "omit", on_source_clash == "renumber"
         parts = await self._store.parts()
-        return await parts.writer.append(self._scope, whole, omit=omit, renumber=renumber)
+        return await parts.writer.append(self._scope, whole, turn=turn, omit=omit, renumber=renumber)
+
+    async def append_turn(
+        self,
+        turn_id: str,
+        *,
+        human: str | HumanMessage | dict[str, Any] | None = None,
+        messages: BaseMessage | dict[str, Any] | Iterable[BaseMessage | dict[str, Any]] = (),
+        key: str | None = None,
+        unencodable: Literal["raise", "omit"] = "raise",
+        on_source_clash: Literal["raise", "renumber"] = "raise",
+    ) -> Receipt:
+        """Add a turn, or go on with it: afterwards it begins with the human message and exactly these messages.
+
+        The human message gets `turn_id` as its id, so `turns` and `get_turn` know the turn by it, and a message without
+        an id one made from `turn_id` and its place. So a request that is made again, by anyone, writes nothing; of
+        several answers to one question one is stored, and none ends up in another turn. Else as `append`; one command
+        too, three or four if another process appended the question or a part of the turn is there.
+
+        Args:
+            turn_id: A request id, say.
+            human: The question; None if it was appended before.
+            messages: What follows it, from the first message on; calls need not have their results yet.
+            key: Makes ids in place of `turn_id`: another answer, after a `rewind` of the first, needs ids of its own.
+            unencodable: As of `append`.
+            on_source_clash: As of `append`.
+
+        Raises:
+            UnknownMessageError: No `human` was given, and the question is not in the log.
+            TurnConflictError: The turn holds other messages, or a later one was begun; nothing was written.
+            ContentConflictError: A message of the turn is in the log with other content.
+        """
+        whole = turn_messages(turn_id, human=human, messages=messages, key=key)
+        return await self._append(whole, turn=turn_id, unencodable=unencodable, on_source_clash=on_source_clash)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Source ids that the store gives to nobody else, in any process: for a tool that numbers its sources itself.
@@ -158,8 +198,9 @@ class Conversation:
 
         Afterwards views have the summary in their place; the messages stay in the log, and `expand_summary` gives
         them. A summary stands for all messages from its first to its last ordinal, and each of them was shown to the
-        summariser, results as their stubs. Two workers never both summarise; if the summariser fails, or its summary
-        saves nothing, views are as before, and the next try waits. Never raises for what the summariser does.
+        summariser as views show it, or stands word for word beside it. Two workers never both summarise; if the
+        summariser fails, or its summary saves nothing, views are as before, and the next try waits. Never raises for
+        what the summariser does.
 
         Args:
             force: Also if little would be saved, or the last try failed a short time ago.
@@ -173,7 +214,7 @@ class Conversation:
     async def summaries(self) -> list[Summary]:
         """Every summary that was made of this conversation, oldest first, with its range and what it stands for."""
         parts = await self._store.parts()
-        return await parts.compactor.all(self._scope)
+        return await parts.kept.all(self._scope)
 
     async def expand_summary(self, version: int) -> list[BaseMessage]:
         """The messages that a summary stands for, in order, each equal to what was appended.
@@ -182,12 +223,12 @@ class Conversation:
             InvalidInputError: There is no such summary.
         """
         parts = await self._store.parts()
-        return await parts.compactor.expand(self._scope, version)
+        return await parts.kept.expand(self._scope, version)
 
     async def undo_compaction(self) -> bool:
         """Take the current summary back: views show the one before it, or the messages; False if there is none."""
         parts = await self._store.parts()
-        return await parts.compactor.undo(self._scope)
+        return await parts.kept.undo(self._scope)
 
     async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
         """Messages in full, equal to what was appended, in the order asked for; unknown ids are left out.
@@ -211,11 +252,34 @@ class Conversation:
         async for _, _, message in parts.reader.iterate(self._scope):
             yield message
 
-    async def turns(self) -> AsyncIterator[Turn]:
-        """Whole turns in order, each message equal to what was appended, rewound ones left out; reads as it goes."""
+    async def turns(
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[Turn]:
+        """Whole turns in order, each message equal to what was appended, rewound ones left out; reads as it goes.
+
+        Go on with an export with `turn.last` of the last turn as `after`, further back with `turn.first` as `before`.
+
+        Args:
+            after: Only turns that begin behind this ordinal.
+            before: Only turns that begin before this ordinal.
+            limit: Most turns; None for all.
+            newest_first: In the opposite order, read from the end.
+        """
         parts = await self._store.parts()
-        async for turn in parts.records.turns(self._scope):
+        found = parts.turns.read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
+        async for turn in found:
             yield turn
+
+    async def get_turn(self, turn_id: str) -> Turn | None:
+        """The turn whose first message has this id; None if there is none, or it was rewound. About four commands."""
+        [checked] = check_ids([turn_id], name="turn_id")
+        parts = await self._store.parts()
+        return await parts.turns.get(self._scope, checked)
 
     async def list_messages(
         self, *, before: int | None = None, after: int | None = None, limit: int = 50, full: bool = False
@@ -296,13 +360,16 @@ class Conversation:
         parts = await self._store.parts()
         await parts.directory.update(self._scope, title=title, metadata=metadata)
 
-    async def delete(self) -> None:
+    async def delete(self) -> ErasureReceipt:
         """End this conversation for ever and remove everything in it; the scope then begins a new, empty one.
 
         Messages that other processes append at the same moment are removed with it. Nothing happens if there is none.
+        A call that failed or was killed is repeated as it is. Gives what was removed.
         """
         parts = await self._store.parts()
-        await parts.directory.delete(self._scope)
+        receipt = await parts.retention.delete(self._scope)
+        self._store.forget(self._scope)
+        return receipt
 
     async def get_sources(
         self,

@@ -17,7 +17,8 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     ├── ConflictError
     │   ├── ContentConflictError              same message id, other content; nothing was written
     │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
-    │   └── SourceIdClashError                a source came with a number that is taken; nothing was written
+    │   ├── SourceIdClashError                a source came with a number that is taken; nothing was written
+    │   └── TurnConflictError                 the turn holds other messages, or a later one was begun
     ├── StoreError                            the store can not do it now
     │   ├── StoreUnavailableError             no server, no primary, a timeout: try again
     │   ├── StoreClosedError                  close() was called
@@ -55,6 +56,7 @@ __all__ = [
     "SummaryError",
     "SyncUnsupportedError",
     "TooManyIdsError",
+    "TurnConflictError",
     "UnencodableError",
     "UnknownMessageError",
 ]
@@ -190,6 +192,26 @@ class SourceIdClashError(ConflictError):
         )
 
 
+class TurnConflictError(ConflictError):
+    """The log has no place for these messages in their turn; nothing was written.
+
+    Attributes:
+        turn_id: The turn.
+        is_newest: Whether it is the last one and holds other messages; False if a later one was begun meanwhile.
+    """
+
+    def __init__(self, turn_id: str, *, is_newest: bool = True) -> None:
+        self.turn_id = turn_id
+        self.is_newest = is_newest
+        problem = (
+            "holds other messages than these; get_turn tells what it holds, to ask for another answer rewind that one"
+            if is_newest
+            else "is not the newest any more, so its answer would stand in another turn; load the history again and "
+            "answer the newest question"
+        )
+        super().__init__(f"turn {turn_id!r} {problem}")
+
+
 class StoreError(ConvstoreError):
     """The store can not do what was asked, now or in its present state."""
 
@@ -221,12 +243,15 @@ class CorruptDocumentError(StoreError):
     """A stored document is not what was written.
 
     Attributes:
-        document_id: The ``_id`` of the document in the ``log`` collection.
+        document_id: The ``_id`` of the document.
+        collection: Where it is.
     """
 
-    def __init__(self, document_id: str, problem: str) -> None:
-        self.document_id = document_id
-        super().__init__(f"document {document_id!r} in the log is damaged: {problem}; restore it from a backup")
+    def __init__(self, document_id: str, problem: str, *, collection: str = "log") -> None:
+        self.document_id, self.collection = document_id, collection
+        super().__init__(
+            f"document {document_id!r} in the collection {collection!r} is damaged: {problem}; restore it from a backup"
+        )
 
 
 class SyncUnsupportedError(StoreError):

@@ -15,6 +15,7 @@ __all__ = [
     "Compaction",
     "ConversationInfo",
     "ConversationPage",
+    "ErasureReceipt",
     "History",
     "HistoryReport",
     "MessagePreview",
@@ -102,6 +103,24 @@ class History(_Value):
     summary: str | None = None
     tokens: int = 0
     report: HistoryReport
+
+
+class ErasureReceipt(_Value):
+    """What was removed, counted in documents that are gone from the database.
+
+    Attributes:
+        conversations: Conversations that this call ended; one whose removal broke off earlier was counted then.
+        entries: Appended batches.
+        payload_chunks: Pieces of large results and of other large parts of messages.
+        summaries: Summaries of them, earlier ones too.
+        annotations: Annotated messages.
+    """
+
+    conversations: int = 0
+    entries: int = 0
+    payload_chunks: int = 0
+    summaries: int = 0
+    annotations: int = 0
 
 
 class Source(_Value):
@@ -205,6 +224,7 @@ class Summary(_Value):
         first: First ordinal that it stands for.
         last: Last ordinal that it stands for.
         text: The summary.
+        messages: What stands in views.
         model: What wrote it.
         tokens_in: Size of what was folded into it as views showed it, the summary before it included.
         tokens_out: Its own size.
@@ -218,6 +238,7 @@ class Summary(_Value):
     first: int
     last: int
     text: str
+    messages: list[BaseMessage] = []
     model: str
     tokens_in: int
     tokens_out: int

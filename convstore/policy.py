@@ -1,4 +1,4 @@
-"""What a view may hold: the one value that shapes `load_history`.
+"""What a view may hold, and when old turns are summarised: the values that shape `load_history`.
 
 Layer 0. Nonsense is refused when a policy is made, not when it is used.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 
 from convstore.exceptions import InvalidInputError
 
-__all__ = ["HistoryPolicy"]
+__all__ = ["CompactionRule", "HistoryPolicy"]
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
@@ -69,6 +69,29 @@ class HistoryPolicy:
             return
         if type(value) is not int or value < least:
             raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRule:
+    """When turns are summarised, and how many.
+
+    Attributes:
+        max_tokens_before_summary: Summarise once what is not summarised is larger, as views show it.
+        max_summary_tokens: What a summary is expected to take; it is not enforced.
+        keep_last_turns: So many finished turns stay as they are, as far as they fit in half of the trigger.
+    """
+
+    max_tokens_before_summary: int = 16_000
+    max_summary_tokens: int = 1_000
+    keep_last_turns: int = 4
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}")
+        if self.max_summary_tokens >= self.max_tokens_before_summary:
+            raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
 
 
 def _names(names: Iterable[str]) -> frozenset[str]:

@@ -18,6 +18,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from convstore.codec import SourcePlace
@@ -45,6 +46,7 @@ __all__ = [
     "from_stored",
     "head_id",
     "head_indexes",
+    "log_ranges",
     "source_parts",
     "summary_document",
     "summary_from",
@@ -137,6 +139,11 @@ def conversation_range(conversation: str) -> tuple[str, str]:
     return f"{conversation}#", f"{conversation};"
 
 
+def log_ranges(conversation: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Keys of everything that a conversation has in the log: of its entries, and of its chunks."""
+    return (f"{conversation}:", f"{conversation};"), (f"{conversation}#", f"{conversation}:")
+
+
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     """The document of an entry, its ``size`` and what `source_parts` gives not yet in it."""
     document: dict[str, Any] = {
@@ -213,7 +220,7 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
     entry = Entry(
         first=first,
         at=utc(document["at"]),
-        messages=tuple(_message_from(one, first + place) for place, one in enumerate(messages)),
+        messages=tuple(_message_from(one, first + place, document["_id"]) for place, one in enumerate(messages)),
         totals=totals,
         sources=tuple(_source_from(one) for one in _list(document.get("sources", ()))),
         gaps=_gaps_from(document) if "gaps" in document else (),
@@ -300,7 +307,7 @@ def _message_document(message: EntryMessage) -> dict[str, Any]:
     return document | {key: value for key, value in optional.items() if value}
 
 
-def _message_from(document: Mapping[str, Any], ordinal: int) -> EntryMessage:
+def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
     payload, stub = document.get("payload"), document.get("stub")
     return EntryMessage(
         ordinal,
@@ -317,20 +324,26 @@ def _message_from(document: Mapping[str, Any], ordinal: int) -> EntryMessage:
         _text(document.get("sources", "")),
         None if stub is None else _text(stub),
         None if payload is None else _payload_from(payload),
+        entry,
     )
 
 
 def _payload_document(ref: PayloadRef) -> dict[str, Any]:
-    return {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
+    document = {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
+    return document | ({"body": ref.body} if ref.body else {})
 
 
 def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
+    ends = tuple(_number(end) for end in _list(document["ends"], least=1))
+    if any(start >= end for start, end in pairwise(ends)):
+        raise ValueError("the chunks of a payload do not follow each other")
     return PayloadRef(
         _text(document["token"]),
         _number(document["chunk"]),
-        tuple(_number(end) for end in _list(document["ends"], least=1)),
+        ends,
         _bytes(document["digest"]),
         _number(document["size"]),
+        _bytes(document.get("body", b"")),
     )
 
 
@@ -361,6 +374,7 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "tokens": [record.tokens_in, record.tokens_out],
         "at": record.at,
         "results": [list(result) for result in record.results],
+        "messages": [to_stored(body) for body in record.messages],
     }
 
 
@@ -392,6 +406,7 @@ def summary_from(document: Mapping[str, Any]) -> SummaryRecord:
             at=utc(document["at"]),
             results=tuple((_text(id_), _text(sources)) for id_, sources in _list(document["results"])),
             folded=tuple((_text(id_), _text(sources)) for id_, sources in _list(document.get("folded", ()))),
+            messages=tuple(from_stored(body) for body in _list(document["messages"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDocumentError(f"summary {document.get('token')}", repr(error)) from error

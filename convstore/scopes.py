@@ -25,7 +25,11 @@ MAX_ID_BYTES = 512
 MAX_IDS = 200
 """Most ids in one call."""
 
-_RESERVED = frozenset({"limit", "cursor", "tool_message_ids"})
+_RESERVED = frozenset(
+    {"cursor", "dry_run", "everything", "limit", "older_than", "progress", "repair", "tool_message_ids"}
+)
+"""Names of other arguments of the store's methods."""
+
 _MOST_KEYS = 8
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from convstore.codec import Codec, DocumentFields, digest_of
+from convstore.codec import Codec, DocumentFields, digest_of, is_text
 
 __all__ = [
     "DIGEST_BYTES",
@@ -122,7 +122,7 @@ def text_digest(text: str) -> bytes:
 
 def source_in(item: Any) -> FoundSource | None:
     """The source that an item of a list stands for; None if it is none."""
-    if type(item) is Document and type(item.page_content) is str and type(item.metadata) is dict:
+    if type(item) is Document and is_text(item.page_content) and type(item.metadata) is dict:
         return FoundSource(item, item.page_content, _named(item.metadata))
     if type(item) is dict:
         key, text = _first_text(item, _TEXT_KEYS)
@@ -131,7 +131,7 @@ def source_in(item: Any) -> FoundSource | None:
         isinstance(item, tuple | list)
         and type(item) in (tuple, list)
         and len(item) == 2
-        and type(item[0]) is str
+        and is_text(item[0])
         and type(item[1]) is dict
     ):
         return FoundSource(item, item[0], _named(item[1]))
@@ -178,14 +178,14 @@ def _number(text: str) -> int:
 
 def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
     """The first of some keys under which a text stands, and the text."""
-    return next(((key, fields[key]) for key in keys if type(fields.get(key)) is str), ("", ""))
+    return next(((key, fields[key]) for key in keys if is_text(fields.get(key))), ("", ""))
 
 
 def _address(fields: dict[str, Any]) -> tuple[str, str]:
     """Where an address stands, and the address; the ``source`` of a document is one only if it looks like one."""
     key, url = _first_text(fields, _URL_KEYS)
     source = fields.get("source")
-    if not key and type(source) is str and _ADDRESS.match(source):
+    if not key and is_text(source) and _ADDRESS.match(source):
         return "source", source
     return key, url
 
@@ -199,4 +199,4 @@ def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
 
 def _named(fields: dict[Any, Any]) -> dict[str, Any]:
     """Fields under names, as `Source` shows them; the artifact itself keeps keys of other types."""
-    return {key if type(key) is str else Codec().encode(key, omitted=[]): value for key, value in fields.items()}
+    return {key if is_text(key) else Codec().encode(key, omitted=[]): value for key, value in fields.items()}

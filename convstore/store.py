@@ -10,33 +10,39 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
+from convstore.chain import ChainSummarizer
 from convstore.codec import Codec, Kind
 from convstore.conversation import Conversation
 from convstore.driver import Driver, close_client, open_client
 from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
 from convstore.extraction import SourceExtractor
 from convstore.migrate import Migrator
-from convstore.models import ConversationPage, ToolRecord
+from convstore.models import ConversationPage, ErasureReceipt, ToolRecord
 from convstore.policy import HistoryPolicy
-from convstore.repository import Annotations, Heads, Log, Summaries
+from convstore.repository import Annotations, Endings, Heads, Log, Summaries
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
 from convstore.services.annotations import Annotator
 from convstore.services.compactor import Compactor
 from convstore.services.directory import Directory
-from convstore.services.known import Clock, KnownConversations
+from convstore.services.kept_summaries import KeptSummaries
+from convstore.services.known import Clock, KnownConversations, Scope
 from convstore.services.loader import Loader
 from convstore.services.pager import Pager
 from convstore.services.reader import Reader
 from convstore.services.records import Records
+from convstore.services.retention import Retention
 from convstore.services.rewinder import Rewinder
 from convstore.services.sync import LoopThread
+from convstore.services.turns import Turns
 from convstore.services.writer import Writer
-from convstore.summarization.summarizers import SummarizerLike, as_summarizer
+from convstore.summarization.folders import as_folder
+from convstore.summarization.summarizers import SummarizerLike
 from convstore.tokens import NamedCounter, TokenCounter, approximate_tokens
 
 __all__ = ["ConversationStore", "Parts"]
@@ -53,9 +59,12 @@ class Parts:
     reader: Reader
     loader: Loader
     records: Records
+    turns: Turns
     pager: Pager
     directory: Directory
+    retention: Retention
     compactor: Compactor
+    kept: KeptSummaries
     rewinder: Rewinder
     annotator: Annotator
 
@@ -71,8 +80,8 @@ class ConversationStore:
         database: Of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The client stays yours to close.
         scope_keys: Names of the keys that say whose a conversation is.
         policy: What `load_history` does when it is not told.
-        summarizer: Writes the summaries that `Conversation.compact` keeps: a `RunningSummarizer`, or an async function
-            from messages and the earlier summary to the new one.
+        summarizer: Writes the summaries that `Conversation.compact` keeps: a `RunningSummarizer`, a
+            `ChainSummarizer`, or an async function from messages and the earlier summary to the new one.
         token_counter: Gives the tokens of a list of messages; counts are kept with the messages, under its name. A
             store with another counter counts anew what it loads, and the log once when it first appends to it.
         token_counter_name: What tells it from others; None takes the name of the function, and of the model.
@@ -91,7 +100,7 @@ class ConversationStore:
         *,
         scope_keys: Sequence[str] = ("user_id", "thread_id"),
         policy: HistoryPolicy | None = None,
-        summarizer: SummarizerLike | None = None,
+        summarizer: SummarizerLike | ChainSummarizer | None = None,
         token_counter: TokenCounter = approximate_tokens,
         token_counter_name: str | None = None,
         collection_prefix: str = "",
@@ -103,11 +112,12 @@ class ConversationStore:
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = policy or HistoryPolicy()
         self._codec = Codec()
-        self._summarizer = None if summarizer is None else as_summarizer(summarizer)
+        self._folder = None if summarizer is None else as_folder(summarizer)
         self.source_extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
         self._known = KnownConversations(self._clock)
+        self._all_known = [self._known]
         counter = token_counter if token_counter_name is None else NamedCounter(token_counter_name, token_counter)
         self._parts = self._make_parts(driver, collection_prefix, counter)
         self._swept_at = self._clock.monotonic()
@@ -119,22 +129,32 @@ class ConversationStore:
 
     def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter) -> Parts:
         heads, log = Heads(driver, prefix=prefix), Log(driver, prefix=prefix)
-        known, codec, clock = self._known, self._codec, self._clock
+        endings, known, codec, clock = Endings(driver, prefix=prefix), self._known, self._codec, self._clock
         reader = Reader(heads, log, known, codec=codec, counter=counter)
         annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
-        compactor = Compactor(reader, heads, log, summaries, counter=counter, clock=clock, summarizer=self._summarizer)
+        kept = KeptSummaries(reader, heads, log, summaries)
+        compactor = Compactor(
+            reader, heads, log, kept, summaries, codec=codec, counter=counter, clock=clock, folder=self._folder
+        )
         annotator = Annotator(reader, annotations, codec=codec, clock=clock)
         return Parts(
             writer=Writer(
-                reader, heads, log, known, codec=codec, counter=counter, clock=clock, extractors=self.source_extractors
+                *(reader, heads, endings, log, known),
+                codec=codec,
+                counter=counter,
+                clock=clock,
+                extractors=self.source_extractors,
             ),
             reader=reader,
             loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
             records=Records(reader, annotator, codec=codec),
+            turns=Turns(reader),
             pager=Pager(reader, codec=codec),
-            directory=Directory(heads, log, annotations, summaries, known, codec=codec, clock=clock),
+            directory=Directory(heads, log, known, codec=codec, clock=clock),
+            retention=Retention(endings, log, annotations, summaries, clock=clock, forget=self._forget_values),
             compactor=compactor,
-            rewinder=Rewinder(reader, heads, log, compactor, codec=codec, clock=clock),
+            kept=kept,
+            rewinder=Rewinder(reader, heads, log, kept, codec=codec, clock=clock),
             annotator=annotator,
         )
 
@@ -166,6 +186,8 @@ class ConversationStore:
                 other._client = other_client
             other._codec.copy_from(store._codec)
             other.source_extractors.update(store.source_extractors)
+            store._all_known.append(other._known)
+            other._all_known = store._all_known
             return other
 
         store._make_twin = twin
@@ -188,7 +210,7 @@ class ConversationStore:
         self._check_open()
         await self._migrator.run()
         self._is_ready = True
-        await self._parts.directory.sweep()
+        await self._parts.retention.sweep()
 
     async def close(self) -> None:
         """Bring listings up to date and close the client if it is the store's own; the store is then of no use."""
@@ -236,6 +258,48 @@ class ConversationStore:
         parts = await self.parts()
         return await parts.directory.page(scope, limit=limit, cursor=cursor)
 
+    async def erase(self, *, everything: bool = False, **partial_scope: str) -> ErasureReceipt:
+        """End for ever all conversations with these scope values and remove all that they hold; says what it removed.
+
+        Conversations that begin while it works may stay, as those that begin later. Messages that other processes
+        append at the same moment are removed with their conversations, at the latest by a sweep 75 s later, which the
+        next `setup`, `delete`, `erase` or `prune` of any store does. A call that failed or was killed is repeated as it
+        is. Several at once do no harm.
+
+        Args:
+            everything: All conversations of these collections, those of stores with other scope keys too; without
+                scope values.
+            partial_scope: Values of some scope keys, at least one.
+
+        Raises:
+            InvalidInputError: Neither scope values nor `everything`, or both.
+            InvalidScopeError: An unknown key, or a value that can not be one.
+            CorruptDocumentError: A head does not say what it is of; all others are erased.
+        """
+        scope = check_partial_scope(self.scope_keys, partial_scope)
+        if everything is not (not scope):
+            raise InvalidInputError("name scope values to erase their conversations, or say everything=True for all")
+        return await (await self.parts()).retention.erase(scope)
+
+    async def prune(self, *, older_than: timedelta, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
+        """Remove, as `erase` does, the conversations to which nothing was appended for so long; says what it removed.
+
+        A conversation that is written to in the same moment stays, or what is appended begins a new one: nothing that
+        was acknowledged is lost. A title that is set counts as use, too. Conversations are removed whole. Safe to
+        repeat and to race.
+
+        Args:
+            older_than: Since the last entry; at least 5 minutes.
+            dry_run: Only count what would be removed.
+            partial_scope: Values of some scope keys, or of none for all conversations.
+
+        Raises:
+            InvalidInputError: `older_than` is too short.
+            InvalidScopeError: An unknown key, or a value that can not be one.
+        """
+        scope = check_partial_scope(self.scope_keys, partial_scope)
+        return await (await self.parts()).retention.prune(scope, older_than=older_than, dry_run=dry_run)
+
     def register_artifact_type(
         self,
         type_: type,
@@ -278,6 +342,11 @@ class ConversationStore:
             raise InvalidInputError("pass the name of a tool and a function from a ToolMessage to a list of sources")
         self.source_extractors[tool] = extractor
 
+    @property
+    def codec(self) -> Codec:
+        """What writes and reads values; it knows the types that `register_artifact_type` was given."""
+        return self._codec
+
     async def parts(self) -> Parts:
         """The working parts, once it is sure that the database is set up; one command the first time.
 
@@ -289,8 +358,18 @@ class ConversationStore:
             self._is_ready = True
         if self._clock.monotonic() - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = self._clock.monotonic()
-            await self._parts.directory.sweep()
+            await self._parts.retention.sweep()
         return self._parts
+
+    def forget(self, scope: Scope) -> None:
+        """Forget what is remembered of a conversation that was deleted, also where sync callers are served."""
+        for remembered in self._all_known:
+            if known := remembered.get(scope):
+                remembered.forget(known)
+
+    def _forget_values(self, values: dict[str, str]) -> None:
+        if set(values) == set(self.scope_keys):
+            self.forget(tuple((key, values[key]) for key in self.scope_keys))
 
     def run_sync(self, work: Callable[[ConversationStore], Coroutine[Any, Any, _Result]]) -> _Result:
         """Do some work on a twin of this store that lives on a loop and a client of its own, and wait for it.

@@ -22,8 +22,8 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.pairing import check_pairing
+from convstore.policy import CompactionRule
 from convstore.services import compactor
-from convstore.summaries.compaction import CompactionRule
 
 RULE = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=50, keep_last_turns=2)
 

@@ -756,3 +756,15 @@ def test_a_range_without_its_payload_stands_for_itself():
     """Without `fetch` a part of the payload is left as a range that says what it is about."""
     encoded = encode_message(CODEC, fields_of(HumanMessage("x" * 20_000, id="m")))
     assert CODEC.decode(encoded.body)["content"] == PayloadRange(0, 20_000, raw=True)
+
+
+def test_the_text_of_a_message_is_a_plain_text():
+    """What `message.text` gives is stored as the str that it is equal to, wherever it stands, also in parts."""
+    said = AIMessage("Fish. " * 4_000).text
+    assert type(said) is not str
+    message = ToolMessage([{"type": "text", "text": said}], artifact=[(said, {"said": said})], tool_call_id="c")
+    fields = fields_of(message)
+    encoded = encode_message(Codec(), fields, split_result=True)
+    again = decode_message(Codec(), encoded.body, fetch=lambda start, end: encoded.payload[start:end])
+    assert again == message
+    assert type(again.artifact[0][0]) is str

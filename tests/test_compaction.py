@@ -25,8 +25,9 @@ from convstore import Conversation, ConversationStore, History, HistoryPolicy
 from convstore.entries import EntryMessage
 from convstore.exceptions import InvalidInputError, StoreUnavailableError, SummaryError
 from convstore.pairing import check_pairing
+from convstore.policy import CompactionRule
 from convstore.services.known import Clock
-from convstore.summaries.compaction import CompactionRule, plan_compaction
+from convstore.summaries.compaction import plan_compaction
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
 from convstore.tokens import approximate_tokens

@@ -48,7 +48,10 @@ def run_example(name: str, *arguments: str, **variables: str) -> str:
 def test_every_example_is_run_here():
     """A new example gets a test."""
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
-    assert names == {"agent_loop.py", "langgraph_summaries.py", "quickstart.py"}
+    assert names == {"agent_loop.py", "create_agent.py", "langgraph_summaries.py", "quickstart.py", "two_providers.py"}
+    folders = {path.parent.name for path in (ROOT / "examples").glob("*/*.py")}
+    tested = {path.stem.removeprefix("test_example_") for path in (ROOT / "tests").glob("test_example_*.py")}
+    assert folders == tested - {path.stem for path in (ROOT / "examples").glob("*.py")}
 
 
 def test_the_quickstart_shows_stub_and_read_back(address):
@@ -100,6 +103,19 @@ def test_graphs_remember_by_their_summaries(address):
     assert max(sizes) < 800
     assert in_store.splitlines()[0].endswith("14 tokens of 14; summary: None")
     assert "Your name is Ada. Summary 2 stands for messages 1-12, the log keeps all 20." in in_store
+
+
+def test_a_conversation_changes_its_provider_and_comes_back(address):
+    """The log as it is would be refused; views are taken, own reasoning in them, and the log keeps that of both."""
+    shown = run_example("two_providers.py", address)
+    first, second, third = re.split(r"(?m)^(?:anthropic|openai): ", shown)[1:]
+    assert "Looked at 1, 2, 3, 4, 5, 6, 7, 8, 9." in first
+    assert "\"call id 'toolu_" in first
+    assert "Looked at 10, 11." in second
+    assert "came back to it: ['reasoning', 'reasoning']" in second
+    assert "Looked at 12." in third
+    assert "Messages 2-12 are shown as: human, ai, tool. Read so far: day 1 fog, day 2 gale from the west" in third
+    assert "The log keeps all 31 messages, with the reasoning of both: {'anthropic': 12, 'openai': 3}." in third
 
 
 def test_the_address_may_come_from_the_environment(server_address):

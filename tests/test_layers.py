@@ -25,7 +25,7 @@ LAYERS = (
     ("driver", "repository"),
     ("migrate", "services", "tools"),
     ("agent", "conversation", "store"),
-    ("", "__main__", "cli", "devserver", "ext", "testing"),
+    ("", "__main__", "cli", "devserver", "ext", "testing", "transfer"),
 )
 LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}
 
@@ -35,6 +35,7 @@ ALLOWED = {
     "hypothesis": {"testing"},
     "langchain": {"ext"},
     "langchain_core": {"*"},
+    "langgraph": {"ext"},
     "mongomock_motor": {"driver"},
     "motor": {"driver"},
     "pydantic": {"*"},
@@ -51,6 +52,7 @@ CLOCKS = {"now", "utcnow", "today"}
 IMPURE = {"asyncio", "random", "secrets", "socket", "time"}
 WAITS_FOR_A_MODEL = {
     "chain.summarizer",
+    "summarization.folders",
     "summarization.node",
     "summarization.summarize",
     "summarization.summarizers",

@@ -16,6 +16,7 @@ from convstore.chain.plan import first_kept, fold_cost, is_one_summary, is_worth
 from convstore.chain.structure import Header, Section
 from convstore.chain.work import Job, Work, failed
 from convstore.exceptions import InvalidInputError
+from convstore.policy import CompactionRule
 
 __all__ = ["ChainModel", "ChainSummarizer", "SummaryHandler"]
 
@@ -46,6 +47,7 @@ class ChainSummarizer:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
         config: The limits; the defaults if None.
         max_concurrency: Most calls at a time.
+        rule: When a store asks it, by the size of what is not summarised; what it then does the configuration says.
 
     Raises:
         InvalidInputError: The handler is neither, or the number not positive.
@@ -57,14 +59,24 @@ class ChainSummarizer:
         *,
         config: ChainSummarizerConfig | None = None,
         max_concurrency: int = 32,
+        rule: CompactionRule | None = None,
     ) -> None:
         if not isinstance(handler, ChainModel) and not callable(handler):
             raise InvalidInputError(f"handler is a coroutine function or a LangChain model, not {handler!r}")
         if type(max_concurrency) is not int or max_concurrency < 1:
             raise InvalidInputError(f"max_concurrency is a whole number from 1, not {max_concurrency!r}")
         self.config = ChainSummarizerConfig() if config is None else config
+        if rule is not None and not isinstance(rule, CompactionRule):
+            raise InvalidInputError(f"rule is a CompactionRule, not {type(rule).__name__}")
+        self.rule = rule or CompactionRule(keep_last_turns=self.config.keep_sections)
         self._handler = handler
         self._max_concurrency = max_concurrency
+
+    @property
+    def name(self) -> str:
+        """What the model calls itself, or the function; kept with each summary that is stored."""
+        names = (getattr(self._handler, key, None) for key in ("model_name", "model", "model_id", "__name__"))
+        return next((name for name in names if isinstance(name, str) and name), type(self._handler).__name__)
 
     async def summarize(self, messages: Sequence[BaseMessage]) -> ChainSummary:
         """Do all that the configuration asks for: older sections, the last sections, then the fold.

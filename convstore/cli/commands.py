@@ -22,6 +22,7 @@ from convstore.cli.output import run, safe_address, screen, write_json
 from convstore.cli.recordings import check_readable, count_lines
 from convstore.cli.replay import Replay
 from convstore.cli.report import FileReport, as_json, print_report
+from convstore.cli.transferring import EXPORT, IMPORT, export_command, import_command
 
 __all__ = ["app"]
 
@@ -159,6 +160,10 @@ def _migrate(
         write_json({"database": safe_address(uri), "dry_run": dry_run, **outcome_as_json(outcome)})
     else:
         print_outcome(screen(), outcome)
+
+
+app.command("import", help=IMPORT)(import_command)
+app.command("export", help=EXPORT)(export_command)
 
 
 async def _replayed(files: list[Path], limit: int | None, *, quiet: bool, **options: Any) -> list[FileReport]:

@@ -22,9 +22,9 @@ from convstore.cli.readback import cut_page, pages_of
 from convstore.cli.stores import opened
 from convstore.conversation import Conversation
 from convstore.models import History, ToolRecord
+from convstore.policy import CompactionRule
 from convstore.sources import write_ids
 from convstore.stubs import text_of
-from convstore.summaries.compaction import CompactionRule
 from convstore.summarization import HeadTailSummarizer
 
 __all__ = ["Demo", "demo_as_json", "print_demo", "run_demo"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from convstore.exceptions import InvalidInputError
+from convstore.transfer.dicts import with_artifact
 
 __all__ = ["BadLine", "Recording", "Turn", "check_readable", "count_lines", "read_recordings"]
 
@@ -103,12 +104,5 @@ def _turns(messages: Sequence[Any]) -> list[Turn]:
     for raw in messages:
         if not turns or (isinstance(raw, dict) and raw.get("role") == "user"):
             turns.append([])
-        turns[-1].append(_with_artifact(raw))
+        turns[-1].append(with_artifact(raw) if isinstance(raw, dict) else raw)
     return turns
-
-
-def _with_artifact(raw: Any) -> Any:
-    """What a tool message retrieved, under the key that `append` takes it from."""
-    if not isinstance(raw, dict) or raw.get("role") != "tool" or "sources" not in raw or "artifact" in raw:
-        return raw
-    return {("artifact" if key == "sources" else key): value for key, value in raw.items()}

@@ -21,7 +21,7 @@ from convstore.codec.messages import (
     with_stub,
 )
 from convstore.codec.payloads import CHUNK_BYTES, compress, cut, decompress
-from convstore.codec.values import Codec, DocumentFields, Kind, Omitted, PayloadRange
+from convstore.codec.values import Codec, DocumentFields, Kind, Omitted, PayloadRange, is_text
 
 __all__ = [
     "CHUNK_BYTES",
@@ -42,6 +42,7 @@ __all__ = [
     "encode_message",
     "encode_source",
     "fields_of",
+    "is_text",
     "leave_out",
     "with_stub",
 ]

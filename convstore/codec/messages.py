@@ -28,7 +28,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.codec.values import Codec, PayloadRange
+from convstore.codec.values import Codec, PayloadRange, is_text
 
 __all__ = [
     "PART_MINIMUM",
@@ -114,7 +114,7 @@ class _Payload:
     length: int = 0
 
     def put(self, value: Any, *, about: str = "") -> PayloadRange:
-        raw = type(value) is str
+        raw = is_text(value)
         text = value if raw else self.codec.encode(value, omitted=self.omitted)
         start, self.length = self.length, self.length + len(text)
         self.pieces.append(text)
@@ -282,7 +282,7 @@ def _split_dict(value: dict[Any, Any], payload: _Payload, *, keep: Collection[st
 
 
 def _is_large(value: Any, payload: _Payload) -> bool:
-    if type(value) is str:
+    if is_text(value):
         return len(value) >= PART_MINIMUM
     if value is None or type(value) in (bool, int, float):
         return False
@@ -291,7 +291,7 @@ def _is_large(value: Any, payload: _Payload) -> bool:
 
 def _about(block: Any) -> str:
     """What a placeholder tells of a block: its type, and what links a request and its result."""
-    if type(block) is not dict or type(block.get("type")) is not str:
+    if type(block) is not dict or not is_text(block.get("type")):
         return "text"
     return f"{block['type']} {_link(block)}".strip()
 
@@ -301,7 +301,7 @@ def _link(block: Any) -> str:
     if type(block) is not dict:
         return ""
     link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
-    return link if type(link) is str else ""
+    return link if is_text(link) else ""
 
 
 def _placeholder(part: PayloadRange, message_id: str, *, about: str) -> str:

@@ -18,6 +18,8 @@ CHUNK_BYTES = 1_000_000
 """Most bytes of text in one chunk."""
 
 _LEVEL = 3
+_MOST_BYTES_EACH = 4
+"""Of a character in UTF-8."""
 _local = threading.local()
 
 
@@ -44,18 +46,22 @@ def compress(text: str, ends: list[int]) -> list[bytes]:
     return [compressor.compress(piece.encode("utf-8", "surrogatepass")) for piece in pieces]
 
 
-def decompress(frame: bytes) -> str:
-    """The text of one chunk.
+def decompress(frame: bytes, *, characters: int | None = None) -> str:
+    """The text of one chunk; takes no more memory than a chunk needs, or than the characters that it is known to have.
 
     Raises:
-        ValueError: Not a frame of ours, or one that would grow beyond `CHUNK_BYTES`.
+        ValueError: Not a frame of ours, one that would grow beyond that, or one with another number of characters.
     """
+    most = CHUNK_BYTES if characters is None else min(CHUNK_BYTES, _MOST_BYTES_EACH * characters)
     try:
-        if zstandard.frame_content_size(frame) not in range(CHUNK_BYTES + 1):
-            raise ValueError("a frame that is larger than a chunk can be")
-        return _tools()[1].decompress(frame, max_output_size=CHUNK_BYTES).decode("utf-8", "surrogatepass")
+        if zstandard.frame_content_size(frame) not in range(most + 1):
+            raise ValueError("a frame that is larger than its chunk can be")
+        text = _tools()[1].decompress(frame, max_output_size=most).decode("utf-8", "surrogatepass")
     except zstandard.ZstdError as error:
         raise ValueError(f"not a zstd frame: {error}") from error
+    if characters is not None and len(text) != characters:
+        raise ValueError(f"a chunk of {len(text):,} characters in the place of one of {characters:,}")
+    return text
 
 
 def _fit(text: str, start: int, size: int) -> int:

@@ -17,22 +17,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from langchain_core.documents import Document
+from langchain_core.messages.base import TextAccessor
 
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.models import Source, SourcePage
 
-__all__ = ["LINE_DEPTH", "Codec", "DocumentFields", "Kind", "Omitted", "PayloadRange"]
+__all__ = ["LINE_DEPTH", "Codec", "DocumentFields", "Kind", "Omitted", "PayloadRange", "is_text"]
 
 LINE_DEPTH = 40
 """Containers nested in one line of JSON; a tag adds two levels each, and Python's parser gives up near 1,000."""
 
 _EXIT = object()
-_JSON_TYPES = frozenset({str, bool, float, type(None)})
+_TEXTS = frozenset({str, TextAccessor})  # `message.text` is the other, equal to the plain str that comes back
+_JSON_TYPES = _TEXTS | {bool, float, type(None)}
 _LINE = "line"
 _MOST_PATH = 1_000
 _Moment = TypeVar("_Moment", datetime, time)
@@ -75,6 +77,11 @@ class DocumentFields:
     fields: dict[str, Any]
 
 
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether a value is a str and nothing else: not of a class that adds something to it."""
+    return type(value) in _TEXTS
+
+
 class Codec:
     """Writes and reads values; knows the types of the standard library, LangChain's Document and registered ones."""
 
@@ -105,6 +112,13 @@ class Codec:
         """Know every type that another codec knows."""
         self._by_type.update(other._by_type)
         self._by_name.update(other._by_name)
+
+    def keep_unknown(self) -> None:
+        """From now on read values of types that are not known here too; they can only be written again, as they were.
+
+        For programs that carry what is stored from one place to another and do not know the application's types.
+        """
+        self._by_name = _AnyName(self._by_name, self._by_type)
 
     def encode(self, value: Any, *, path: str = "", omitted: list[str] | None = None) -> str:
         """Write `value` as text that `decode` turns back into an equal value of the same types.
@@ -159,6 +173,29 @@ class Codec:
             return value
         part = parts.read(value)
         return part if value.raw else self._decode(part, parts)
+
+
+class _AnyName(dict[str, Kind]):
+    """Makes up a type for each name that is not known; its values hold what was written of them."""
+
+    def __init__(self, known: Mapping[str, Kind], by_type: dict[type, Kind]) -> None:
+        super().__init__(known)
+        self._by_type = by_type
+
+    def __missing__(self, name: str) -> Kind:
+        if type(name) is not str:
+            raise KeyError(name)
+
+        class Unknown:
+            def __init__(self, plain: Any) -> None:
+                self.plain = plain
+
+            def __repr__(self) -> str:
+                return f"<a value of type {name}>"
+
+        kind = self[name] = Kind(name, lambda value: value.plain, Unknown)
+        self._by_type[Unknown] = kind
+        return kind
 
 
 class _Parts:

@@ -25,6 +25,7 @@ from convstore.codec import (
     fields_of,
 )
 from convstore.entries import PayloadRef
+from convstore.entries.reading import BODY_DIGEST_BYTES
 from convstore.exceptions import UnencodableError
 from convstore.extraction import SourceExtractor, extract_sources, parse_json
 from convstore.policy import HistoryPolicy
@@ -62,7 +63,8 @@ class Split:
     def ref(self, token: str) -> PayloadRef:
         """Where the payload is once its chunks are written under a token."""
         size = sum(len(chunk.data) for chunk in self.chunks)
-        return PayloadRef(token, self.chunks[0].number, self.ends, self.digest, size)
+        body = digest_of(self.encoded.body)[:BODY_DIGEST_BYTES]
+        return PayloadRef(token, self.chunks[0].number, self.ends, self.digest, size, body)
 
 
 @dataclass(frozen=True, slots=True)

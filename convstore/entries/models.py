@@ -31,6 +31,7 @@ class PayloadRef:
         ends: Where each chunk ends, in characters of the payload.
         digest: sha256 of the payload.
         size: Bytes of its compressed chunks.
+        body: Beginning of the sha256 of the body that refers to it; empty in entries of the first versions.
     """
 
     token: str
@@ -38,6 +39,7 @@ class PayloadRef:
     ends: tuple[int, ...]
     digest: bytes
     size: int
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class EntryMessage:
         sources: For a tool result the ids of its sources as text, "" if it has none.
         stub: What stands for it in the view; None if it is shown as it is.
         payload: Where the rest of it is; None if the body is all.
+        entry: Key of the entry that it was read from.
     """
 
     ordinal: int
@@ -75,6 +78,7 @@ class EntryMessage:
     sources: str = ""
     stub: str | None = None
     payload: PayloadRef | None = None
+    entry: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,11 @@ _WANTED = "a LangChain message or an OpenAI-format dict such as {'role': 'user',
 
 
 def normalize_messages(
-    batch: MessageBatch, *, key: str | None = None, new_id: Callable[[], str] = lambda: str(uuid4())
+    batch: MessageBatch,
+    *,
+    key: str | None = None,
+    place: int = 0,
+    new_id: Callable[[], str] = lambda: str(uuid4()),
 ) -> list[BaseMessage]:
     """Return the batch as whole LangChain messages, each with an id of its own, or raise and change nothing.
 
@@ -80,6 +84,7 @@ def normalize_messages(
         batch: Messages and dicts in any iterable, or a single one.
         key: Derives the ids that are missing from this text and the place in the batch, so that a batch made
             anew from the same request gets the same ids. An id that is given stays.
+        place: What the places begin with, for a batch that is the rest of something.
         new_id: Makes an id that is missing when there is no ``key``.
 
     Returns:
@@ -102,7 +107,7 @@ def normalize_messages(
         raise InvalidInputError(f"key {problem}")
     items = _items(batch)
     messages = [_message(item, index=index) for index, item in enumerate(items)]
-    ids = _ids(items, key=key, new_id=new_id)
+    ids = _ids(items, key=key, place=place, new_id=new_id)
     for item, message, message_id in zip(items, messages, ids, strict=True):
         message.id = message_id
         if isinstance(item, BaseMessage):
@@ -156,7 +161,7 @@ def _foreign_class(message: BaseMessage) -> str:
     return f"{type(message).__name__} would not come back as itself; convert it to a plain class such as {plain}"
 
 
-def _ids(items: list[object], *, key: str | None, new_id: Callable[[], str]) -> list[str]:
+def _ids(items: list[object], *, key: str | None, place: int, new_id: Callable[[], str]) -> list[str]:
     """Return one id for each item: its own, one derived from ``key`` or a new one; no two are equal."""
     ids: list[str] = []
     first_place: dict[str | int, int] = {}
@@ -164,7 +169,7 @@ def _ids(items: list[object], *, key: str | None, new_id: Callable[[], str]) -> 
         message_id: Any = item.get("id") if isinstance(item, Mapping) else getattr(item, "id", None)
         if message_id is None:
             # The index goes first: digits end at the colon, so no other key and index spell the same text.
-            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{index}:{key}"))
+            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{place + index}:{key}"))
         if problem := _id_problem(message_id):
             raise InvalidMessageError(problem, index=index, field="id")
         # One object can hold one id only, so an object without an id must not be in the batch twice either.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from convstore.codec import is_text
 from convstore.extraction.items import first_text, plain_item, text_in
 
 __all__ = ["BLOCKS", "HOLDERS", "TEXTS", "is_block", "item_of_block", "type_of"]
@@ -43,7 +44,7 @@ def type_of(block: Any) -> str:
     ('document', '')
     """
     kind = block.get("type") if type(block) is dict else None
-    return kind if type(kind) is str else ""
+    return kind if is_text(kind) else ""
 
 
 def is_block(value: Any) -> bool:
@@ -108,13 +109,13 @@ def _titled_text(block: _Block) -> _Block | None:
     if not first_text(block, ("title", "url")):
         return None
     text = block.get("text")
-    return plain_item(block, text if type(text) is str else "", without=("text", *_BYTES))
+    return plain_item(block, text if is_text(text) else "", without=("text", *_BYTES))
 
 
 def _file(block: _Block) -> _Block | None:
     """LangChain: what its MCP adapters make of a link to a resource; an address that is the data itself is none."""
     url = block.get("url")
-    is_link = type(url) is str and not url.startswith("data:")
+    is_link = is_text(url) and not url.startswith("data:")
     return plain_item(block, "", title=["filename"], without=_BYTES) if is_link else None
 
 
@@ -125,7 +126,7 @@ def _resource(block: _Block) -> _Block | None:
         return None
     said = {**{key: value for key, value in block.items() if key != "resource"}, **inner}
     text = inner.get("text")
-    return plain_item(said, text if type(text) is str else "", url=["uri"], without=("text", *_BYTES))
+    return plain_item(said, text if is_text(text) else "", url=["uri"], without=("text", *_BYTES))
 
 
 def _resource_link(block: _Block) -> _Block:

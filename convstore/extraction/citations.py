@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from convstore.codec import is_text
 from convstore.extraction.items import first_text, plain_item
 from convstore.sources import MAX_SOURCES, FoundSource, source_in
 
@@ -101,7 +102,7 @@ def _names(source: FoundSource) -> list[tuple[str, str]]:
     extras = source.fields.get("extras")
     file_id = source.fields.get("file_id") or (extras.get("file_id") if type(extras) is dict else None)
     names = (("url", source.url), ("file", file_id), ("title", source.title))
-    return [(kind, name) for kind, name in names if type(name) is str and name] or [("text", source.text)]
+    return [(kind, name) for kind, name in names if is_text(name) and name] or [("text", source.text)]
 
 
 def _said(annotation: Any) -> dict[Any, Any] | None:
@@ -111,7 +112,7 @@ def _said(annotation: Any) -> dict[Any, Any] | None:
     if type(annotation) is not dict:
         return None
     kind = annotation.get("type")
-    if type(kind) is not str or kind not in CITED:
+    if not is_text(kind) or kind not in CITED:
         return None
     inner = annotation.get(kind)  # the chat completions API has them nested, the responses API has not
     if type(inner) is not dict:

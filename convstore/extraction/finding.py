@@ -14,6 +14,7 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
+from convstore.codec import is_text
 from convstore.exceptions import InvalidInputError
 from convstore.extraction.blocks import HOLDERS, TEXTS, is_block, item_of_block, type_of
 from convstore.extraction.citations import MOST_MENTIONS, Mention, citations_in, distinct
@@ -217,7 +218,7 @@ def _in_block(block: Any, depth: int) -> Iterator[Mention]:
         yield from cited
     elif found := _of_block(block):
         yield Mention(found)
-    elif type(block) is str or type_of(block) in TEXTS:
+    elif is_text(block) or type_of(block) in TEXTS:
         yield from _anything(_parsed(block), depth - 1)
     elif holder := HOLDERS.get(type_of(block)):
         yield from _anything(block.get(holder), depth - 1)
@@ -243,4 +244,4 @@ def _first(parts: Iterable[Iterator[Mention]]) -> Iterator[Mention]:
 
 def _parsed(block: Any) -> Any:
     text = block.get("text") if type(block) is dict else block
-    return parse_json(text) if type(text) is str else None
+    return parse_json(text) if is_text(text) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from convstore.codec import is_text
 from convstore.sources import FoundSource, source_in
 
 __all__ = ["first_text", "plain_item", "retrieved", "retrieved_file", "text_in"]
@@ -79,7 +80,7 @@ def first_text(fields: dict[Any, Any], keys: Sequence[str]) -> str:
     >>> first_text({"title": 7, "name": "N"}, ["title", "name"])
     'name'
     """
-    return next((key for key in keys if type(fields.get(key)) is str), "")
+    return next((key for key in keys if is_text(fields.get(key))), "")
 
 
 def text_in(value: Any) -> str:
@@ -88,9 +89,9 @@ def text_in(value: Any) -> str:
     >>> text_in([{"type": "text", "text": "one"}, {"type": "image"}, "two"])
     'one\ntwo'
     """
-    if type(value) is str:
+    if is_text(value):
         return value
     if type(value) not in (list, tuple):
         return ""
     texts = (part.get("text") if type(part) is dict else part for part in value)
-    return "\n".join(text for text in texts if type(text) is str)
+    return "\n".join(text for text in texts if is_text(text))

@@ -7,8 +7,9 @@ be sent without one.
 from __future__ import annotations
 
 from convstore.repository.annotations import Annotations
+from convstore.repository.endings import Endings, HeadKey
 from convstore.repository.heads import Head, Heads
 from convstore.repository.log import Log, SlotTaken, StoredMessageRow
 from convstore.repository.summaries import Summaries
 
-__all__ = ["Annotations", "Head", "Heads", "Log", "SlotTaken", "StoredMessageRow", "Summaries"]
+__all__ = ["Annotations", "Endings", "Head", "HeadKey", "Heads", "Log", "SlotTaken", "StoredMessageRow", "Summaries"]

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from convstore.driver import Driver, driver_errors
+from convstore.repository.ranges import count_range, delete_range
 from convstore.schema import ANNOTATIONS, annotation_id, conversation_range, from_stored, to_stored
 
 __all__ = ["Annotations"]
@@ -46,8 +47,10 @@ class Annotations:
             for document in documents
         }
 
-    async def delete(self, conversation: str) -> None:
-        """Remove everything that is said in a conversation. One command."""
-        low, high = conversation_range(conversation)
-        async with driver_errors():
-            await self._annotations.delete_many({"conversation": conversation, "_id": {"$gte": low, "$lt": high}})
+    async def delete(self, conversation: str) -> int:
+        """Remove everything that is said in a conversation; gives the number of documents."""
+        return await delete_range(self._annotations, conversation, *conversation_range(conversation))
+
+    async def count(self, conversation: str) -> int:
+        """How many messages of a conversation something is said of. One command."""
+        return await count_range(self._annotations, conversation, *conversation_range(conversation))

@@ -1,7 +1,6 @@
 """The ``heads`` collection: which conversation a scope has, and what is told of it in listings.
 
-Layer 3. A head is found by the hash of its scope. Deleting a conversation replaces its head by a tombstone, which
-stays until everything that a writer in flight may still have added is swept.
+Layer 3. A head is found by the hash of its scope. `endings` has what ends a conversation.
 """
 
 from __future__ import annotations
@@ -187,37 +186,6 @@ class Heads:
     async def _change(self, query: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
         async with driver_errors():
             return bool((await self._heads.update_one(query, changes)).matched_count)
-
-    async def bury(self, scope: Mapping[str, str], conversation: str, *, sweep_at: datetime) -> None:
-        """Replace the head by a tombstone; from now on the scope has no conversation."""
-        async with driver_errors():
-            # First, so that nothing ended is without a tombstone; while the head stays it means nothing.
-            await self._heads.update_one(
-                {"_id": f"deleted:{conversation}"},
-                {"$set": {"conversation": conversation, "head": head_id(scope), "sweep_at": sweep_at}},
-                upsert=True,
-            )
-            await self._heads.delete_one({"_id": head_id(scope), "conversation": conversation})
-
-    async def due_tombstones(self, *, at: datetime, limit: int = 100) -> list[str]:
-        """Deleted conversations whose second sweep is due."""
-        async with driver_errors():
-            found = await self._heads.find({"sweep_at": {"$lte": at}}).limit(limit).to_list(None)
-        return [document["conversation"] for document in found]
-
-    async def is_ended(self, conversation: str) -> bool:
-        """Whether a conversation with a tombstone has no head any more; it has one if the deletion broke off."""
-        async with driver_errors():
-            tombstone = await self._heads.find_one({"_id": f"deleted:{conversation}"})
-            if tombstone is None:
-                return False
-            head = await self._heads.find_one({"_id": tombstone["head"], "conversation": conversation}, {"_id": 1})
-        return head is None
-
-    async def forget_tombstone(self, conversation: str) -> None:
-        """Drop the tombstone of a conversation that is swept."""
-        async with driver_errors():
-            await self._heads.delete_one({"_id": f"deleted:{conversation}"})
 
     async def page(self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None) -> list[tuple[Head, str]]:
         """Heads with these scope values, newest first, each with the cursor that goes on behind it. One command."""

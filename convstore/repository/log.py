@@ -22,15 +22,16 @@ from convstore.driver import Driver, driver_errors
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
 from convstore.entries.batch import Chunk
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
+from convstore.repository.ranges import between, count_range, delete_range
 from convstore.schema import (
     LOG,
     chunk_id,
     chunk_range,
-    conversation_range,
     entry_document,
     entry_from,
     entry_id,
     entry_range,
+    log_ranges,
     source_parts,
     unpack_shown,
 )
@@ -58,6 +59,7 @@ class StoredMessageRow:
     message: EntryMessage
     at: datetime
     sources: tuple[EntrySource, ...]
+    entry: Entry
 
 
 class Log:
@@ -72,7 +74,7 @@ class Log:
         low, high = entry_range(conversation)
         async with driver_errors():
             found = (
-                await self._log.find(_between(conversation, low, high), {"messages": 0, "sources": 0})
+                await self._log.find(between(conversation, low, high), {"messages": 0, "sources": 0})
                 .sort("_id", -1)
                 .limit(1)
                 .to_list(None)
@@ -156,7 +158,7 @@ class Log:
     async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
         """Remove chunks of one append that no entry refers to. One command."""
         low, high = chunk_range(conversation, token, min(numbers), max(numbers) - min(numbers) + 1)
-        query = _between(conversation, low, high)
+        query = between(conversation, low, high)
         query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         async with driver_errors():
             await self._log.delete_many(query)
@@ -212,7 +214,7 @@ class Log:
         """All entries from a number on, or up to another, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(_between(conversation, *span), _LEAN).sort("_id", 1)
+            found = self._log.find(between(conversation, *span), _LEAN).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in documents]
 
@@ -222,7 +224,7 @@ class Log:
         """The last entries, from a number on or before another, in order. One command up to a thousand."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(_between(conversation, *span), _LEAN).sort("_id", -1)
+            found = self._log.find(between(conversation, *span), _LEAN).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
         return [entry_from(document) for document in reversed(documents)]
 
@@ -269,9 +271,8 @@ class Log:
         return [texts[ref.token, ref.chunk] for ref in refs]
 
     async def _read_run(self, conversation: str, run: Sequence[PayloadRef]) -> list[str]:
-        first, count = run[0].chunk, sum(len(ref.ends) for ref in run)
-        chunks = await self._chunks(conversation, run[0].token, range(first, first + count))
-        text = "".join(chunks.values())
+        sizes = {number: size for ref in run for number, size in _sizes(ref).items()}
+        text = "".join((await self._chunks(conversation, run[0].token, sizes)).values())
         ends = [0, *accumulate(ref.ends[-1] for ref in run)]
         return [text[start:end] for start, end in pairwise(ends)]
 
@@ -283,40 +284,51 @@ class Log:
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
         """
-        numbers: dict[str, set[int]] = {}
+        sizes: dict[str, dict[int, int]] = {}
         for ref, start, end in wanted:
             if held := _chunks_of(ref, start, end):
-                numbers.setdefault(ref.token, set()).update(held)
+                of_all = _sizes(ref)
+                sizes.setdefault(ref.token, {}).update({number: of_all[number] for number in held})
         gate = asyncio.Semaphore(_PARALLEL)
 
         async def read(token: str) -> dict[int, str]:
             async with gate:
-                return await self._chunks(conversation, token, sorted(numbers[token]))
+                return await self._chunks(conversation, token, dict(sorted(sizes[token].items())))
 
-        texts = dict(zip(numbers, await asyncio.gather(*map(read, numbers)), strict=True))
+        texts = dict(zip(sizes, await asyncio.gather(*map(read, sizes)), strict=True))
         return [_piece(ref, start, end, texts.get(ref.token, {})) for ref, start, end in wanted]
 
-    async def _chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> dict[int, str]:
-        """Some chunks of one append, by number. One command."""
+    async def _chunks(self, conversation: str, token: str, sizes: Mapping[int, int]) -> dict[int, str]:
+        """Some chunks of one append, by number, in order; `sizes` has the characters of each. One command."""
+        numbers = list(sizes)
         low, high = chunk_range(conversation, token, numbers[0], numbers[-1] - numbers[0] + 1)
-        query = _between(conversation, low, high)
+        query = between(conversation, low, high)
         if numbers[-1] - numbers[0] >= len(numbers):
             query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         async with driver_errors():
             found = self._log.find(query, {"data": 1}).sort("_id", 1)
-            documents = await found.batch_size(_BATCH).to_list(None)
-        if len(documents) != len(numbers):
-            raise CorruptDocumentError(low, f"{len(numbers) - len(documents)} chunks of the payload are missing")
-        frames = [(document["_id"], bytes(document["data"])) for document in documents]
-        heavy = sum(len(frame) for _, frame in frames) > _ENTRY_BYTES // 4
+            documents = {document["_id"]: document for document in await found.batch_size(_BATCH).to_list(None)}
+        frames = []
+        for number, size in sizes.items():
+            key = chunk_id(conversation, token, number)
+            if key not in documents:
+                raise CorruptDocumentError(key, "a chunk of a payload is missing")
+            frames.append((key, documents[key].get("data"), size))
+        heavy = sum(size for *_, size in frames) > _ENTRY_BYTES
         texts = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
         return dict(zip(numbers, texts, strict=True))
 
-    async def delete(self, conversation: str) -> int:
-        """Remove everything that a conversation has in the log; gives the number of documents."""
-        async with driver_errors():
-            result = await self._log.delete_many(_between(conversation, *conversation_range(conversation)))
-        return int(result.deleted_count)
+    async def delete(self, conversation: str) -> tuple[int, int]:
+        """Remove everything that a conversation has in the log; gives the numbers of entries and of chunks."""
+        parts = log_ranges(conversation)
+        entries, chunks = await asyncio.gather(*(delete_range(self._log, conversation, *part) for part in parts))
+        return entries, chunks
+
+    async def count(self, conversation: str) -> tuple[int, int]:
+        """How many entries and chunks a conversation has in the log. Two commands."""
+        parts = log_ranges(conversation)
+        entries, chunks = await asyncio.gather(*(count_range(self._log, conversation, *part) for part in parts))
+        return entries, chunks
 
 
 def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:
@@ -327,7 +339,7 @@ def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]
         for source in entry.sources:
             by_message.setdefault(source.message_id, []).append(source)
         for message in entry.messages:
-            rows[message.id] = StoredMessageRow(message, entry.at, tuple(by_message.get(message.id, ())))
+            rows[message.id] = StoredMessageRow(message, entry.at, tuple(by_message.get(message.id, ())), entry)
     return rows
 
 
@@ -341,11 +353,6 @@ def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
         else:
             runs.append([ref])
     return runs
-
-
-def _between(conversation: str, low: str, high: str) -> dict[str, Any]:
-    """A range of keys of one conversation, which a sharded cluster finds by name and one server by key."""
-    return {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}
 
 
 def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
@@ -393,11 +400,16 @@ def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> 
     return "".join(chunks[number] for number in held)[start - before : end - before]
 
 
-def _decompress(frames: Sequence[tuple[str, bytes]]) -> list[str]:
+def _sizes(ref: PayloadRef) -> dict[int, int]:
+    """How many characters each chunk of a payload holds."""
+    return {ref.chunk + place: end - start for place, (start, end) in enumerate(pairwise([0, *ref.ends]))}
+
+
+def _decompress(frames: Sequence[tuple[str, Any, int]]) -> list[str]:
     texts = []
-    for key, frame in frames:
+    for key, frame, characters in frames:
         try:
-            texts.append(decompress(frame))
-        except ValueError as error:
+            texts.append(decompress(frame, characters=characters))
+        except (TypeError, ValueError) as error:
             raise CorruptDocumentError(key, str(error)) from error
     return texts

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pymongo.errors import DuplicateKeyError
 
 from convstore.driver import Driver, driver_errors
+from convstore.repository.ranges import count_range, delete_range
 from convstore.schema import SUMMARIES, conversation_range, summary_document, summary_from, summary_id
 from convstore.summaries import SummaryRecord
 
@@ -41,8 +42,15 @@ class Summaries:
             documents = await self._summaries.find(query).batch_size(1_000).to_list(None)
         return {record.token: record for record in map(summary_from, documents)}
 
-    async def delete(self, conversation: str) -> None:
-        """Remove all summaries of a conversation. One command."""
-        low, high = conversation_range(conversation)
+    async def drop(self, conversation: str, token: str) -> None:
+        """Remove a summary that no head names. One command."""
         async with driver_errors():
-            await self._summaries.delete_many({"conversation": conversation, "_id": {"$gte": low, "$lt": high}})
+            await self._summaries.delete_one({"_id": summary_id(conversation, token), "conversation": conversation})
+
+    async def delete(self, conversation: str) -> int:
+        """Remove all summaries of a conversation; gives the number of documents."""
+        return await delete_range(self._summaries, conversation, *conversation_range(conversation))
+
+    async def count(self, conversation: str) -> int:
+        """How many summaries a conversation has, those that were never committed too. One command."""
+        return await count_range(self._summaries, conversation, *conversation_range(conversation))

@@ -1,9 +1,10 @@
 """What the store does, each a service on the repository and the rules; the facade puts them together.
 
 Layer 4. Writing: `writer` appends, `rewinder` and `annotations` mark what was appended, `compactor` summarises,
-`directory` names, lists and ends conversations. Reading: `reader` fetches entries and payloads, `loader` makes views,
-`records` gives messages and turns, `pager` and `passages` give sources page by page. `known` is what the store
-remembers of a conversation, `numbering` wraps tools, `sync` serves callers without a loop.
+`kept_summaries` has what it made, `directory` names, lists and ends conversations. Reading: `reader` fetches entries
+and payloads, `loader` makes views, `records` gives messages, `turns` whole turns, `pager` and `passages` sources page
+by page. `known` is what the store remembers of a conversation, `numbering` wraps tools, `sync` serves callers without a
+loop.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Summarises old turns and keeps every summary: plans, asks the summariser, commits.
+"""Summarises old turns: plans, asks the summariser, commits.
 
 Layer 4. A lease keeps a second worker from paying for the same summary, and the head takes a summary only if it still
 is as it was when the summary was planned; so two workers never both commit. Whatever fails, history loads as before.
@@ -7,32 +7,36 @@ is as it was when the summary was planned; so two workers never both commit. Wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
+from convstore.codec import Codec, fields_of
 from convstore.entries import Entry, EntryMessage, Gap
-from convstore.entries.rewinds import is_live, live_after
+from convstore.entries.rewinds import live_after
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
-from convstore.models import Compaction, History, Summary
+from convstore.models import Compaction, History
+from convstore.policy import CompactionRule, HistoryPolicy
 from convstore.repository import Head, Heads, Log, Summaries
+from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, Known, Scope
 from convstore.services.reader import Reader, check_dense
-from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits, summary_message
-from convstore.summaries.compaction import CompactionRule, plan_compaction, weigh
-from convstore.summarization.summarizers import Summarizer
+from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
+from convstore.summaries.compaction import clean_cuts, plan_compaction, weigh
+from convstore.summarization.folders import Folded, Folder, Folding
 from convstore.tokens import TokenCounter, count
-from convstore.view.window import Row, leading_system, rows_of
+from convstore.view.window import Row, leading_system, rows_of, shown_whole
 
 __all__ = ["Compactor"]
 
 _LEASE, _RENEW_SECONDS, _MOST_RENEWALS = timedelta(seconds=60), 20.0, 30
 _FIRST_WAIT, _MOST_DOUBLINGS = timedelta(seconds=30), 7
-_MOST_CHARACTERS = 100_000
+_MOST_CHARACTERS, _MOST_BODIES = 100_000, 1_000_000
+_DEFAULT = HistoryPolicy()
 _MOST_TRIGGERS, _ENTRIES_AT_ONCE = 8, 100
 _ENDING_SECONDS = 5.0
 _MOST_PROBLEM = 1_000
@@ -64,21 +68,24 @@ class _Plan:
 
 
 class Compactor:
-    """Makes, lists and takes back summaries."""
+    """Makes summaries."""
 
     def __init__(
         self,
         reader: Reader,
         heads: Heads,
         log: Log,
+        kept: KeptSummaries,
         summaries: Summaries,
         *,
+        codec: Codec,
         counter: TokenCounter,
         clock: Clock,
-        summarizer: Summarizer | None,
+        folder: Folder | None,
     ) -> None:
-        self._reader, self._heads, self._log, self._summaries = reader, heads, log, summaries
-        self._counter, self._clock, self._summarizer = counter, clock, summarizer
+        self._reader, self._heads, self._log = reader, heads, log
+        self._kept, self._summaries = kept, summaries
+        self._codec, self._counter, self._clock, self._folder = codec, counter, clock, folder
 
     @property
     def rule(self) -> CompactionRule:
@@ -87,10 +94,9 @@ class Compactor:
         Raises:
             InvalidInputError: The store has no summariser.
         """
-        if self._summarizer is None:
+        if self._folder is None:
             raise InvalidInputError(_NO_SUMMARIZER)
-        rule: CompactionRule = getattr(self._summarizer, "rule", None) or CompactionRule()
-        return rule
+        return self._folder.rule
 
     def may_be_due(self, history: History) -> bool:
         """Whether it is worth to look if a compaction is due, as far as a view tells."""
@@ -113,52 +119,6 @@ class Compactor:
         if not await self._heads.lease(dict(scope), head, owner=owner, at=now, until=now + _LEASE):
             return Compaction(status="busy", problem="another worker is summarising this conversation")
         return await self._make(plan, owner)
-
-    async def all(self, scope: Scope) -> list[Summary]:
-        """Every summary that was made, oldest first; see `Conversation.summaries`."""
-        head = await self._heads.find(dict(scope))
-        if head is None or not head.newest:
-            return []
-        found = await self._summaries.all(head.conversation)
-        current = head.summary.token if head.summary else ""
-        made = reversed(_chain(found, head.newest, "previous"))
-        return [_public(record, found, is_current=record.token == current) for record in made]
-
-    async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
-        """The messages that a summary stands for; see `Conversation.expand_summary`."""
-        head = await self._heads.find(dict(scope))
-        found = await self._summaries.all(head.conversation) if head else {}
-        committed = _chain(found, head.newest if head else "", "previous")
-        record = next((one for one in committed if one.version == version), None)
-        known = self._reader.seen(scope, head)
-        if record is None or known is None:
-            raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
-        async with self._reader.reading(known):
-            entries = await self._log.entries(known.conversation, start=1, before=record.entry + 1)
-            check_dense(known, entries, first=1)
-            messages = [message for entry in entries for message in entry.messages]
-            gaps = [Gap(first, last, entry=0, until=0) for first, last in record.gaps]
-            inside = [one for one in messages if record.first <= one.ordinal <= record.last]
-            return await self._reader.decode_whole(known, [one for one in inside if is_live(gaps, one.ordinal)])
-
-    async def undo(self, scope: Scope) -> bool:
-        """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
-        head = await self._heads.find(dict(scope))
-        known = self._reader.seen(scope, head)
-        if head is None or known is None or head.summary is None:
-            return False
-        found = await self._summaries.all(head.conversation)
-        marker = (await self._log.last_totals(head.conversation)).marker
-        parent = found.get(head.summary.parent)
-        return await self._heads.commit(dict(scope), head, parent, owner=None, marker=marker)
-
-    async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
-        """After a rewind take the newest summary, of those that the current one extends, that still fits."""
-        while (head := await self._heads.find(dict(scope))) and head.summary and not fits(head.summary, gaps):
-            found = await self._summaries.all(head.conversation)
-            fitting = (record for record in _chain(found, head.summary.token, "parent") if fits(record, gaps))
-            if await self._heads.commit(dict(scope), head, next(fitting, None), owner=None, marker=marker):
-                return
 
     async def _plan(self, head: Head, known: Known, rule: CompactionRule, *, force: bool) -> _Plan:
         """Read what is not summarised, and decide how much of it is to be."""
@@ -193,11 +153,16 @@ class Compactor:
         scope, wait = dict(plan.known.scope), None
         try:
             record = await self._record(plan, owner)
+            if record is None:
+                return Compaction(status="not_needed")
             await self._summaries.insert(plan.known.conversation, record)
             is_committed = await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.marker)
+            if not is_committed:
+                # The conversation may have been deleted, and swept, while the summariser worked.
+                await self._summaries.drop(plan.known.conversation, record.token)
             if not is_committed or not await self._still_fits(plan.known, record):
                 return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
-            return Compaction(status="done", summary=_public(record, {record.token: record}, is_current=True))
+            return Compaction(status="done", summary=self._kept.public(record, {record.token: record}, is_current=True))
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a summariser raises, history loads as before
@@ -213,29 +178,30 @@ class Compactor:
         async with self._reader.reading(known):
             marker = (await self._log.last_totals(known.conversation)).marker
             gaps = await self._reader.gaps(known, marker)
-        await self.reselect(known.scope, gaps, marker=marker)
+        await self._kept.reselect(known.scope, gaps, marker=marker)
         return fits(record, gaps)
 
-    async def _record(self, plan: _Plan, owner: str) -> SummaryRecord:
-        """Let the summary be written.
+    async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
+        """Let the summary be made; None if there is nothing that the summariser would fold.
 
         Raises:
             SummaryError: What came is not a summary.
         """
-        summarizer, earlier = self._summarizer, plan.earlier
-        assert summarizer is not None  # noqa: S101 - asked for its rule before
-        messages = [self._reader.shorten(row.message) for row in plan.folded]
-        work = summarizer.summarize(messages, summary=earlier.text if earlier else None)
-        text = await self._while_leased(plan, owner, work)
-        if not isinstance(text, str) or not text.strip():
-            raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
-        if plan.is_inside_turn and (asked := await self._question(plan)):
-            words = self._reader.shorten(asked).text[: _MOST_CHARACTERS // 10]
-            text = f"{text}\nThe message of the user that is being worked on: {words}"
-        if len(text) > _MOST_CHARACTERS:
-            raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
-        record = self._filled(plan, owner, text, name=str(getattr(summarizer, "name", type(summarizer).__name__)))
-        shown, replaced = self._shown(record), sum(weigh(plan.rows)[: plan.cut])
+        folder, earlier = self._folder, plan.earlier
+        assert folder is not None  # noqa: S101 - asked for its rule before
+        messages = await self._shown_messages(plan, len(plan.rows) if folder.reads_all else plan.cut)
+        folding = Folding(
+            messages=messages,
+            cut=plan.cut,
+            cuts=[cut for cut, _ in clean_cuts(plan.rows)],
+            earlier=earlier.text if earlier else None,
+            standing=self._reader.standing(replace(earlier, results=())) if earlier else (),
+        )
+        folded = await self._while_leased(plan, owner, folder.fold(folding))
+        if folded is None:
+            return None
+        record = await self._filled(replace(plan, cut=folded.cut), owner, folded)
+        shown, replaced = self._shown(record), sum(weigh(plan.rows)[: folded.cut])
         replaced += self._shown(earlier) if earlier else 0
         if shown >= replaced:
             raise SummaryError(
@@ -245,7 +211,29 @@ class Compactor:
         return record
 
     def _shown(self, record: SummaryRecord) -> int:
-        return count(self._counter, summary_message(record))
+        return sum(count(self._counter, message) for message in self._reader.standing(record))
+
+    async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
+        """The first messages as views show them: results in full in the turn in progress, unless they are very large.
+
+        The largest are known to views by their stubs alone, as those of finished turns.
+        """
+        most = self.rule.max_tokens_before_summary
+        whole = shown_whole(plan.rows, _DEFAULT)
+        large = {
+            row.message.id
+            for row, is_whole in zip(plan.rows[:number], whole, strict=False)
+            if is_whole and row.message.payload and row.message.tokens <= most
+        }
+        async with self._reader.reading(plan.known):
+            read = [row.message for row in plan.rows[:number] if row.message.id in large]
+            texts = await self._reader.payloads_of(plan.known, read)
+        return [
+            self._reader.decode(row.message, texts[row.message.id])
+            if row.message.id in large
+            else self._reader.shorten(row.message)
+            for row in plan.rows[:number]
+        ]
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
         """The human message of the turn that the summary ends in; an earlier summary may stand for it."""
@@ -259,8 +247,9 @@ class Compactor:
             before = messages[0].ordinal if messages else 0
         return None
 
-    def _filled(self, plan: _Plan, owner: str, text: str, *, name: str) -> SummaryRecord:
+    async def _filled(self, plan: _Plan, owner: str, folded: Folded) -> SummaryRecord:
         earlier, last = plan.earlier, plan.folded[-1]
+        text, bodies = await self._text(plan, folded), self._bodies(plan, folded)
         results = [(row.message.id, row.message.sources) for row in plan.folded if row.message.type == "tool"]
         tokens_in = sum(row.message.view_tokens for row in plan.folded) + (earlier.tokens_out if earlier else 0)
         return SummaryRecord(
@@ -276,15 +265,51 @@ class Compactor:
             view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),
             gaps=clipped(plan.gaps, last.message.ordinal),
             text=text,
-            model=name,
+            model=self._folder.name if self._folder else "",
             tokens_in=tokens_in,
-            tokens_out=count(self._counter, HumanMessage(text)),
+            tokens_out=sum(count(self._counter, message) for message in folded.messages or [HumanMessage(text)]),
             at=self._clock.now(),
             results=(*reversed(results), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
             folded=tuple(results),
+            messages=bodies,
         )
 
-    async def _while_leased(self, plan: _Plan, owner: str, work: Coroutine[Any, Any, str]) -> str:
+    async def _text(self, plan: _Plan, folded: Folded) -> str:
+        """The text of the summary, behind it the question if its turn goes on and no message shows it.
+
+        Raises:
+            SummaryError: It is too long.
+        """
+        text = folded.text
+        if not folded.messages and plan.is_inside_turn and (asked := await self._question(plan)):
+            words = self._reader.shorten(asked).text[: _MOST_CHARACTERS // 10]
+            text = f"{text}\nThe message of the user that is being worked on: {words}"
+        if len(text) > _MOST_CHARACTERS:
+            raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
+        return text
+
+    def _bodies(self, plan: _Plan, folded: Folded) -> tuple[str, ...]:
+        """The messages that take the place of others as they are kept, results among them as stubs.
+
+        Raises:
+            SummaryError: They are too large.
+        """
+        results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
+        kept = [
+            self._reader.shorten(results[str(message.id)])
+            if isinstance(message, ToolMessage) and message.id in results
+            else message
+            for message in folded.messages
+        ]
+        bodies = tuple(self._codec.encode(fields_of(message), omitted=None) for message in kept)
+        if sum(map(len, bodies)) > _MOST_BODIES:
+            raise SummaryError(
+                f"what stands for old messages has more than {_MOST_BODIES:,} characters; "
+                "let ChainSummarizerConfig(use_qa=True) fold old sections into one"
+            )
+        return bodies
+
+    async def _while_leased(self, plan: _Plan, owner: str, work: Coroutine[Any, Any, Folded | None]) -> Folded | None:
         """Await the summariser and keep the lease meanwhile; what takes too long, or lost its lease, is cancelled.
 
         Raises:
@@ -305,7 +330,7 @@ class Compactor:
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # one that does not end is not waited for
 
 
-def _answer(task: asyncio.Future[str]) -> str:
+def _answer(task: asyncio.Future[Folded | None]) -> Folded | None:
     """What the summariser gave.
 
     Raises:
@@ -323,29 +348,3 @@ def _told(error: Exception) -> str:
     with suppress(Exception):
         return f"{type(error).__name__}: {error}"[:_MOST_PROBLEM]
     return type(error).__name__
-
-
-def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """Summaries from one back along a link, newest first."""
-    chain = []
-    while record := found.get(token):
-        chain.append(record)
-        token = getattr(record, link)
-    return chain
-
-
-def _public(record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
-    results = [result for one in reversed(_chain(found, record.token, "parent")) for result in one.folded]
-    return Summary(
-        version=record.version,
-        first=record.first,
-        last=record.last,
-        text=record.text,
-        model=record.model,
-        tokens_in=record.tokens_in,
-        tokens_out=record.tokens_out,
-        created_at=record.at,
-        tool_message_ids=[id_ for id_, _ in results],
-        source_ids=", ".join(sources for _, sources in results if sources),
-        is_current=is_current,
-    )

@@ -1,4 +1,4 @@
-"""Conversations as a list shows them: title, dates, counts; and their end.
+"""Conversations as a list shows them: title, dates, counts.
 
 Layer 4, on the repository.
 """
@@ -7,42 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from types import EllipsisType
 from typing import Any
 
 from convstore.codec import Codec
 from convstore.exceptions import InvalidInputError
 from convstore.models import ConversationInfo, ConversationPage, MessagePreview
-from convstore.repository import Annotations, Head, Heads, Log, Summaries
-from convstore.services.known import ID_LIFETIME, Clock, KnownConversations, Scope
-from convstore.services.writer import APPEND_SECONDS
+from convstore.repository import Head, Heads, Log
+from convstore.services.known import Clock, KnownConversations, Scope
 
 __all__ = ["Directory"]
 
 _DETAIL_CHARACTERS = 100_000
 _MOST_ON_A_PAGE = 1_000
 _USAGE = ("input_tokens", "output_tokens", "total_tokens")
-_SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
-"""By then every append that did not know of a deletion has ended."""
 
 
 class Directory:
-    """Lists, describes and ends conversations."""
+    """Lists and describes conversations."""
 
     def __init__(
         self,
         heads: Heads,
         log: Log,
-        annotations: Annotations,
-        summaries: Summaries,
         known: KnownConversations,
         *,
         codec: Codec,
         clock: Clock,
     ) -> None:
         self._heads, self._log, self._known = heads, log, known
-        self._beside = (annotations, summaries)
         self._codec, self._clock = codec, clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
@@ -82,31 +75,6 @@ class Directory:
             head, _ = await self._heads.claim(dict(scope), at=self._clock.now())
             known = self._known.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), known.conversation, details)
-
-    async def delete(self, scope: Scope) -> None:
-        """End a conversation: first it can not be found any more, then everything in it goes."""
-        head = await self._heads.find(dict(scope))
-        if head is not None:
-            now = self._clock.now()
-            await self._heads.bury(dict(scope), head.conversation, sweep_at=now + _SWEEP_AFTER)
-            self._known.forget(self._known.add(scope, head.conversation))
-            await self._remove(head.conversation)
-        await self.sweep()
-
-    async def sweep(self) -> int:
-        """Remove what writers in flight added to conversations deleted a while ago; gives how many were swept."""
-        now, swept = self._clock.now(), 0
-        for conversation in await self._heads.due_tombstones(at=now):
-            if await self._heads.is_ended(conversation):
-                await self._remove(conversation)
-                swept += 1
-            await self._heads.forget_tombstone(conversation)
-        return swept
-
-    async def _remove(self, conversation: str) -> None:
-        await self._log.delete(conversation)
-        for collection in self._beside:
-            await collection.delete(conversation)
 
     def _info(self, head: Head) -> ConversationInfo:
         totals, preview = head.totals, head.totals.preview

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,7 +20,7 @@ from convstore.entries import EntryMessage, Gap, Totals
 from convstore.policy import HistoryPolicy
 from convstore.view import NamedResult
 
-__all__ = ["ID_LIFETIME", "UNKNOWN_START", "Clock", "Known", "KnownConversations", "Scope", "Start"]
+__all__ = ["ID_LIFETIME", "UNKNOWN_START", "Clock", "Known", "KnownConversations", "Scope", "Start", "as_of"]
 
 ID_LIFETIME = 10.0
 """Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
@@ -31,9 +33,22 @@ _POLICIES = 8
 _PAYLOAD_CHARACTERS = 8_000_000
 
 
+_said: ContextVar[datetime | None] = ContextVar("said", default=None)
+
+
+@contextmanager
+def as_of(moment: datetime | None) -> Iterator[None]:
+    """Let what is written in this context be dated with another moment: an import says when it was written first."""
+    token = _said.set(moment)
+    try:
+        yield
+    finally:
+        _said.reset(token)
+
+
 def _now() -> datetime:
     # MongoDB keeps milliseconds.
-    moment = datetime.now(UTC)
+    moment = _said.get() or datetime.now(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
@@ -80,7 +95,8 @@ UNKNOWN_START = Start(0, 0, 0, 0, "")
 class Known:
     """One conversation: its id, tail, starts of views, system messages, payloads of the turn in progress.
 
-    What is rewound (`gaps`), starts and system messages are as of the newest `marker` that was seen.
+    What is rewound (`gaps`), starts and system messages are as of the newest `marker` that was seen. `asked` is the
+    last human message that this store appended: its id, its place among the live messages, and the marker then.
     """
 
     scope: Scope
@@ -89,6 +105,7 @@ class Known:
     told_at: float = float("-inf")
     told_entries: int = 0
     tail: Totals | None = None
+    asked: tuple[str, int, int] = ("", 0, 0)
     marker: int = 0
     gaps: tuple[Gap, ...] = ()
     system: tuple[EntryMessage, ...] | None = None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.codec import Codec
 from convstore.entries import Entry, EntryMessage, Gap, PayloadRef, Totals
@@ -26,7 +26,7 @@ from convstore.policy import HistoryPolicy
 from convstore.repository import Head, Heads, Log
 from convstore.services.known import UNKNOWN_START, Known, KnownConversations, Scope, Start
 from convstore.services.reader import Reader, check_dense, results_in
-from convstore.summaries import SummaryRecord, fits, summary_message
+from convstore.summaries import SummaryRecord, fits
 from convstore.tokens import TokenCounter, count, counter_name
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
 from convstore.view.window import Row, Window, choose_window, is_finished, leading_system, rows_of
@@ -48,6 +48,7 @@ class _Load:
     head: Head
     start: Start = UNKNOWN_START
     summary: SummaryRecord | None = None
+    standing: Sequence[BaseMessage] = ()
     marker: int = 0
     gaps: tuple[Gap, ...] = ()
     entries: list[Entry] = field(default_factory=list)
@@ -115,11 +116,10 @@ class _Load:
         """The note of a view that begins with a row."""
         return make_note(left_out, self.results_before(place), first=self.rows[place].message.ordinal)
 
-    def notes(self, window: Window) -> list[HumanMessage]:
+    def notes(self, window: Window) -> list[BaseMessage]:
         """What stands for the messages before a view."""
-        summary = [summary_message(self.summary)] if self.summary else []
         note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
-        return [*summary, *note]
+        return [*self.standing, *note]
 
 
 class Loader:
@@ -210,6 +210,7 @@ class Loader:
             await self._follow(load, entries)
             if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.gaps):
                 load.summary = summary
+                load.standing = self._reader.standing(summary, talk=load.policy.view == "conversation")
             if (load.start.marker, load.start.revision) != (load.marker, load.head.revision):
                 load.start = UNKNOWN_START
         load.take(self._reader.counted(load.known, entries))
@@ -288,8 +289,8 @@ class Loader:
 
     def _fixed_tokens(self, load: _Load) -> int:
         """Size of what begins every view of the conversation: leading system messages and the summary."""
-        summary = count(self._counter, summary_message(load.summary)) if load.summary else 0
-        return summary + sum(message.tokens for message in load.system or ())
+        standing = sum(count(self._counter, message) for message in load.standing)
+        return standing + sum(message.tokens for message in load.system or ())
 
     async def _remember(self, load: _Load, window: Window) -> None:
         """Keep where the next view begins, and what lies before it; tell the head if it would have saved reading."""
@@ -309,18 +310,15 @@ class Loader:
     async def _show(self, load: _Load, window: Window) -> History:
         rows = load.rows[window.start :]
         payloads = await self._read_payloads(load, payloads_needed(rows, load.policy))
-        try:
-            view = build_view(
-                rows,
-                load.policy,
-                codec=self._codec,
-                counter=self._counter,
-                system=load.system or (),
-                notes=load.notes(window),
-                payloads=payloads,
-            )
-        except ValueError as error:
-            raise CorruptDocumentError(load.known.conversation, str(error)) from error
+        view = build_view(
+            rows,
+            load.policy,
+            codec=self._codec,
+            counter=self._counter,
+            system=load.system or (),
+            notes=load.notes(window),
+            payloads=payloads,
+        )
         if is_finished(load.rows):
             self._known.drop_payloads(load.known)
         summary = load.summary.text if load.summary else None

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from convstore.codec import Codec, decode_message
+from convstore.codec import Codec
 from convstore.entries import PayloadRef
+from convstore.entries.reading import read_message
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.models import Source, SourcePage
 from convstore.repository import StoredMessageRow
@@ -289,10 +290,7 @@ class Pager:
                 piece.item = passage.source.piece[slice(*passage.item_range)] if passage.source else ""
 
     def _passages(self, row: StoredMessageRow) -> list[Passage]:
-        try:
-            return passages_of(row, decode_message(self._codec, row.message.body))
-        except ValueError as error:
-            raise CorruptDocumentError(row.message.id, str(error)) from error
+        return passages_of(row, read_message(self._codec, row.message))
 
     def _sources(self, page: _Page) -> list[Source]:
         return [self._source(part) for part in page.parts if part.passage.source]

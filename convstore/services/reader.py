@@ -7,7 +7,7 @@ anew in the middle of a call is told from one that is damaged: `ConversationDele
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -15,12 +15,14 @@ from itertools import zip_longest
 
 from langchain_core.messages import BaseMessage
 
-from convstore.codec import Codec, decode_message, digest_of
+from convstore.codec import Codec
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
+from convstore.entries.reading import read_message
 from convstore.entries.rewinds import is_live, live_after
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.repository import Head, Heads, Log, StoredMessageRow
 from convstore.services.known import Known, KnownConversations, Scope
+from convstore.summaries import SummaryRecord, summary_messages
 from convstore.tokens import TokenCounter, counter_name
 from convstore.view import shorten
 from convstore.view.recount import recounted
@@ -138,10 +140,7 @@ class Reader:
 
     def counted(self, known: Known, entries: Sequence[Entry]) -> list[Entry]:
         """Entries with sizes by the store's counter, whatever counter wrote them."""
-        try:
-            return recounted(entries, codec=self._codec, counter=self._counter)
-        except ValueError as error:
-            raise CorruptDocumentError(known.conversation, str(error)) from error
+        return recounted(entries, codec=self._codec, counter=self._counter)
 
     async def counted_tail(self, known: Known, tail: Totals) -> Totals:
         """What the last entry says of the log, with sizes by the store's counter.
@@ -164,10 +163,45 @@ class Reader:
 
     def shorten(self, message: EntryMessage) -> BaseMessage:
         """A message as views show it once its turn is finished."""
+        return shorten(self._codec, message)
+
+    async def entries(self, known: Known, *, start: int, before: int) -> list[Entry]:
+        """The entries from one number and before another, in order."""
+        return await self._log.entries(known.conversation, start=start, before=before)
+
+    def standing(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
+        """The messages that show a summary; `talk` for a view without tool messages."""
         try:
-            return shorten(self._codec, message)
+            return summary_messages(summary, self._codec, talk=talk) if summary else []
         except ValueError as error:
-            raise CorruptDocumentError(message.id, str(error)) from error
+            raise CorruptDocumentError(f"summary {summary.token if summary else ''}", str(error)) from error
+
+    async def walk(
+        self, scope: Scope, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
+    ) -> AsyncGenerator[tuple[Known, Entry], None]:
+        """Every entry of the log in order; reads some at a time.
+
+        Args:
+            scope: Whose log.
+            start: The entry to begin with.
+            at_once: How many entries to read at a time.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted before all of it was read.
+        """
+        known = await self.find(scope)
+        while known is not None:
+            async with self.reading(known):
+                entries = await self._log.entries(known.conversation, start=start, before=start + at_once)
+                check_dense(known, entries, first=start)
+            for entry in entries:
+                yield known, entry
+            if len(entries) < at_once:
+                now = self.seen(scope, await self._heads.find(dict(scope)))
+                if now is None or now.conversation != known.conversation:
+                    raise ConversationDeletedError("the conversation was deleted while it was read; call again")
+                return
+            start += at_once
 
     async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
         """Every message of the log in order, as it is stored and in full; reads some entries at a time.
@@ -175,23 +209,11 @@ class Reader:
         Raises:
             ConversationDeletedError: The conversation was deleted before all of it was read.
         """
-        known = await self.find(scope)
-        start = 1
-        while known is not None:
+        async for known, entry in self.walk(scope):
             async with self.reading(known):
-                entries = await self._log.entries(known.conversation, start=start, before=start + _ENTRIES_AT_ONCE)
-                check_dense(known, entries, first=start)
-            for entry in entries:
-                async with self.reading(known):
-                    messages = await self.decode_whole(known, entry.messages)
-                for stored, message in zip(entry.messages, messages, strict=True):
-                    yield entry, stored, message
-            if len(entries) < _ENTRIES_AT_ONCE:
-                now = self.seen(scope, await self._heads.find(dict(scope)))
-                if now is None or now.conversation != known.conversation:
-                    raise ConversationDeletedError("the conversation was deleted while it was read; call again")
-                return
-            start += _ENTRIES_AT_ONCE
+                messages = await self.decode_whole(known, entry.messages)
+            for stored, message in zip(entry.messages, messages, strict=True):
+                yield entry, stored, message
 
     async def page(self, known: Known, *, before: int | None, after: int | None, limit: int) -> list[PlacedMessage]:
         """Up to `limit` live messages before or after an ordinal, or the last ones, in order, each with its date."""
@@ -230,14 +252,7 @@ class Reader:
         Raises:
             CorruptDocumentError: What is stored is not what was written.
         """
-        ref = message.payload
-        is_whole = message.digest == digest_of(message.body) if ref is None else ref.digest == digest_of(payload or "")
-        if not is_whole:
-            raise CorruptDocumentError(message.id, "the message is not what was written")
-        try:
-            return decode_message(self._codec, message.body, fetch=lambda start, end: (payload or "")[start:end])
-        except ValueError as error:
-            raise CorruptDocumentError(message.id, str(error)) from error
+        return read_message(self._codec, message, payload or "")
 
 
 def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:

@@ -5,16 +5,14 @@ Layer 4, on the reader.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 
 from convstore.codec import Codec
-from convstore.entries import EntryMessage, EntrySource
-from convstore.entries.rewinds import is_live
+from convstore.entries import EntrySource
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
-from convstore.models import Source, StoredMessage, ToolRecord, Turn
+from convstore.models import Source, StoredMessage, ToolRecord
 from convstore.repository import StoredMessageRow
 from convstore.services.annotations import Annotator
 from convstore.services.known import Scope
@@ -24,9 +22,6 @@ from convstore.services.reader import Reader
 __all__ = ["Records"]
 
 _MOST_ON_A_PAGE = 1_000
-
-_Held = tuple[datetime, EntryMessage, BaseMessage]
-"""A message of a turn: when it was appended, as it is stored, in full."""
 
 
 class Records:
@@ -70,29 +65,6 @@ class Records:
             for (row, at), message in zip(rows, messages, strict=True)
         ]
 
-    async def turns(self, scope: Scope) -> AsyncIterator[Turn]:
-        """Whole live turns in order, as they were when the first one was asked for."""
-        known = await self._reader.find(scope)
-        if known is None:
-            return
-        async with self._reader.reading(known):
-            tail = await self._reader.tail(known)
-            gaps = await self._reader.gaps(known, tail.marker)
-        held: list[_Held] = []
-        number = 0
-        async for entry, stored, message in self._reader.iterate(scope):
-            if entry.number > tail.entries:
-                break
-            if not is_live(gaps, stored.ordinal):
-                continue
-            if stored.type == "human":
-                if held:
-                    yield _turn(number, held, is_last=False)
-                held, number = [], number + 1
-            held.append((entry.at, stored, message))
-        if held:
-            yield _turn(number, held, is_last=True)
-
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
         message = self._reader.decode(row.message, payload)
         record = ToolRecord(
@@ -121,16 +93,3 @@ class Records:
             return make_source(self._codec, source, content=text, item=item)
         except ValueError as error:
             raise CorruptDocumentError(source.message_id, str(error)) from error
-
-
-def _turn(number: int, held: Sequence[_Held], *, is_last: bool) -> Turn:
-    (created_at, first, _), (_, last, _) = held[0], held[-1]
-    return Turn(
-        turn_id=first.id,
-        number=number,
-        first=first.ordinal,
-        last=last.ordinal,
-        created_at=created_at,
-        messages=[message for _, _, message in held],
-        is_finished=not is_last or (last.type == "ai" and not last.calls),
-    )

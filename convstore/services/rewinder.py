@@ -16,7 +16,7 @@ from convstore.entries.compose import totals_through
 from convstore.entries.rewinds import is_live, rewound, undone
 from convstore.exceptions import CorruptDocumentError, StoreError, StoreUnavailableError, UnknownMessageError
 from convstore.repository import Heads, Log, SlotTaken
-from convstore.services.compactor import Compactor
+from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, Known, Scope
 from convstore.services.reader import Reader
 from convstore.services.writer import APPEND_SECONDS
@@ -32,9 +32,9 @@ class Rewinder:
     """Changes which messages of a conversation are live."""
 
     def __init__(
-        self, reader: Reader, heads: Heads, log: Log, compactor: Compactor, *, codec: Codec, clock: Clock
+        self, reader: Reader, heads: Heads, log: Log, kept: KeptSummaries, *, codec: Codec, clock: Clock
     ) -> None:
-        self._reader, self._heads, self._log, self._compactor = reader, heads, log, compactor
+        self._reader, self._heads, self._log, self._kept = reader, heads, log, kept
         self._codec, self._clock = codec, clock
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
@@ -138,6 +138,6 @@ class Rewinder:
             known.follow(entry.number, entry.gaps)
             start = (entry.number, 0, 0, 0, "")
             await self._heads.refresh(dict(known.scope), known.conversation, totals=entry.totals, start=start)
-            await self._compactor.reselect(known.scope, entry.gaps, marker=entry.number)
+            await self._kept.reselect(known.scope, entry.gaps, marker=entry.number)
             return tail, entry.totals
         raise StoreError(f"{_TRIES} other writers were first; call again, with less at once on one conversation")

@@ -21,17 +21,19 @@ from convstore.entries import EntryMessage, EntrySource, Totals
 from convstore.entries.batch import Batch, is_heavy, prepare
 from convstore.entries.compose import Composed, compose
 from convstore.entries.rewinds import is_live
+from convstore.entries.turns import Placed, check_turn
 from convstore.exceptions import (
     ContentConflictError,
     MessageRewoundError,
     SourceIdClashError,
     StoreError,
     StoreUnavailableError,
+    UnknownMessageError,
 )
 from convstore.extraction import SourceExtractor
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
-from convstore.repository import Heads, Log, SlotTaken
+from convstore.repository import Endings, Heads, Log, SlotTaken, StoredMessageRow
 from convstore.services.known import ID_LIFETIME, UNKNOWN_START, Clock, Known, KnownConversations, Scope
 from convstore.services.reader import Reader
 from convstore.sources import text_digest
@@ -47,12 +49,17 @@ _BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
 _DEFAULT = HistoryPolicy()
 
 
+class _WasPruned(Exception):  # noqa: N818 - an answer, caught here
+    """The conversation was ended by a policy while it was written to."""
+
+
 @dataclass(slots=True)
 class _Attempt:
     """One append under way.
 
     Attributes:
         batch: What is to be in the log in the end.
+        turn: The turn that all of it is in, by the id of its human message; "" if it may follow anything.
         pending: What of it is left to write.
         token: Names its chunks.
         reserve: Source ids to set aside.
@@ -68,6 +75,7 @@ class _Attempt:
     pending: Batch
     token: str
     reserve: int = 0
+    turn: str = ""
     stored: dict[str, int] = field(default_factory=dict)
     renumbered: dict[str, dict[int, int]] = field(default_factory=dict)
     taken: frozenset[int] = frozenset()
@@ -79,6 +87,11 @@ class _Attempt:
     def is_done(self) -> bool:
         """Whether nothing is left to write."""
         return not self.pending.prepared and not self.reserve
+
+    def must_look(self, tail: Totals, asked: tuple[str, int, int]) -> bool:
+        """Whether it goes on with a turn that, for all that is known, is not the last question behind this tail."""
+        goes_on = bool(self.turn) and self.turn not in self.batch.ids
+        return goes_on and asked != (self.turn, tail.live, tail.marker)
 
     @property
     def shows(self) -> bool:
@@ -104,6 +117,7 @@ class Writer:
         self,
         reader: Reader,
         heads: Heads,
+        endings: Endings,
         log: Log,
         known: KnownConversations,
         *,
@@ -112,13 +126,19 @@ class Writer:
         clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:
-        self._reader, self._heads, self._log, self._known = reader, heads, log, known
+        self._reader, self._heads, self._endings, self._log, self._known = reader, heads, endings, log, known
         self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
 
     async def append(
-        self, scope: Scope, messages: Sequence[BaseMessage], *, omit: bool = False, renumber: bool = False
+        self,
+        scope: Scope,
+        messages: Sequence[BaseMessage],
+        *,
+        turn: str = "",
+        omit: bool = False,
+        renumber: bool = False,
     ) -> Receipt:
-        """Write messages that have ids; see `Conversation.append`."""
+        """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`."""
         work = partial(
             prepare,
             messages,
@@ -129,7 +149,7 @@ class Writer:
             renumber=renumber,
         )
         batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
-        return _receipt(await self._write(scope, batch))
+        return _receipt(await self._write(scope, batch, turn=turn))
 
     async def reserve(self, scope: Scope, number: int) -> range:
         """Set source ids aside; see `Conversation.reserve_source_ids`."""
@@ -152,47 +172,53 @@ class Writer:
             return tail.shown or {}
         return await self._log.shown(head.conversation, tail.shown_at)
 
-    async def flush(self) -> None:
-        """Bring the heads of recently used conversations up to date, so that listings are."""
+    async def flush(self, scope: Scope | None = None) -> None:
+        """Bring the heads of recently used conversations up to date, or that of one, so that listings are."""
         for known in self._known.all():
-            if known.tail and known.tail.entries != known.told_entries:
+            if scope in (None, known.scope) and known.tail and known.tail.entries != known.told_entries:
                 await self._refresh(known, known.tail)
 
-    async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0) -> _Attempt:
+    async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "") -> _Attempt:
         try:
             async with asyncio.timeout(APPEND_SECONDS):
-                return await self._write_somewhere(scope, batch, reserve)
+                return await self._write_somewhere(scope, batch, reserve, turn)
         except TimeoutError as error:
             raise StoreUnavailableError(
                 f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
                 "repeat it with the same messages"
             ) from error
 
-    async def _write_somewhere(self, scope: Scope, batch: Batch, reserve: int) -> _Attempt:
+    async def _write_somewhere(self, scope: Scope, batch: Batch, reserve: int, turn: str) -> _Attempt:
         """Write to the scope's conversation; again if it turns out to be deleted."""
         while True:
-            known = self._known.get(scope) or await self._claim(scope, batch)
+            known = self._known.get(scope) or await self._claim(scope, batch, turn)
             async with known.lock:
                 if not self._known.is_current(known):
                     continue
-                attempt = _Attempt(batch, batch, self._clock.token(), reserve)
+                attempt = _Attempt(batch, batch, self._clock.token(), reserve, turn)
                 try:
                     if await self._write_in_order(known, attempt):
                         return attempt
+                except _WasPruned:
+                    self._known.forget(known)
                 except BaseException:
                     known.tail = None  # what became of the insert is not known
                     raise
 
-    async def _claim(self, scope: Scope, batch: Batch) -> Known:
-        """Find the scope's conversation or begin one."""
+    async def _claim(self, scope: Scope, batch: Batch, turn: str) -> Known:
+        """Find the scope's conversation or begin one, unless its batch goes on with a turn."""
+        if turn and turn not in batch.ids:
+            if known := await self._reader.find(scope):
+                return known
+            raise UnknownMessageError(turn)
         now = self._clock.now()
         # What can not be written begins no conversation.
         self._log.check_size(compose(batch, Totals(), at=now, token="").entry)
         head, is_new = await self._heads.claim(dict(scope), at=now)
-        known = self._known.add(scope, head.conversation)
+        claimed = self._known.add(scope, head.conversation)
         if is_new:
-            known.advance(Totals())
-        return known
+            claimed.advance(Totals())
+        return claimed
 
     async def _write_in_order(self, known: Known, attempt: _Attempt) -> bool:
         """Write one batch while no other of this store is on its way; False if the conversation is gone."""
@@ -204,7 +230,7 @@ class Writer:
                     await self._correct_head(known, attempt)
                     return True
                 tail = await self._tail(known, attempt)
-                if self._log.must_look_first and not tries:
+                if not tries and (self._log.must_look_first or attempt.must_look(tail, known.asked)):
                     # Behind the tail: what another adds later takes the number that this batch tries for.
                     await self._look_up(known, attempt)
                     if attempt.is_done:
@@ -245,19 +271,25 @@ class Writer:
         try:
             if self._clock.monotonic() - known.told_at < ID_LIFETIME:
                 await insert
-            else:
-                await self._beside(insert, self._refresh(known, attempt.totals))
+            elif not await self._beside(insert, self._refresh(known, attempt.totals)):
+                # Deleted, it was meant to end with all that was on its way; a policy means only what is old.
+                if await self._endings.was_pruned(known.conversation):
+                    raise _WasPruned
         except SlotTaken:
             attempt.sent.update(chunk.number for chunk in chunks)
             attempt.composed = None
             return False
         return True
 
-    async def _beside(self, insert: Awaitable[int], refresh: Awaitable[bool]) -> None:
-        """Await both; the insert's outcome counts. A refresh that fails is due again with the next append."""
-        outcome, _ = await asyncio.gather(insert, refresh, return_exceptions=True)
+    async def _beside(self, insert: Awaitable[int], refresh: Awaitable[bool]) -> bool:
+        """Await both; the insert's outcome counts. A refresh that fails is due again with the next append.
+
+        Gives False if the refresh found no head.
+        """
+        outcome, is_there = await asyncio.gather(insert, refresh, return_exceptions=True)
         if isinstance(outcome, BaseException):
             raise outcome
+        return is_there is not False
 
     async def _refresh(self, known: Known, totals: Totals) -> bool:
         start = known.starts.get(_DEFAULT)
@@ -285,18 +317,29 @@ class Writer:
         batch = attempt.batch
         if not batch.prepared:
             return
-        found, known.tail = await asyncio.gather(
-            self._log.messages_by_id(known.conversation, batch.ids), self._log.last_totals(known.conversation)
-        )
+        if attempt.turn:
+            found = await self._look_for_turn(known, attempt)
+        else:
+            found, known.tail = await asyncio.gather(
+                self._log.messages_by_id(known.conversation, batch.ids), self._log.last_totals(known.conversation)
+            )
         for id_, digest in zip(batch.ids, batch.digests, strict=True):
             if id_ in found and found[id_].message.digest != digest:
                 raise ContentConflictError(id_)
         await self._refuse_rewound(known, [row.message for row in found.values()])
+        if attempt.turn:
+            places = {id_: _placed(row) for id_, row in found.items()}
+            check_turn(attempt.turn, batch.ids, found=places, tail=known.tail or Totals())
         attempt.stored = {id_: row.message.ordinal for id_, row in found.items()}
         attempt.renumbered = _renumbered([source for row in found.values() for source in row.sources])
         attempt.pending = batch.without(attempt.stored)
         if self._log.must_look_first:
             await self._explain(known, attempt)
+
+    async def _look_for_turn(self, known: Known, attempt: _Attempt) -> dict[str, StoredMessageRow]:
+        """What the log has of a turn's messages, its human message too; what is added meanwhile makes the tail old."""
+        known.tail = await self._log.last_totals(known.conversation)
+        return await self._log.messages_by_id(known.conversation, {attempt.turn, *attempt.batch.ids})
 
     async def _refuse_rewound(self, known: Known, stored: Sequence[EntryMessage]) -> None:
         """Make sure that what is in the log already is not left out of views."""
@@ -324,6 +367,8 @@ class Writer:
             # What a load in the middle of this turn would read back at once.
             if message.type == "human":
                 self._known.drop_payloads(known)
+                live = composed.entry.live_at(message.ordinal)
+                known.asked = (message.id, live, composed.entry.totals.marker)
             if message.payload and one.split:
                 self._known.keep_payload(known, message.id, one.split.encoded.payload)
 
@@ -348,6 +393,11 @@ def _receipt(attempt: _Attempt) -> Receipt:
         omitted=attempt.batch.omitted,
         renumbered=attempt.renumbered | _renumbered(entry.sources if entry else ()),
     )
+
+
+def _placed(row: StoredMessageRow) -> Placed:
+    ordinal = row.message.ordinal
+    return Placed(row.message.type, row.entry.turn_at(ordinal), row.entry.live_at(ordinal))
 
 
 def _renumbered(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:

@@ -5,6 +5,24 @@ Layer 1. `records` has the summary itself, `compaction` the plan for the next on
 
 from __future__ import annotations
 
-from convstore.summaries.records import NAMED_RESULTS, SummaryRecord, clipped, fits, name_results, summary_message
+from convstore.summaries.records import (
+    NAMED_RESULTS,
+    SummaryRecord,
+    clipped,
+    fits,
+    is_summary,
+    name_results,
+    summary_message,
+    summary_messages,
+)
 
-__all__ = ["NAMED_RESULTS", "SummaryRecord", "clipped", "fits", "name_results", "summary_message"]
+__all__ = [
+    "NAMED_RESULTS",
+    "SummaryRecord",
+    "clipped",
+    "fits",
+    "is_summary",
+    "name_results",
+    "summary_message",
+    "summary_messages",
+]

@@ -6,40 +6,17 @@ folds much, so that views stay as they are for many turns.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
-from convstore.exceptions import InvalidInputError
+from convstore.policy import CompactionRule
 from convstore.view.window import Row, is_finished
 
-__all__ = ["CompactionRule", "plan_compaction", "weigh"]
+__all__ = ["clean_cuts", "plan_compaction", "weigh"]
 
 _LEAST_SAVING = 8
 """At least this part of the trigger must be saved: less is not worth a model call and another prompt prefix."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionRule:
-    """When turns are summarised, and how many.
-
-    Attributes:
-        max_tokens_before_summary: Summarise once what is not summarised is larger, as views show it.
-        max_summary_tokens: What a summary is expected to take; it is not enforced.
-        keep_last_turns: So many finished turns stay as they are, as far as they fit in half of the trigger.
-    """
-
-    max_tokens_before_summary: int = 16_000
-    max_summary_tokens: int = 1_000
-    keep_last_turns: int = 4
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}")
-        if self.max_summary_tokens >= self.max_tokens_before_summary:
-            raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
 
 
 def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = False) -> int:
@@ -75,24 +52,35 @@ def weigh(rows: Sequence[Row]) -> list[int]:
     return [row.message.tokens if row.turn == last else row.message.view_tokens for row in rows]
 
 
-def _cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Where a summary may end, in order, each with the number of turns that stay behind it.
+def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
+    """Where a log may be parted without parting calls from their results, in order, each with whether a turn begins.
 
-    Before a human message, at the end of a finished log, and in the turn in progress before an AI message when all
-    calls before it have their results.
+    Before a human message, before an AI message when all calls of its turn have results, and behind a finished log.
     """
-    begins = [place for place, row in enumerate(rows) if row.message.type == "human"]
-    cuts = [(begin, len(begins) - number) for number, begin in enumerate(begins) if begin]
-    if is_finished(rows):
-        return [*cuts, (len(rows), 0)] if rows else []
-    begin, calls, answered = begins[-1] if begins else 0, 0, set[str]()
-    for place in range(begin, len(rows)):
-        message = rows[place].message
-        if message.type == "tool":
+    cuts, calls, answered = list[tuple[int, bool]](), 0, set[str]()
+    for place, message in enumerate(row.message for row in rows):
+        if message.type == "human":
+            cuts += [(place, True)] if place else []
+            calls, answered = 0, set()
+        elif message.type == "tool":
             answered.add(message.call)  # a second result for a call answers no other
         elif message.type == "ai":
             if len(answered) >= calls:
                 calls, answered = 0, set()
-                cuts += [(place, 0)] if place > begin + 1 else []
+                cuts += [(place, False)] if place else []
             calls += message.calls
-    return cuts
+    return [*cuts, (len(rows), True)] if rows and is_finished(rows) else cuts
+
+
+def _cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Where a running summary may end, in order, each with the number of turns that stay behind it.
+
+    In the turn in progress also before an AI message, once its question is not all that is folded.
+    """
+    begins = [place for place, row in enumerate(rows) if row.message.type == "human"]
+    last = len(rows) if is_finished(rows) else begins[-1] if begins else 0
+    return [
+        (cut, len(begins) - bisect_left(begins, cut)) if is_begin else (cut, 0)
+        for cut, is_begin in clean_cuts(rows)
+        if is_begin or cut > last + 1
+    ]

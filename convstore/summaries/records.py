@@ -10,12 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from convstore.chain import SUMMARY_PREFIX
+from convstore.codec import Codec, decode_message
 from convstore.entries import Gap
+from convstore.pairing import calls_of
 from convstore.stubs import RETRIEVAL_TOOL
 
-__all__ = ["NAMED_RESULTS", "SummaryRecord", "clipped", "fits", "name_results", "summary_message"]
+__all__ = [
+    "NAMED_RESULTS",
+    "SummaryRecord",
+    "clipped",
+    "fits",
+    "is_summary",
+    "name_results",
+    "summary_message",
+    "summary_messages",
+]
 
 NAMED_RESULTS = 20
 """How many results the message of a summary names."""
@@ -24,6 +36,8 @@ NAMED_RESULTS = 20
 @dataclass(frozen=True, slots=True)
 class SummaryRecord:
     """A summary as it is kept.
+
+    It stands in views as one message with its text, or as messages that were made for that.
 
     Attributes:
         token: Its key.
@@ -38,6 +52,7 @@ class SummaryRecord:
         view_tokens: Their size in the default view.
         gaps: What was rewound up to the last one when it was made, first and last ordinals.
         text: The summary.
+        messages: What stands in views, as JSON text; empty if that is one message with the text.
         model: What wrote it.
         tokens_in: Size of what was folded into it, the summary before it included.
         tokens_out: Its own size.
@@ -64,6 +79,7 @@ class SummaryRecord:
     at: datetime
     results: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 def clipped(gaps: Sequence[Gap], last: int) -> tuple[tuple[int, int], ...]:
@@ -80,12 +96,52 @@ def fits(record: SummaryRecord, gaps: Sequence[Gap]) -> bool:
     return record.gaps == clipped(gaps, record.last)
 
 
+def is_summary(message: BaseMessage) -> bool:
+    """Whether a message says of itself that it is a summary; only of those that the store made is it known."""
+    mark = message.additional_kwargs.get("convstore")
+    return isinstance(mark, dict) and mark.get("kind") == "summary"
+
+
+def summary_messages(record: SummaryRecord, codec: Codec, *, talk: bool = False) -> list[BaseMessage]:
+    """The messages that show a summary to a model; the same for the same summary.
+
+    Args:
+        record: The summary.
+        codec: Decodes them.
+        talk: For a view without tool messages: summaries in the form of a call are told as answers.
+
+    Raises:
+        ValueError: What is stored is damaged.
+    """
+    if not record.messages:
+        return [summary_message(record)]
+    messages = [decode_message(codec, body) for body in record.messages]
+    if talk:
+        messages = [one for message in messages if (one := _as_talk(message)) is not None]
+    last = max((place for place, message in enumerate(messages) if is_summary(message) and message.content), default=-1)
+    if record.results and last >= 0:
+        told = f"{messages[last].content}\n{_access(record)}"
+        messages[last] = messages[last].model_copy(update={"content": told})
+    return messages
+
+
+def _as_talk(message: BaseMessage) -> BaseMessage | None:
+    if isinstance(message, ToolMessage) and is_summary(message):
+        marks = message.additional_kwargs
+        return AIMessage(f"{SUMMARY_PREFIX}{message.content}", id=message.id, additional_kwargs=marks)
+    return None if isinstance(message, ToolMessage) or calls_of(message) else message
+
+
+def _access(record: SummaryRecord) -> str:
+    named = name_results(record.results)
+    return f"[Use {RETRIEVAL_TOOL} to access its tool results; newest tool message ids: {named}.]"
+
+
 def summary_message(record: SummaryRecord) -> HumanMessage:
     """The message that shows a summary to a model, as a record; the same for the same summary."""
     text = f"[Record of the conversation up to here, made by {record.model}; not a message of the user]\n{record.text}"
     if record.results:
-        text += f"\n[Use {RETRIEVAL_TOOL} to access its tool results; newest tool message ids: "
-        text += name_results(record.results) + ".]"
+        text += f"\n{_access(record)}"
     marks = {"convstore": {"kind": "summary"}}
     return HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=marks)
 

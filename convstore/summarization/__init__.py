@@ -12,7 +12,7 @@ through the calls, `summarize` and `node` are the two ways in.
 
 from __future__ import annotations
 
-from convstore.summaries.compaction import CompactionRule
+from convstore.policy import CompactionRule
 from convstore.summarization.models import RunningSummary, SummarizationResult
 from convstore.summarization.node import SummarizationNode
 from convstore.summarization.prompts import (

@@ -16,11 +16,11 @@ from langchain_core.language_models import LanguageModelLike
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from convstore.exceptions import InvalidInputError, SummaryError
+from convstore.policy import CompactionRule
 from convstore.stubs import text_of
-from convstore.summaries.compaction import CompactionRule
 from convstore.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
 
-__all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer"]
+__all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer", "words_of"]
 
 _FEWEST_CHARACTERS, _MOST_CHARACTERS = 10, 50_000
 _INSTRUCTIONS = (
@@ -130,7 +130,7 @@ class HeadTailSummarizer:
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """A line for each message, behind those of the earlier summary."""
         title, *lines = [self._TITLE] if summary is None else summary.split("\n")
-        lines += [f"{message.type}: {self._ends(' '.join(_words(message).split()))}" for message in messages]
+        lines += [f"{message.type}: {self._ends(' '.join(words_of(message).split()))}" for message in messages]
         room = min(self.rule.max_tokens_before_summary * CHARACTERS_PER_TOKEN // 2, _MOST_CHARACTERS)
         sizes = accumulate(len(line) + 1 for line in reversed(lines))
         kept = max(1, sum(size <= room for size in sizes))
@@ -169,7 +169,7 @@ def as_summarizer(given: SummarizerLike) -> Summarizer:
 
 def _pieces(message: BaseMessage, room: int) -> Iterator[str]:
     """A message as marked text, in pieces that leave half the room to others."""
-    text = html.escape(_words(message), quote=False)
+    text = html.escape(words_of(message), quote=False)
     # A character of a wide script takes up to a token.
     size = max(room * (CHARACTERS_PER_TOKEN if text.isascii() else 1) // 2, 100)
     for start in range(0, len(text) or 1, size):
@@ -191,7 +191,7 @@ def _steps(pieces: Sequence[str], room: int) -> Iterator[str]:
         yield "\n".join(held)
 
 
-def _words(message: BaseMessage) -> str:
+def words_of(message: BaseMessage) -> str:
     """All that a message says, calls too."""
     said = message.content if isinstance(message.content, str) else text_of(message.content)
     calls = message.tool_calls if isinstance(message, AIMessage) else []

@@ -22,9 +22,11 @@ from convstore.testing.isolation import IsolationContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.lossless import LosslessContract
 from convstore.testing.reading import ReadBackContract
+from convstore.testing.retention import RetentionContract
 from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.testing.sources import SourcesContract
+from convstore.testing.turns import TurnContract
 
 __all__ = ["StoreContract", "rag_turn", "same_messages"]
 
@@ -36,9 +38,11 @@ class StoreContract(
     ReadBackContract,
     SourcesContract,
     RewindContract,
+    TurnContract,
     CompactContract,
     IsolationContract,
     EndContract,
+    RetentionContract,
     ContractFixtures,
 ):
     """All promises of the architecture that a store keeps by itself, one test each."""

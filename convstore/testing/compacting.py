@@ -16,9 +16,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.pairing import check_pairing
-from convstore.policy import HistoryPolicy
+from convstore.policy import CompactionRule, HistoryPolicy
 from convstore.store import ConversationStore
-from convstore.summaries.compaction import CompactionRule
 from convstore.testing.samples import rag_turn, same_messages
 
 __all__ = ["CompactContract"]

@@ -14,12 +14,14 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.codec import Codec, decode_message, leave_out, with_stub
 from convstore.entries import EntryMessage, PayloadRef
+from convstore.entries.reading import read_message
 from convstore.extraction import parse_json
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.summaries import name_results
 from convstore.tokens import TokenCounter, count
+from convstore.view.marks import with_ids_of_their_own, without_mark
 from convstore.view.providers import made_for, with_original_ids
 from convstore.view.window import Row, is_hidden, shown_whole
 
@@ -101,7 +103,7 @@ def build_view(
     codec: Codec,
     counter: TokenCounter,
     system: Sequence[EntryMessage] = (),
-    notes: Sequence[HumanMessage] = (),
+    notes: Sequence[BaseMessage] = (),
     payloads: Mapping[str, str],
 ) -> View:
     """Decode and pair the rows of a view.
@@ -116,7 +118,7 @@ def build_view(
         payloads: By message id the texts that `payloads_needed` named.
 
     Raises:
-        ValueError: A stored message is damaged; the text names it.
+        CorruptDocumentError: A stored message is damaged; names its entry.
     """
     shown = zip(rows, shown_whole(rows, policy), strict=True)
     later = [_form(row.message, whole, policy, codec) for row, whole in shown if not is_hidden(row.message, policy)]
@@ -131,7 +133,9 @@ def build_view(
         form.tokens if form and form.tokens is not None else count(counter, message)
         for form, message in zip(places, pairing.messages, strict=True)
     )
-    messages = made_for(pairing.messages, policy.provider) if policy.provider else list(pairing.messages)
+    logged = [place is not None and forms[place] is not None for place in pairing.indexes]
+    named = with_ids_of_their_own(pairing.messages, logged)
+    messages = made_for(named, policy.provider) if policy.provider else named
     gone = set(pairing.orphans)
     return View(
         messages=messages,
@@ -164,17 +168,10 @@ class _Form:
         return self.message.view_tokens if self.stub == self.message.stub else None
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> BaseMessage:
-        try:
-            return self._decode(codec, payloads)
-        except ValueError as error:
-            raise ValueError(f"message {self.message.id!r}: {error}") from error
-
-    def _decode(self, codec: Codec, payloads: Mapping[str, str]) -> BaseMessage:
         message, ref = self.message, self.message.payload
         if self.whole and ref is not None:
-            payload = payloads[message.id]
-            return decode_message(codec, message.body, fetch=lambda start, end: payload[start:end])
-        decoded = decode_message(codec, message.body)
+            return without_mark(read_message(codec, message, payloads[message.id]))
+        decoded = without_mark(read_message(codec, message))
         if self.stub is not None:
             return with_stub(decoded, self.stub)
         return leave_out(decoded) if ref is not None else decoded

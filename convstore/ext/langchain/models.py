@@ -1,6 +1,6 @@
-"""What needs the package langchain, the extra of the same name.
+"""Chat models by their names.
 
-Layer 6.
+Layer 6. Imports langchain only when it is called, so that whoever has no need of it needs not install it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,349 @@
+"""LangChain's ``BaseChatMessageHistory`` on a conversation, for chains that still use ``RunnableWithMessageHistory``.
+
+Layer 6, needs langchain-core alone. LangChain calls both classes deprecated; new code calls `Conversation` itself, or
+uses the middleware. What a history gives is the view, and what is added to it goes into the log; so a message that is
+only in views (the note, the summary, a stub in place of a result) is never appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any, Literal, TypeVar, cast
+
+from langchain_core.chat_history import BaseChatMessageHistory
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, RunnableGenerator
+from langchain_core.runnables.history import RunnableWithMessageHistory
+
+from convstore.codec import fields_of
+from convstore.conversation import Conversation
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError, SyncUnsupportedError
+from convstore.policy import HistoryPolicy
+from convstore.scopes import MAX_IDS, check_partial_scope
+from convstore.store import ConversationStore
+
+__all__ = ["ChatMessageHistory", "SessionHistories", "with_message_history"]
+
+_Result = TypeVar("_Result")
+_ONLY_IN_VIEWS = frozenset({"note", "summary", "missing_result"})
+
+
+class ChatMessageHistory(BaseChatMessageHistory):
+    """A conversation as LangChain's chat message history.
+
+    `messages` is what `Conversation.load_history` gives, old results as stubs; adding appends to the log. Making one
+    does no I/O. The methods that begin with ``a`` work with every store; the others work on a store that
+    `ConversationStore.connect` made, also inside a running event loop, which then waits for them.
+
+    Args:
+        chat: The conversation.
+        policy: What the view may hold; None takes the store's.
+        clear: What `clear` does. "delete" removes the conversation for ever, as other histories do. "rewind" takes its
+            messages out of views and listings and keeps them in the log, and `Conversation.undo_rewind` brings them
+            back.
+
+    Attributes:
+        chat: As given.
+        policy: As given.
+    """
+
+    def __init__(
+        self,
+        chat: Conversation,
+        policy: HistoryPolicy | None = None,
+        *,
+        clear: Literal["delete", "rewind"] = "delete",
+    ) -> None:
+        super().__init__()
+        if not isinstance(chat, Conversation):
+            raise InvalidInputError(f"chat is what store.conversation(...) gives, not {type(chat).__name__}")
+        if policy is not None and not isinstance(policy, HistoryPolicy):
+            raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
+        if clear not in ("delete", "rewind"):
+            raise InvalidInputError(f'clear is "delete" or "rewind", not {clear!r}')
+        self.chat, self.policy = chat, policy
+        self._clear: Literal["delete", "rewind"] = clear
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.chat!r})"
+
+    @property
+    def messages(self) -> list[BaseMessage]:  # type: ignore[override]
+        """The view for the next model call, loaded now; see `Conversation.load_history`.
+
+        Raises:
+            SyncUnsupportedError: The store works on the caller's async client; use `aget_messages`.
+        """
+        return self._wait("messages", "aget_messages", lambda chat: _load(chat, self.policy))
+
+    async def aget_messages(self) -> list[BaseMessage]:
+        """The view for the next model call, loaded now; see `Conversation.load_history`."""
+        return await _load(self.chat, self.policy)
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Append messages as `aadd_messages` does.
+
+        Raises:
+            SyncUnsupportedError: The store works on the caller's async client; use `aadd_messages`.
+        """
+        self._wait("add_messages", "aadd_messages", lambda chat: _add(chat, messages))
+
+    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Append messages to the log: all of them or none, once, in order; see `Conversation.append`.
+
+        What came out of a view and comes back is left out: messages that views alone have, copies with a stub or a
+        placeholder in place of their content, and messages that the log has already.
+
+        Raises:
+            ContentConflictError: An id is in the log with other content, which no view shows either.
+            ConvstoreError: As `Conversation.append`.
+        """
+        await _add(self.chat, messages)
+
+    def clear(self) -> None:
+        """Delete or rewind the conversation as `aclear` does.
+
+        Raises:
+            SyncUnsupportedError: The store works on the caller's async client; use `aclear`.
+        """
+        self._wait("clear", "aclear", lambda chat: _empty(chat, self._clear))
+
+    async def aclear(self) -> None:
+        """Delete the conversation for ever, or rewind all of it (``clear="rewind"``); afterwards it has no messages."""
+        await _empty(self.chat, self._clear)
+
+    def _wait(
+        self, name: str, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """Do some work on the conversation in the store's twin, which lives on a loop of its own."""
+        scope = self.chat.scope
+        try:
+            return self.chat.store.run_sync(lambda twin: work(twin.conversation(**scope)))
+        except SyncUnsupportedError as error:
+            raise SyncUnsupportedError(
+                f"this history's store works on your async client, which belongs to your event loop, so {name} can "
+                f"not wait for it: use `await history.{async_name}(...)`, and `ainvoke` of what uses the history, or "
+                "make the store with `ConversationStore.connect(uri)`"
+            ) from error
+
+
+class _RunHistory(ChatMessageHistory):
+    """The history of one run of a `RunnableWithMessageHistory`.
+
+    That one asks for the messages before and after the run, and takes what is new to be behind as many messages as
+    there are the second time. So both times get the same view, whatever others append meanwhile. An agent's output
+    repeats its input. And it logs what goes wrong when messages are added, and goes on; so that is kept for `check`.
+    """
+
+    _view: list[BaseMessage] | None = None
+    _problem: Exception | None = None
+
+    @property
+    def messages(self) -> list[BaseMessage]:  # type: ignore[override]
+        if self._view is None:
+            self._view = super().messages
+        return list(self._view)
+
+    async def aget_messages(self) -> list[BaseMessage]:
+        if self._view is None:
+            self._view = await super().aget_messages()
+        return list(self._view)
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        self._view = None
+        try:
+            super().add_messages(_without_repeats(messages))
+        except Exception as error:
+            self._problem = error
+            raise
+
+    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+        self._view = None
+        try:
+            await super().aadd_messages(_without_repeats(messages))
+        except Exception as error:
+            self._problem = error
+            raise
+
+    def clear(self) -> None:
+        self._view = None
+        super().clear()
+
+    async def aclear(self) -> None:
+        self._view = None
+        await super().aclear()
+
+    def check(self) -> None:
+        """Raise what went wrong when the run's messages were added."""
+        if self._problem is not None:
+            raise self._problem
+
+
+class SessionHistories:
+    """A ``get_session_history`` for `RunnableWithMessageHistory`: gives each run the history of its conversation.
+
+    Called with one value if the scope has one key that is not given here, the ``session_id`` of the run's
+    configuration; with all by name if it has several, see `config`. Each history is for one run: the view is loaded
+    once, so that nothing is lost or doubled when others append to the conversation meanwhile.
+
+    Args:
+        store: Where the conversations are.
+        policy: What views may hold; None takes the store's.
+        clear: What ``clear`` of a history does, see `ChatMessageHistory`.
+        scope: Values of scope keys that are the same for all runs, such as the user who is logged in.
+
+    Raises:
+        InvalidScopeError: An unknown key, or a value that can not be one.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        *,
+        policy: HistoryPolicy | None = None,
+        clear: Literal["delete", "rewind"] = "delete",
+        scope: Mapping[str, str] | None = None,
+    ) -> None:
+        self._store, self._policy = store, policy
+        self._clear: Literal["delete", "rewind"] = clear
+        self._scope = dict(check_partial_scope(store.scope_keys, scope or {}))
+        self._keys = [key for key in store.scope_keys if key not in self._scope]
+        # RunnableWithMessageHistory goes by the names of the parameters.
+        kind = Parameter.POSITIONAL_OR_KEYWORD if len(self._keys) == 1 else Parameter.KEYWORD_ONLY
+        names = ["session_id"] if len(self._keys) == 1 else self._keys
+        self.__signature__ = Signature([Parameter(name, kind, annotation=str) for name in names])
+
+    @property
+    def config(self) -> list[ConfigurableFieldSpec]:
+        """The scope keys that a run has to name, for ``history_factory_config``."""
+        return [
+            ConfigurableFieldSpec(
+                id=key, annotation=str, name=key, description="Scope of the conversation.", default=""
+            )
+            for key in self._keys
+        ]
+
+    def __call__(self, *session_id: str, **values: str) -> ChatMessageHistory:
+        """The history of a run.
+
+        Raises:
+            InvalidScopeError: A value is missing, or can not be one.
+        """
+        if len(self._keys) == 1 and "session_id" in values:
+            session_id = (values.pop("session_id"),)
+        if len(session_id) > 1 or (session_id and len(self._keys) != 1):
+            raise InvalidScopeError(f"pass {', '.join(self._keys)} by name")
+        values |= dict(zip(self._keys, session_id, strict=False))
+        if again := self._scope.keys() & values.keys():
+            raise InvalidScopeError(f"{min(again)} is the same for all runs of these histories; do not pass it")
+        return _RunHistory(self._store.conversation(**self._scope, **values), self._policy, clear=self._clear)
+
+
+def with_message_history(
+    runnable: Any,
+    store: ConversationStore,
+    *,
+    policy: HistoryPolicy | None = None,
+    scope: Mapping[str, str] | None = None,
+    **options: Any,
+) -> RunnableWithMessageHistory:
+    """A chain or a model that is given the view of its conversation, and whose messages are appended to the log.
+
+    Whose conversation it is stands in ``config["configurable"]`` of each run, under the store's scope keys. Input and
+    output of a run are appended together when it has ended; a run that fails appends nothing. What goes wrong when they
+    are appended is raised at the end of the run; `RunnableWithMessageHistory` alone would only log it.
+
+    Args:
+        runnable: As of `RunnableWithMessageHistory`.
+        store: Where the conversations are.
+        policy: What views may hold; None takes the store's.
+        scope: Values of scope keys that are the same for all runs; the configuration does not name them then.
+        options: As of `RunnableWithMessageHistory`: ``input_messages_key``, ``history_messages_key`` and others.
+    """
+    histories = SessionHistories(store, policy=policy, scope=scope)
+    chain = RunnableWithMessageHistory(runnable, histories, history_factory_config=histories.config, **options)
+    # Its types do not know that a generator may take the configuration.
+    steps = cast(Any, _checked), cast(Any, _achecked)
+    chain.bound = chain.bound | RunnableGenerator[Any, Any](*steps, name="check_history")
+    return chain
+
+
+def _checked(output: Iterator[Any], config: RunnableConfig) -> Iterator[Any]:
+    """The output as it is; at its end an error if it could not be added to the history."""
+    yield from output
+    config.get("configurable", {})["message_history"].check()
+
+
+async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> AsyncIterator[Any]:
+    """The output as it is; at its end an error if it could not be added to the history."""
+    async for part in output:
+        yield part
+    config.get("configurable", {})["message_history"].check()
+
+
+async def _load(chat: Conversation, policy: HistoryPolicy | None) -> list[BaseMessage]:
+    return (await chat.load_history(policy)).messages
+
+
+async def _add(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
+    new = [message for message in messages if not _is_only_in_views(message)]
+    if not new:
+        return
+    try:
+        await chat.append(new)
+    except ContentConflictError:
+        shown = await _shown(chat, [message.id for message in new])
+        rest = [message for message in new if not _is_copy(message, shown.get(message.id or ""))]
+        if len(rest) == len(new):
+            raise
+        if rest:
+            await chat.append(rest)
+
+
+async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
+    """Those of some messages that the log has, by id, as views show them once their turn is finished."""
+    wanted = [id_ for id_ in ids if id_]
+    shown: dict[str, BaseMessage] = {}
+    for start in range(0, len(wanted), MAX_IDS):
+        for record in await chat.get_tool_messages(wanted[start : start + MAX_IDS]):
+            for one in await chat.list_messages(after=record.ordinal - 1, limit=1):
+                shown[str(one.message.id)] = one.message
+    return shown
+
+
+async def _empty(chat: Conversation, how: Literal["delete", "rewind"]) -> None:
+    if how == "delete":
+        await chat.delete()
+        return
+    for first in await chat.list_messages(after=0, limit=1):
+        await chat.rewind(before=str(first.message.id))
+
+
+def _is_only_in_views(message: BaseMessage) -> bool:
+    mark = message.additional_kwargs.get("convstore")
+    return isinstance(mark, dict) and mark.get("kind") in _ONLY_IN_VIEWS
+
+
+def _is_copy(message: BaseMessage, shown: BaseMessage | None) -> bool:
+    """Whether a message is what views show of one in the log."""
+    return shown is not None and _told(message) == _told(shown)
+
+
+def _told(message: BaseMessage) -> dict[str, Any]:
+    return {key: value for key, value in fields_of(message).items() if key != "artifact"}
+
+
+def _without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Leave out what stands further behind once more: the same id and content, or no id here and one there."""
+    return [
+        message
+        for place, message in enumerate(messages)
+        if not any(_is_repeat(message, other) for other in messages[place + 1 :])
+    ]
+
+
+def _is_repeat(message: BaseMessage, other: BaseMessage) -> bool:
+    if type(message) is not type(other) or other.id is None or message.id not in (None, other.id):
+        return False
+    return (message.content, message.name) == (other.content, other.name)

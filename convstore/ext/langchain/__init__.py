@@ -1,0 +1,24 @@
+"""What needs the package langchain, the extra of the same name.
+
+Layer 6. `ConversationMiddleware` attaches a store to an agent of ``create_agent``. Without langchain only asking for it
+raises; `chat_model` says so when it is called.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from convstore.exceptions import MissingExtraError
+from convstore.ext.langchain.models import chat_model
+
+with suppress(MissingExtraError):
+    from convstore.ext.langchain.middleware import ConversationMiddleware
+
+__all__ = ["ConversationMiddleware", "chat_model"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ConversationMiddleware":
+        raise MissingExtraError(package="langchain", extra="langchain")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

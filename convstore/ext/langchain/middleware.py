@@ -1,0 +1,357 @@
+"""The middleware that attaches a store to an agent of LangChain's ``create_agent``, in one line.
+
+Layer 6. The hooks find the conversation of the run and do the steps of `steps`, async on the store itself, sync on its
+twin. Placed first, it is the outermost around calls of the model and of tools, and the last behind the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, Literal, TypeVar, get_args
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+
+from convstore.agent import number_sources as numbered
+from convstore.agent import retrieve_previous_sources_tool
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError, MissingExtraError, SyncUnsupportedError
+from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
+from convstore.policy import HistoryPolicy
+from convstore.store import ConversationStore
+from convstore.stubs import RETRIEVAL_TOOL
+from convstore.tools import PAGE_TOKENS, SOURCES_PROMPT
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, hook_config
+    from langchain.agents.middleware.types import (
+        ExtendedModelResponse,
+        ModelRequest,
+        ModelResponse,
+        ToolCallRequest,
+    )
+    from langgraph.config import get_config
+    from langgraph.runtime import Runtime
+    from langgraph.types import Command
+except ImportError as error:
+    raise MissingExtraError(package="langchain", extra="langchain") from error
+
+from convstore.ext.langchain.around import check_alone, working_on
+from convstore.ext.langchain.results import call_place, messages_in, with_ids
+from convstore.ext.langchain.run import CHANNEL, AgentRun, ConversationAgentState, Ticket, run_in
+from convstore.ext.langchain.steps import Begun, Rules, begin, catch_up, end, prepare, take_up
+from convstore.ext.langchain.structured import schema_names, structured_response
+from convstore.ext.langchain.turn import ids_of, linked, result_id
+
+__all__ = ["ConversationMiddleware"]
+
+_Result = TypeVar("_Result")
+_ToolOutput = ToolMessage | Command[Any]
+_ModelOutput = ExtendedModelResponse[Any]
+_INNER = "|"
+"""Parts the names of nested graphs in a run's ``checkpoint_ns``."""
+_WHEN = Literal["at_once", "after_hooks"]
+_FEWEST_TURN_TOKENS = 1_000
+
+
+class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
+    """Keeps an agent's conversation in a store and shows the model its view.
+
+    Every message that the agent's state gets is in the log before the next step, once, under the id that it has in the
+    state; the model is shown the view of the log and behind it this turn. The state holds this turn only, so that a
+    checkpointer beside it stays small. A step that the log already answers is taken from it and not run again: a
+    question that is asked again under its id is answered without the model once its turn is finished, and goes on
+    where it broke off before that. Place it first in ``middleware=[...]``.
+
+    Async agents work on any store, sync ones on those made by ``ConversationStore.connect``. Making one does no I/O.
+
+    Args:
+        store: Where the conversations are.
+        scope: Values for some of the store's scope keys, or a function from a `Run` to them. What it does not say is
+            taken from the run's context, a dict, a dataclass or a pydantic model, else from ``config["configurable"]``;
+            never from the model.
+        policy: What the view of earlier turns may hold; None takes the store's. This turn is always shown whole.
+        number_sources: Names of tools whose sources get numbers of the conversation before the model sees them.
+        turn_tokens: Within a turn that takes more, older results are shown as stubs, down to half of it; at least
+            1,000. None shows them all. Counted with `approximate_tokens`.
+        tool_results: "at_once" appends the result of a tool before anything else happens with it, so that it survives
+            a crash. "after_hooks" appends it with the next call of the model: for middleware that changes results,
+            such as ``PIIMiddleware(apply_to_tool_results=True)``, whose changes the log is to have.
+        compact: Whether to summarise behind a turn when the store's summarizer says that it is time.
+        prompt: Put behind the agent's system prompt; "" for nothing.
+        page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
+        unencodable: As of `Conversation.append`.
+        on_source_clash: As of `Conversation.append`.
+
+    Attributes:
+        store: As given.
+        tools: `retrieve_previous_sources`, which the agent gets with the middleware.
+
+    Raises:
+        InvalidInputError: A value that can not be; from a run, that the conversation can not take a message.
+        InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
+            works on the same conversation.
+        SyncUnsupportedError: From a sync run on a store that works on your client.
+    """
+
+    state_schema = ConversationAgentState
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        *,
+        scope: ScopeChoice | None = None,
+        policy: HistoryPolicy | None = None,
+        number_sources: Collection[str] = (),
+        turn_tokens: int | None = None,
+        tool_results: _WHEN = "at_once",
+        compact: bool = True,
+        prompt: str = SOURCES_PROMPT,
+        page_tokens: int = PAGE_TOKENS,
+        unencodable: Literal["raise", "omit"] = "raise",
+        on_source_clash: Literal["raise", "renumber"] = "raise",
+    ) -> None:
+        super().__init__()
+        if not isinstance(store, ConversationStore):
+            raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
+        if policy is not None and not isinstance(policy, HistoryPolicy):
+            raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
+        if turn_tokens is not None and (type(turn_tokens) is not int or turn_tokens < _FEWEST_TURN_TOKENS):
+            raise InvalidInputError(f"turn_tokens is a whole number from {_FEWEST_TURN_TOKENS}, not {turn_tokens!r}")
+        if tool_results not in get_args(_WHEN):
+            raise InvalidInputError(f'tool_results is "at_once" or "after_hooks", not {tool_results!r}')
+        self.store = store
+        self._scope = check_choice(store, scope)
+        self._numbered = _names(number_sources)
+        self._appends_results = tool_results == "at_once"
+        self._prompt, self._page_tokens = prompt, page_tokens
+        self._retrieval = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
+        self.tools = [self._retrieval]
+        self._rules = Rules(
+            policy=policy or store.policy,
+            turn_tokens=turn_tokens,
+            compact=compact,
+            unencodable=unencodable,
+            on_source_clash=on_source_clash,
+        )
+
+    @hook_config(can_jump_to=["end"])
+    async def abefore_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Load the view, and let earlier turns leave the state; a question that was answered goes to the end."""
+        chat = self._chat(runtime)
+        return _begun(await begin(chat, self._rules, state["messages"], is_inner=_is_inner()))
+
+    @hook_config(can_jump_to=["end"])
+    def before_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """`abefore_agent` for sync agents."""
+        chat, is_inner = self._chat(runtime), _is_inner()
+        return _begun(self._wait(chat, lambda one: begin(one, self._rules, state["messages"], is_inner=is_inner)))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> _ModelOutput:
+        """Append what the hooks before left, and show the model the view and this turn."""
+        chat = self._chat(request.runtime)
+        run, shown = await self._prepare(chat, request.state, request.messages)
+        if isinstance(shown, AIMessage):
+            return _replayed(run, shown, request)
+        with working_on(chat):
+            response = await handler(self._shown(request, shown))
+        return _said(run, response, request)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> _ModelOutput:
+        """`awrap_model_call` for sync agents."""
+        chat = self._chat(request.runtime)
+        run, shown = self._wait(chat, lambda one: self._prepare(one, request.state, request.messages))
+        if isinstance(shown, AIMessage):
+            return _replayed(run, shown, request)
+        with working_on(chat):
+            response = handler(self._shown(request, shown))
+        return _said(run, response, request)
+
+    async def aafter_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Append what the model said, as the other middleware left it."""
+        return _ticket(await self._catch_up(self._chat(runtime), state), state)
+
+    def after_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """`aafter_model` for sync agents."""
+        return _ticket(self._wait(self._chat(runtime), lambda one: self._catch_up(one, state)), state)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[_ToolOutput]]
+    ) -> _ToolOutput:
+        """Take the result from the log, or run the tool and append its result."""
+        chat = self._chat(request.runtime)
+        run, result = await self._result(chat, request)
+        if result is not None:
+            return result
+        with working_on(chat):
+            output = await handler(self._equipped(chat, request))
+        named, messages = _results(output, request)
+        await self._append(chat, run, messages)
+        return named
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], _ToolOutput]
+    ) -> _ToolOutput:
+        """`awrap_tool_call` for sync agents."""
+        chat = self._chat(request.runtime)
+        run, result = self._wait(chat, lambda one: self._result(one, request))
+        if result is not None:
+            return result
+        with working_on(chat):
+            output = handler(self._equipped(chat, request))
+        named, messages = _results(output, request)
+        self._wait(chat, lambda one: self._append(one, run, messages))
+        return named
+
+    async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Append what is left, and summarise if it is time."""
+        await self._end(self._chat(runtime), state)
+        return None
+
+    def after_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """`aafter_agent` for sync agents."""
+        self._wait(self._chat(runtime), lambda one: self._end(one, state))
+        return None
+
+    def _chat(self, runtime: Any) -> Conversation:
+        """The conversation of the run; no I/O."""
+        scope = scope_of(self.store, context=runtime.context, config=_config(), chosen=self._scope)
+        chat = self.store.conversation(**scope)
+        check_alone(chat)
+        return chat
+
+    def _wait(self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Do a step on the store's twin, for a sync caller."""
+        try:
+            return self.store.run_sync(lambda twin: step(twin.conversation(**chat.scope)))
+        except SyncUnsupportedError as error:
+            raise SyncUnsupportedError(
+                "this store works on your async client, so it can not serve a sync agent: use `await "
+                "agent.ainvoke(...)`, or make the store with `ConversationStore.connect(uri)`"
+            ) from error
+
+    async def _prepare(
+        self, chat: Conversation, state: Any, messages: list[Any]
+    ) -> tuple[AgentRun, AIMessage | list[BaseMessage]]:
+        run = run_in(state, chat.scope) or await take_up(chat, messages)
+        return run, await prepare(chat, self._rules, run, messages)
+
+    async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
+        run = run_in(state, chat.scope) or await take_up(chat, state["messages"])
+        await catch_up(chat, self._rules, run, state["messages"])
+        return run
+
+    async def _result(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, ToolMessage | None]:
+        """The run, and the result of a call that an earlier run left."""
+        messages = request.state["messages"]
+        run = run_in(request.state, chat.scope) or await take_up(chat, messages)
+        ai_message_id, position = call_place(messages, request.tool_call)
+        return run, run.result_for(ai_message_id, str(request.tool_call["id"]), position)
+
+    async def _append(self, chat: Conversation, run: AgentRun, messages: list[BaseMessage]) -> None:
+        if self._appends_results:
+            await catch_up(chat, self._rules, run, messages)
+
+    async def _end(self, chat: Conversation, state: ConversationAgentState) -> None:
+        run = run_in(state, chat.scope) or await take_up(chat, state["messages"])
+        await end(chat, self._rules, run, state["messages"])
+
+    def _shown(self, request: ModelRequest[Any], messages: list[Any]) -> ModelRequest[Any]:
+        return request.override(messages=messages, system_message=_with_prompt(request.system_message, self._prompt))
+
+    def _equipped(self, chat: Conversation, request: ToolCallRequest) -> ToolCallRequest:
+        """The call with a tool that knows its conversation."""
+        name, tool = request.tool_call["name"], request.tool
+        if name == RETRIEVAL_TOOL and tool is self._retrieval:
+            return request.override(tool=chat.retrieve_previous_sources_tool(page_tokens=self._page_tokens))
+        if name in self._numbered and tool is not None:
+            return request.override(tool=numbered(tool, chat))
+        return request
+
+
+def _names(names: Any) -> frozenset[str]:
+    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(one, str) for one in names):
+        raise InvalidInputError(f"number_sources is a collection of tool names, not {names!r}")
+    return frozenset(names)
+
+
+def _config() -> RunnableConfig | None:
+    try:
+        return get_config()
+    except RuntimeError:
+        return None
+
+
+def _is_inner() -> bool:
+    """Whether the agent is part of another graph."""
+    configurable: Mapping[str, Any] = (_config() or {}).get("configurable") or {}
+    return _INNER in str(configurable.get("checkpoint_ns") or "")
+
+
+def _begun(begun: Begun) -> dict[str, Any]:
+    update: dict[str, Any] = {CHANNEL: Ticket.to(begun.run)}
+    if begun.changes:
+        update["messages"] = begun.changes
+    if begun.is_answered:
+        update["jump_to"] = "end"
+    return update
+
+
+def _ticket(run: AgentRun, state: Any) -> dict[str, Any] | None:
+    """What puts a run into a state that has lost it."""
+    return None if run_in(state, run.scope) is run else {CHANNEL: Ticket.to(run)}
+
+
+def _response(run: AgentRun, result: list[Any], structured: Any, request: ModelRequest[Any]) -> _ModelOutput:
+    ticket = _ticket(run, request.state)
+    command: Command[Any] | None = Command(update=ticket) if ticket else None
+    return ExtendedModelResponse(ModelResponse(result=result, structured_response=structured), command)
+
+
+def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
+    """A step that the log answers, with what LangChain adds to one of the model."""
+    results = run.results_of(answer, schema_names(request.response_format))
+    structured = structured_response(request.response_format, answer)
+    return _response(run, [answer, *results], structured, request)
+
+
+def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any]) -> _ModelOutput:
+    """What the model said, each message under an id that is its own and known before it is in the state."""
+    taken = ids_of(request.messages) | set(run.logged) | ids_of(run.view or ())
+    result: list[BaseMessage] = []
+    asked = AIMessage("")
+    for message in response.result:
+        named = message
+        if isinstance(message, AIMessage):
+            own = message.id if message.id and message.id not in taken else str(uuid4())
+            named = asked = linked(message.model_copy(update={"id": own}), run.turn_id)
+        elif isinstance(message, ToolMessage) and message.id is None:
+            named = message.model_copy(update={"id": result_id(str(asked.id), message.tool_call_id)})
+        elif message.id is None:
+            named = message.model_copy(update={"id": str(uuid4())})
+        result.append(named)
+        taken.add(str(named.id))
+    return _response(run, result, response.structured_response, request)
+
+
+def _results(output: Any, request: ToolCallRequest) -> tuple[_ToolOutput, list[BaseMessage]]:
+    """What a tool gave back, its messages with ids, and those of them that the log is to have."""
+    ai_message_id, position = call_place(request.state["messages"], request.tool_call)
+    output = with_ids(output, request.tool_call, ai_message_id=ai_message_id, position=position)
+    return output, list(messages_in(output, request.tool_call))
+
+
+def _with_prompt(system: SystemMessage | None, prompt: str) -> SystemMessage | None:
+    """The system message of a request with the paragraph on shortened results behind it."""
+    if not prompt or (system is not None and prompt in system.text):
+        return system
+    if system is None:
+        return SystemMessage(prompt)
+    if isinstance(system.content, str):
+        return system.model_copy(update={"content": f"{system.content}\n\n{prompt}"})
+    return system.model_copy(update={"content": [*system.content, {"type": "text", "text": prompt}]})

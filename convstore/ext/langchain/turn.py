@@ -1,0 +1,141 @@
+"""What belongs to one turn of an agent: ids of its results, and which messages of a log are its own.
+
+Layer 6, pure. Two runs may work on one conversation at once, and then their messages stand between each other's in the
+log. So each AI message that an agent appends says which human message it answers, and each result has an id that is
+made from the AI message and the call that it answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from convstore.pairing import calls_of, has_calls
+
+__all__ = [
+    "answers",
+    "ids_of",
+    "is_answer",
+    "is_made_up",
+    "last_question",
+    "linked",
+    "own_messages",
+    "result_id",
+    "turn_of",
+]
+
+_LINK = "convstore"
+
+
+def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
+    """The id of the result of a call: the same in every process, another for every AI message.
+
+    Args:
+        ai_message_id: Id of the AI message with the call.
+        call_id: Id of the call, which other messages may have too.
+        position: Its place among the calls of the message that have this id.
+
+    >>> result_id("ai-1", "call_1") == result_id("ai-1", "call_1") != result_id("ai-2", "call_1")
+    True
+    """
+    # JSON keeps the parts apart and writes lone surrogates as ASCII.
+    return str(uuid5(NAMESPACE_OID, json.dumps(["convstore result", ai_message_id, call_id, position])))
+
+
+def linked(message: AIMessage, turn_id: str | None) -> AIMessage:
+    """The AI message, saying whose answer it is.
+
+    It says so in ``response_metadata``, which no provider is sent.
+
+    >>> turn_of(linked(AIMessage("Hello"), "question-1"))
+    'question-1'
+    """
+    if turn_id is None or turn_of(message) == turn_id:
+        return message
+    metadata = {**message.response_metadata, _LINK: {"turn": turn_id}}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
+def turn_of(message: BaseMessage) -> str | None:
+    """Id of the human message that an AI message of an agent answers; None if it does not say."""
+    link = message.response_metadata.get(_LINK)
+    turn = link.get("turn") if isinstance(link, dict) else None
+    return turn if isinstance(turn, str) else None
+
+
+def own_messages(later: Iterable[BaseMessage], turn_id: str) -> list[BaseMessage]:
+    """Of the messages behind a human message in the log those that belong to its turn, whatever stands between.
+
+    An AI message belongs to the turn that it says it answers, a result to that of its call; what does not say belongs
+    to the human message before it.
+
+    >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
+    >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
+    (['Here.'], ['So.'])
+    """
+    owners: dict[str, str | None] = {}
+    current: str | None = turn_id
+    own: list[BaseMessage] = []
+    for message in later:
+        if isinstance(message, HumanMessage):
+            current = message.id
+            continue
+        owner = current
+        if isinstance(message, ToolMessage):
+            owner = owners.get(f"id {message.id}", owners.get(f"call {message.tool_call_id}", current))
+        elif isinstance(message, AIMessage):
+            owner = turn_of(message) or current
+            owners |= dict.fromkeys(_keys_of_results(message), owner)
+        if owner == turn_id:
+            own.append(message)
+    return own
+
+
+def _keys_of_results(message: AIMessage) -> list[str]:
+    keys: list[str] = []
+    seen: Counter[str] = Counter()
+    for call in calls_of(message):
+        keys += [f"id {result_id(str(message.id), call.id, seen[call.id])}", f"call {call.id}"]
+        seen[call.id] += 1
+    return keys
+
+
+def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
+    """The results of an AI message among its turn's messages: those behind it, up to the next AI message."""
+    place = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
+    called = {call.id for call in calls_of(ai)}
+    found: list[ToolMessage] = []
+    for message in later[place + 1 :]:
+        if isinstance(message, AIMessage):
+            break
+        if isinstance(message, ToolMessage) and message.tool_call_id in called:
+            found.append(message)
+    return found
+
+
+def is_answer(message: BaseMessage) -> bool:
+    """Whether a message ends a turn: an AI message without calls."""
+    return isinstance(message, AIMessage) and not has_calls(message)
+
+
+def is_made_up(message: BaseMessage) -> bool:
+    """Whether a message stands for others and was never said: part of a view, or a summary that LangChain put there."""
+    kwargs: dict[str, Any] = message.additional_kwargs
+    mark = kwargs.get("convstore")
+    return kwargs.get("lc_source") == "summarization" or (isinstance(mark, dict) and "kind" in mark)
+
+
+def last_question(messages: Sequence[BaseMessage]) -> int | None:
+    """Place of the last human message that somebody said."""
+    places = range(len(messages) - 1, -1, -1)
+    return next((at for at in places if isinstance(messages[at], HumanMessage) and not is_made_up(messages[at])), None)
+
+
+def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
+    """The ids of those messages that have one."""
+    return {message.id for message in messages if message.id}

@@ -1,0 +1,37 @@
+"""Nodes for LangGraph graphs that are built by hand: one loads the view of a conversation, one appends to its log.
+
+Layer 6; needs the extra ``langgraph``. The graph's state keeps the messages of this turn only, so that a checkpointer
+beside the store does not write the history again with every step::
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("load", load_node(store))
+    graph.add_node("model", call_model)       # async def call_model(state: ConversationState): ... view_of(state)
+    graph.add_node("append", append_node(store))
+
+The nodes bring two private channels of their own. One holds the view and is never checkpointed; the other the ids of
+those messages of the state that are in the log. A node that wants the view names `ConversationState` as the type of
+its state, or the graph has it, or a subclass, as its schema.
+"""
+
+from __future__ import annotations
+
+from convstore.exceptions import MissingExtraError
+
+try:
+    import langgraph.graph  # noqa: F401 - the modules below need it
+except ImportError as error:
+    raise MissingExtraError(package="langgraph", extra="langgraph") from error
+
+from convstore.ext.langgraph.nodes import AppendNode, LoadNode, append_node, load_node
+from convstore.ext.langgraph.state import ConversationState, LoadedView, answer_of, view_of
+
+__all__ = [
+    "AppendNode",
+    "ConversationState",
+    "LoadNode",
+    "LoadedView",
+    "answer_of",
+    "append_node",
+    "load_node",
+    "view_of",
+]

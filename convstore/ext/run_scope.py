@@ -1,0 +1,125 @@
+"""Whose conversation a run of an agent or a graph works on.
+
+Layer 6. Asked by the integrations beside it, and by nodes of an application. What counts is what the application said
+when it started the run: its context or its configuration, or a function of both; nothing that a model wrote is looked
+at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from convstore.exceptions import InvalidScopeError
+from convstore.scopes import check_partial_scope, check_scope
+from convstore.store import ConversationStore
+
+__all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What an application said of a run when it started it.
+
+    Attributes:
+        context: As passed with ``context=``; None if nothing was.
+        configurable: ``config["configurable"]`` of the run.
+    """
+
+    context: Any = None
+    configurable: Mapping[str, Any] = field(default_factory=dict)
+
+
+ScopeChoice: TypeAlias = Mapping[str, str] | Callable[[Run], Mapping[str, str]]
+"""Values for some scope keys or for all: fixed ones, or a function that finds them in a run."""
+
+
+def scope_of(
+    store: ConversationStore,
+    *,
+    context: Any = None,
+    config: Mapping[str, Any] | None = None,
+    chosen: ScopeChoice | None = None,
+) -> dict[str, str]:
+    """The scope of a run: each key from `chosen`, else from the context, else from ``config["configurable"]``.
+
+    So a user may stand in the context and a thread in the configuration. A key that context and configuration know by
+    different values is refused, as one of them is another's. None stands for absent. No I/O; errors of a function that
+    was chosen pass through as they are.
+
+    Args:
+        store: Whose scope keys are wanted.
+        context: A dict, a dataclass, a pydantic model or any object with attributes; None if the run has none.
+        config: The run's ``RunnableConfig``.
+        chosen: Values that count whatever the run says, or a function from a `Run` to them.
+
+    Raises:
+        InvalidScopeError: A key is missing, unknown or said twice, or a value is not a plain non-empty str.
+    """
+    run = Run(context, (config or {}).get("configurable") or {})
+    given = _given(chosen, run)
+    values = {**_found(store.scope_keys, run, skip=given), **given}
+    if missing := [key for key in store.scope_keys if key not in values]:
+        raise InvalidScopeError(
+            f"the run lacks {', '.join(missing)}: pass it in the run's context or in config['configurable'], "
+            f"or name a scope= for the integration; this store's scope is {', '.join(store.scope_keys)}"
+        )
+    return dict(check_scope(store.scope_keys, values))
+
+
+def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
+    """The same choice, refused when it can not be one: for constructors, so that nobody learns it from the first run.
+
+    Raises:
+        InvalidScopeError: Neither a mapping nor a function, or a mapping with keys or values that can not be.
+    """
+    if isinstance(chosen, Mapping):
+        check_partial_scope(store.scope_keys, chosen)
+        return dict(chosen)
+    if chosen is not None and not callable(chosen):
+        raise InvalidScopeError(
+            f"scope is a mapping of scope values, or a function from a Run to one, not {type(chosen).__name__}"
+        )
+    return chosen
+
+
+def _given(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
+    """What was chosen for this run."""
+    given: Any = chosen(run) if callable(chosen) else chosen or {}
+    if isinstance(given, Mapping):
+        return given
+    if hasattr(given, "close"):  # a coroutine that nobody awaits would complain
+        given.close()
+    raise InvalidScopeError(
+        f"the function for the scope is a plain one that gives a mapping of scope values, not {type(given).__name__}"
+    )
+
+
+def _found(keys: tuple[str, ...], run: Run, *, skip: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run says of these keys."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        if key in skip:
+            continue
+        said = [value for value in (_look_up(run.context, key), run.configurable.get(key)) if value is not None]
+        if len(said) == 2 and not _is_same(*said):
+            raise InvalidScopeError(
+                f"{key} is one thing in the run's context and another in config['configurable']; pass it once, "
+                "or name a scope= for the integration"
+            )
+        if said:
+            found[key] = said[0]
+    return found
+
+
+def _look_up(context: Any, key: str) -> Any:
+    """A value of a context of any kind, None if it has none."""
+    if isinstance(context, Mapping):
+        return context.get(key)
+    return getattr(context, key, None)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are one str; anything else is refused where values are checked."""
+    return type(one) is str and type(other) is str and one == other

@@ -1,0 +1,102 @@
+"""The summaries that were made of a conversation: lists them, gives their messages back, takes the current one back.
+
+Layer 4. Every summary is kept; the head names the current one, and each one that it extends. One whose messages were
+rewound is not used, and the newest before it that still fits takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from langchain_core.messages import BaseMessage
+
+from convstore.entries import Gap
+from convstore.entries.rewinds import is_live
+from convstore.exceptions import InvalidInputError
+from convstore.models import Summary
+from convstore.repository import Heads, Log, Summaries
+from convstore.services.known import Scope
+from convstore.services.reader import Reader, check_dense
+from convstore.summaries import SummaryRecord, fits
+
+__all__ = ["KeptSummaries"]
+
+
+class KeptSummaries:
+    """Reads stored summaries, and says which one counts."""
+
+    def __init__(self, reader: Reader, heads: Heads, log: Log, summaries: Summaries) -> None:
+        self._reader, self._heads, self._log, self._summaries = reader, heads, log, summaries
+
+    async def all(self, scope: Scope) -> list[Summary]:
+        """Every summary that was made, oldest first; see `Conversation.summaries`."""
+        head = await self._heads.find(dict(scope))
+        if head is None or not head.newest:
+            return []
+        found = await self._summaries.all(head.conversation)
+        current = head.summary.token if head.summary else ""
+        made = reversed(_chain(found, head.newest, "previous"))
+        return [self.public(record, found, is_current=record.token == current) for record in made]
+
+    async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
+        """The messages that a summary stands for; see `Conversation.expand_summary`."""
+        head = await self._heads.find(dict(scope))
+        found = await self._summaries.all(head.conversation) if head else {}
+        committed = _chain(found, head.newest if head else "", "previous")
+        record = next((one for one in committed if one.version == version), None)
+        known = self._reader.seen(scope, head)
+        if record is None or known is None:
+            raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
+        async with self._reader.reading(known):
+            entries = await self._log.entries(known.conversation, start=1, before=record.entry + 1)
+            check_dense(known, entries, first=1)
+            messages = [message for entry in entries for message in entry.messages]
+            gaps = [Gap(first, last, entry=0, until=0) for first, last in record.gaps]
+            inside = [one for one in messages if record.first <= one.ordinal <= record.last]
+            return await self._reader.decode_whole(known, [one for one in inside if is_live(gaps, one.ordinal)])
+
+    async def undo(self, scope: Scope) -> bool:
+        """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
+        head = await self._heads.find(dict(scope))
+        known = self._reader.seen(scope, head)
+        if head is None or known is None or head.summary is None:
+            return False
+        found = await self._summaries.all(head.conversation)
+        marker = (await self._log.last_totals(head.conversation)).marker
+        parent = found.get(head.summary.parent)
+        return await self._heads.commit(dict(scope), head, parent, owner=None, marker=marker)
+
+    async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
+        """After a rewind take the newest summary, of those that the current one extends, that still fits."""
+        while (head := await self._heads.find(dict(scope))) and head.summary and not fits(head.summary, gaps):
+            found = await self._summaries.all(head.conversation)
+            fitting = (record for record in _chain(found, head.summary.token, "parent") if fits(record, gaps))
+            if await self._heads.commit(dict(scope), head, next(fitting, None), owner=None, marker=marker):
+                return
+
+    def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
+        """A summary as users get it, from all that were found."""
+        results = [result for one in reversed(_chain(found, record.token, "parent")) for result in one.folded]
+        return Summary(
+            version=record.version,
+            first=record.first,
+            last=record.last,
+            text=record.text,
+            messages=self._reader.standing(record),
+            model=record.model,
+            tokens_in=record.tokens_in,
+            tokens_out=record.tokens_out,
+            created_at=record.at,
+            tool_message_ids=[id_ for id_, _ in results],
+            source_ids=", ".join(sources for _, sources in results if sources),
+            is_current=is_current,
+        )
+
+
+def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+    """Summaries from one back along a link, newest first."""
+    chain = []
+    while record := found.get(token):
+        chain.append(record)
+        token = getattr(record, link)
+    return chain

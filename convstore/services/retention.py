@@ -1,0 +1,162 @@
+"""Ends conversations: one, all of a user, or those that nobody has written to for long; and removes what is left.
+
+Layer 4. First the head is replaced by a tombstone, so that the conversation can not be found any more, then everything
+in it is removed. Another process may still know the old id, so the tombstone stays until all that such a process may
+have written is removed in a second sweep. Whatever breaks off in the middle is finished by the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+
+from convstore.exceptions import CorruptDocumentError, InvalidInputError
+from convstore.models import ErasureReceipt
+from convstore.repository import Annotations, Endings, HeadKey, Log, Summaries
+from convstore.services.known import ID_LIFETIME, Clock, Scope
+from convstore.services.writer import APPEND_SECONDS
+
+__all__ = ["LEAST_AGE", "Retention"]
+
+LEAST_AGE = timedelta(minutes=5)
+"""No policy may be shorter. A process that writes without a look at the head has told it of a message less than 10
+seconds ago; so a head that is older than this can be replaced without losing what is just being written."""
+
+_SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
+"""By then every append that did not know of a deletion has ended."""
+
+_AT_ONCE, _PARALLEL = 200, 8
+_NOTHING = ErasureReceipt()
+
+
+class Retention:
+    """Ends conversations and says what was removed."""
+
+    def __init__(
+        self,
+        endings: Endings,
+        log: Log,
+        annotations: Annotations,
+        summaries: Summaries,
+        *,
+        clock: Clock,
+        forget: Callable[[dict[str, str]], None],
+    ) -> None:
+        self._endings, self._log = endings, log
+        self._annotations, self._summaries = annotations, summaries
+        self._clock, self._forget = clock, forget
+
+    async def delete(self, scope: Scope) -> ErasureReceipt:
+        """End one conversation; see `Conversation.delete`."""
+        head = await self._endings.find(dict(scope))
+        if head and not head.conversation:
+            raise CorruptDocumentError(head.key, "it does not say which conversation it is the head of")
+        receipt = await (self._end(head) if head else self._finish(scope))
+        await self.sweep()
+        return receipt
+
+    async def erase(self, partial_scope: Scope) -> ErasureReceipt:
+        """End all conversations with these scope values; see `ConversationStore.erase`."""
+        receipt, after, damaged = await self._finish(partial_scope), "", ""
+        while heads := await self._endings.page(dict(partial_scope), after=after, limit=_AT_ONCE):
+            damaged = damaged or next((head.key for head in heads if not head.conversation), "")
+            receipt = _sum([receipt, *await self._each(self._end, heads)])
+            after = heads[-1].key
+        await self.sweep()
+        if damaged:
+            raise CorruptDocumentError(
+                damaged, f"it does not say which conversation it is the head of; all others are erased: {receipt}"
+            )
+        return receipt
+
+    async def prune(self, partial_scope: Scope, *, older_than: timedelta, dry_run: bool) -> ErasureReceipt:
+        """End the conversations that nobody has written to for long; see `ConversationStore.prune`."""
+        if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
+            raise InvalidInputError(f"older_than is a timedelta of at least {LEAST_AGE}, not {older_than!r}")
+        before = self._clock.now() - older_than
+
+        async def end(head: HeadKey) -> ErasureReceipt:
+            # Heads lag behind the log by seconds, or longer if a process died.
+            if not head.conversation or not await self._is_idle(head, before):
+                return _NOTHING
+            return await (self._count(head.conversation) if dry_run else self._end(head, pruned=True))
+
+        receipt = _NOTHING if dry_run else await self._finish(partial_scope)
+        async for heads in self._idle(partial_scope, before):
+            receipt = _sum([receipt, *await self._each(end, heads)])
+        if not dry_run:
+            await self.sweep()
+        return receipt
+
+    async def sweep(self) -> int:
+        """Remove what writers in flight added to conversations that ended a while ago; gives how many were swept."""
+        now, swept = self._clock.now(), 0
+        while due := await self._endings.due(at=now):
+            for conversation in due:
+                if await self._endings.is_ended(conversation):
+                    await self._remove(conversation)
+                    swept += 1
+                await self._endings.forget(conversation, at=now)
+        return swept
+
+    async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[HeadKey]]:
+        last: HeadKey | None = None
+        while heads := await self._endings.idle(dict(partial_scope), before=before, after=last, limit=_AT_ONCE):
+            yield heads
+            last = heads[-1]
+
+    async def _is_idle(self, head: HeadKey, before: datetime) -> bool:
+        written_at = (await self._log.last_totals(head.conversation)).updated_at
+        return written_at is None or written_at < before
+
+    async def _each(
+        self, work: Callable[[HeadKey], Awaitable[ErasureReceipt]], heads: Sequence[HeadKey]
+    ) -> list[ErasureReceipt]:
+        gate = asyncio.Semaphore(_PARALLEL)
+
+        async def one(head: HeadKey) -> ErasureReceipt:
+            async with gate:
+                return await work(head)
+
+        outcomes = await asyncio.gather(*map(one, heads), return_exceptions=True)
+        if errors := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
+            raise errors[0]
+        return [outcome for outcome in outcomes if isinstance(outcome, ErasureReceipt)]
+
+    async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
+        """End a conversation, unless another was quicker or, for a policy, somebody wrote to it."""
+        sweep_at = self._clock.now() + _SWEEP_AFTER
+        if not head.conversation or not await self._endings.bury(head, sweep_at=sweep_at, pruned=pruned):
+            return _NOTHING
+        self._forget(dict(head.scope))
+        return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
+
+    async def _finish(self, partial_scope: Scope) -> ErasureReceipt:
+        """Remove what is left of conversations with these scope values whose end broke off."""
+        receipt = _NOTHING
+        for conversation in await self._endings.unswept(dict(partial_scope)):
+            if await self._endings.is_ended(conversation):
+                receipt = _sum([receipt, await self._remove(conversation)])
+        return receipt
+
+    async def _remove(self, conversation: str) -> ErasureReceipt:
+        summaries = await self._summaries.delete(conversation)
+        annotations = await self._annotations.delete(conversation)
+        entries, chunks = await self._log.delete(conversation)
+        return ErasureReceipt(entries=entries, payload_chunks=chunks, summaries=summaries, annotations=annotations)
+
+    async def _count(self, conversation: str) -> ErasureReceipt:
+        entries, chunks = await self._log.count(conversation)
+        return ErasureReceipt(
+            conversations=1,
+            entries=entries,
+            payload_chunks=chunks,
+            summaries=await self._summaries.count(conversation),
+            annotations=await self._annotations.count(conversation),
+        )
+
+
+def _sum(receipts: Sequence[ErasureReceipt]) -> ErasureReceipt:
+    names = ErasureReceipt.model_fields
+    return ErasureReceipt(**{name: sum(getattr(receipt, name) for receipt in receipts) for name in names})

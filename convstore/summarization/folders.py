@@ -1,0 +1,184 @@
+"""How each kind of summariser makes what stands for old messages in views.
+
+Layer 1, pure but for the summariser's own calls. A running summary is one text for all that is folded; a chain
+summariser gives messages that take the place of those it read, headers included. Both stand for one range of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+
+from convstore.chain import ChainSummarizer, ChainSummary
+from convstore.exceptions import SummaryError
+from convstore.pairing import pair
+from convstore.policy import CompactionRule
+from convstore.stubs import text_of
+from convstore.summaries import is_summary
+from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer, words_of
+
+__all__ = ["Folded", "Folder", "Folding", "as_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """What is to be folded.
+
+    Attributes:
+        messages: The live messages behind the earlier summary as views show them, up to `cut` at least.
+        cut: How many of them the plan folds.
+        cuts: Where a summary may end, in messages, in order.
+        earlier: Text of the earlier summary, None if there is none.
+        standing: The messages that show it.
+    """
+
+    messages: Sequence[BaseMessage]
+    cut: int
+    cuts: Sequence[int] = ()
+    earlier: str | None = None
+    standing: Sequence[BaseMessage] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What stands for the first messages.
+
+    Attributes:
+        cut: How many.
+        text: The summary.
+        messages: What takes their place in views, the standing ones included; empty if the text alone does.
+    """
+
+    cut: int
+    text: str
+    messages: Sequence[BaseMessage] = field(default=())
+
+
+class Folder(Protocol):
+    """Makes what stands for old messages.
+
+    Attributes:
+        reads_all: Whether it is given all messages, not only those that the plan folds.
+    """
+
+    reads_all: bool
+
+    @property
+    def rule(self) -> CompactionRule:
+        """When it is asked."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What is kept as the model of a summary."""
+        ...
+
+    async def fold(self, folding: Folding) -> Folded | None:
+        """What takes the place of the first messages; None if there is nothing to fold.
+
+        Raises:
+            SummaryError: The summariser failed, or some messages would be lost.
+        """
+        ...
+
+
+class _RunningFolder:
+    """Folds messages into one text."""
+
+    reads_all = False
+
+    def __init__(self, summarizer: Summarizer) -> None:
+        self._summarizer = summarizer
+
+    @property
+    def rule(self) -> CompactionRule:
+        return getattr(self._summarizer, "rule", None) or CompactionRule()
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self._summarizer, "name", type(self._summarizer).__name__))
+
+    async def fold(self, folding: Folding) -> Folded:
+        earlier = folding.earlier
+        if len(folding.standing) > 1:  # of a chain: its text alone has no questions
+            earlier = "\n\n".join(f"{message.type}: {words_of(message)}" for message in folding.standing)
+        text = await self._summarizer.summarize(folding.messages[: folding.cut], summary=earlier)
+        if not isinstance(text, str) or not text.strip():
+            raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
+        return Folded(folding.cut, text)
+
+
+class _ChainFolder:
+    """Puts summary pairs in the place of old pairs of the chain; human messages stay as headers."""
+
+    reads_all = True
+
+    def __init__(self, summarizer: ChainSummarizer) -> None:
+        self._summarizer = summarizer
+        self.rule, self.name = summarizer.rule, summarizer.name
+
+    async def fold(self, folding: Folding) -> Folded | None:
+        read = _Read([*folding.standing, *folding.messages])
+        done = await self._summarizer.summarize(read.chain)
+        errors = [done.error, *(call.error for call in done.calls)]
+        if done.error or all(errors[1:]):
+            if error := next(filter(None, errors), None):
+                raise SummaryError(f"the chain summarizer failed: {error}") from error
+            return None
+        stood = len(folding.standing)
+        for cut in folding.cuts:
+            if stood + cut > read.last_summed_up(done) and (messages := read.in_place_of(done, stood + cut)):
+                texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
+                return Folded(cut, "\n\n".join(texts), messages)
+        return None
+
+
+class _Read:
+    """A list of messages as a chain, and where in the list each message of the chain comes from.
+
+    System messages are no part of it. A result whose call is missing is told as what an AI message said, so that it is
+    shown.
+    """
+
+    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+        pairing = pair(messages)
+        kept = {index for index in pairing.indexes if index is not None}
+        self._messages = messages
+        self._places = [place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)]
+        self.chain = [messages[place] if place in kept else _told(messages[place]) for place in self._places]
+
+    def last_summed_up(self, done: ChainSummary) -> int:
+        """The last place whose message became part of a new summary."""
+        came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
+        new = (origins for one, origins in results if is_summary(one) and id(one) not in came)
+        return max((self._places[origin] for origins in new for origin in origins), default=-1)
+
+    def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
+        """What stands for all messages before a place and for no others; empty if there is no such list."""
+        behind = [any(self._places[origin] >= end for origin in origins) for origins in done.origins]
+        count = behind.index(True) if True in behind else len(behind)
+        covered = {self._places[origin] for origins in done.origins[:count] for origin in origins}
+        if covered != {place for place in self._places if place < end}:
+            return []
+        system = [one for one in self._messages[:end] if isinstance(one, SystemMessage)]
+        return [*system, *done.messages[:count]]
+
+
+def as_folder(given: SummarizerLike | ChainSummarizer) -> Folder:
+    """What folds messages for a summariser of any kind.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    return _ChainFolder(given) if isinstance(given, ChainSummarizer) else _RunningFolder(as_summarizer(given))
+
+
+def _told(message: BaseMessage) -> BaseMessage:
+    """A result without its call as text; any other message as it is."""
+    if not isinstance(message, ToolMessage):
+        return message
+    said = f"(A result of {message.name or 'a tool'} without its call: {text_of(message.content)})"
+    return AIMessage(said, id=message.id, additional_kwargs={"convstore": {"kind": "summary"}})

@@ -1,0 +1,284 @@
+"""Promise 12 for many conversations at once: erasure of a user, expiry by a policy, receipts, what breaks off.
+
+Layer 6, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, InvalidScopeError
+from convstore.models import ErasureReceipt
+from convstore.repository import Log
+from convstore.services.known import Clock
+from convstore.store import ConversationStore
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing.samples import new_id, rag_turn
+
+__all__ = ["RetentionContract"]
+
+COLLECTIONS = ("log", "heads", "summaries", "annotations")
+NOTHING = ErasureReceipt()
+NewStore = Callable[..., ConversationStore]
+
+
+def at(moment: datetime) -> Clock:
+    """A clock that stands still."""
+    return Clock(now=lambda: moment)
+
+
+async def fill(chat: Conversation) -> ErasureReceipt:
+    """A conversation with all that there can be; gives what a receipt must say of it."""
+    turn = rag_turn("What about seals?")
+    await chat.append(turn[:1])
+    await chat.append(turn[1:])
+    await chat.append([HumanMessage("And then?", id=new_id()), AIMessage("more " * 9_000, id=new_id())])
+    await chat.append([HumanMessage("And now?", id=new_id()), AIMessage("most " * 9_000, id=new_id())])
+    await chat.annotate(str(turn[0].id), rating=1)
+    await chat.annotate(str(turn[3].id), rating=1)
+    assert (await chat.compact(force=True)).status == "done"
+    return ErasureReceipt(conversations=1, entries=4, payload_chunks=3, summaries=1, annotations=2)
+
+
+async def documents_of(database: Any, conversation: str) -> int:
+    """How many documents name a conversation, its tombstone apart."""
+    found = [await database[name].find({"conversation": conversation}).to_list(None) for name in COLLECTIONS]
+    return sum(document.get("sweep_at") is None for documents in found for document in documents)
+
+
+async def id_of(database: Any, chat: Conversation) -> str:
+    """The id that a conversation has in the log."""
+    query = {f"scope.{key}": value for key, value in chat.scope.items()}
+    return str((await database["heads"].find_one(query))["conversation"])
+
+
+class RetentionContract:
+    """`erase`, `prune`, and what `delete` tells."""
+
+    @pytest.fixture
+    async def summing(self, new_store: NewStore) -> ConversationStore:
+        """A store that can summarise."""
+        store = new_store(summarizer=HeadTailSummarizer())
+        await store.setup()
+        return store
+
+    async def test_a_deletion_tells_what_it_removed(self, summing: ConversationStore, database: Any) -> None:
+        """Documents of each kind, counted as they went; a second call finds nothing."""
+        chat = summing.conversation(user_id=new_id(), thread_id="t")
+        expected = await fill(chat)
+        conversation = await id_of(database, chat)
+        assert await chat.delete() == expected
+        assert await documents_of(database, conversation) == 0
+        assert await chat.delete() == NOTHING
+
+    async def test_an_erasure_removes_all_of_a_user_and_nothing_else(
+        self, summing: ConversationStore, database: Any
+    ) -> None:
+        """Every conversation with the value goes, with summaries and annotations; those of others stay whole."""
+        user, eve = new_id(), new_id()
+        chats = [summing.conversation(user_id=user, thread_id=f"t{number}") for number in range(3)]
+        one = [await fill(chat) for chat in chats][0]
+        ids = [await id_of(database, chat) for chat in chats]
+        other = summing.conversation(user_id=eve, thread_id="t0")
+        kept = await fill(other)
+        before = await documents_of(database, await id_of(database, other))
+        receipt = await summing.erase(user_id=user)
+        assert receipt == ErasureReceipt(**{name: 3 * number for name, number in dict(one).items()})
+        assert [await documents_of(database, id_) for id_ in ids] == [0, 0, 0]
+        assert await documents_of(database, await id_of(database, other)) == before
+        assert [message async for message in chats[0].messages()] == []
+        assert await summing.erase(user_id=user) == NOTHING
+        assert await summing.erase(user_id=eve, thread_id="t0") == kept
+
+    async def test_an_erased_scope_begins_anew(self, store: ConversationStore) -> None:
+        """The store that erased it forgets it at once."""
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        await chat.append(HumanMessage("old"))
+        await store.erase(user_id=chat.scope["user_id"])
+        assert (await chat.append(HumanMessage("new"))).first == 1
+        assert [message.content async for message in chat.messages()] == ["new"]
+
+    @pytest.mark.parametrize("arguments", [{}, {"everything": True, "user_id": "ada"}, {"everything": False}])
+    async def test_erasing_everything_is_said_in_so_many_words(
+        self, chat: Conversation, arguments: dict[str, Any]
+    ) -> None:
+        """A call without scope values, an empty filter say, is refused and erases nothing."""
+        await chat.append(HumanMessage("kept"))
+        with pytest.raises(InvalidInputError, match="everything=True"):
+            await chat.store.erase(**arguments)
+        assert [message.content async for message in chat.messages()] == ["kept"]
+
+    async def test_everything_is_everything(self, database: Any) -> None:
+        """All conversations of these collections, those with other scope keys too; other prefixes are not touched."""
+        prefix = f"x{new_id()}_"
+        stores = [
+            ConversationStore(database, collection_prefix=prefix, scope_keys=keys) for keys in (("user_id",), ("team",))
+        ]
+        beside = ConversationStore(database, collection_prefix=f"y{prefix}", scope_keys=("user_id",))
+        for store in (*stores, beside):
+            await store.setup()
+            await store.conversation(**dict.fromkeys(store.scope_keys, "one")).append(HumanMessage("hi"))
+        assert (await stores[0].erase(everything=True)).conversations == 2
+        assert [(await store.list_conversations()).conversations for store in stores] == [[], []]
+        assert len((await beside.list_conversations()).conversations) == 1
+
+    @pytest.mark.parametrize("scope", [{"tenant": "x"}, {"user_id": {"$ne": ""}}, {"user_id": ""}, {"user_id": None}])
+    @pytest.mark.parametrize("call", ["erase", "prune"])
+    async def test_only_scope_values_choose(self, chat: Conversation, call: str, scope: dict[str, Any]) -> None:
+        """Anything that could match what belongs to others is refused, and nothing is removed."""
+        await chat.append(HumanMessage("kept"))
+        options = {"older_than": timedelta(days=1)} if call == "prune" else {}
+        with pytest.raises(InvalidScopeError):
+            await getattr(chat.store, call)(**options, **scope)
+        assert [message.content async for message in chat.messages()] == ["kept"]
+
+    async def test_an_erasure_that_broke_off_is_finished_by_the_next(
+        self, summing: ConversationStore, new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also what had lost its head already goes, at once, by any store; other users' remains are not counted."""
+        user, eve = new_id(), new_id()
+        chats = [summing.conversation(user_id=name, thread_id=f"t{number}") for name in (user, eve) for number in (1, 2)]
+        for chat in chats:
+            await fill(chat)
+        ids = [await id_of(database, chat) for chat in chats]
+
+        async def die(log: Log, conversation: str) -> tuple[int, int]:
+            raise RuntimeError("killed")
+
+        monkeypatch.setattr(Log, "delete", die)
+        for name in (user, eve):
+            with pytest.raises(RuntimeError, match="killed"):
+                await summing.erase(user_id=name)
+        monkeypatch.undo()
+        assert all([await documents_of(database, id_) for id_ in ids])
+        receipt = await new_store().erase(user_id=user)
+        assert (receipt.conversations, receipt.entries, receipt.payload_chunks) == (0, 8, 6)
+        assert [await documents_of(database, id_) for id_ in ids[:2]] == [0, 0]
+        assert all([await documents_of(database, id_) for id_ in ids[2:]])
+        assert (await new_store().conversation(user_id=eve, thread_id="t1").delete()).entries == 4
+
+    async def test_a_tombstone_says_nothing_of_a_person(self, store: ConversationStore, database: Any) -> None:
+        """What stays for the second sweep holds no scope value; afterwards nothing stays at all."""
+        user = new_id()
+        await store.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
+        await store.erase(user_id=user)
+        left = [document for name in COLLECTIONS for document in await database[name].find({}).to_list(None)]
+        assert [document for document in left if user in repr(document)] == []
+
+    async def test_a_damaged_head_does_not_keep_the_others(self, store: ConversationStore, database: Any) -> None:
+        """All that can be erased is; the error names the head that does not say what it is of."""
+        user = new_id()
+        for number in range(3):
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("hi"))
+        heads = database["heads"]
+        damaged = await heads.find_one({"scope.user_id": user, "scope.thread_id": "t1"})
+        await heads.update_one({"_id": damaged["_id"]}, {"$unset": {"conversation": ""}})
+        with pytest.raises(CorruptDocumentError, match=damaged["_id"]):
+            await store.erase(user_id=user)
+        assert [document["_id"] async for document in heads.find({"scope.user_id": user})] == [damaged["_id"]]
+        await heads.update_one({"_id": damaged["_id"]}, {"$set": {"conversation": damaged["conversation"]}})
+        assert (await store.erase(user_id=user)).conversations == 1
+
+    async def test_a_policy_removes_what_is_old(self, new_store: NewStore, database: Any) -> None:
+        """Whole conversations, by their last entry; the rest of the user's, and those of others, stay."""
+        now, user, eve = datetime.now(UTC), new_id(), new_id()
+        for name, days in ((user, 91), (user, 89), (eve, 91)):
+            then = new_store(clock=at(now - timedelta(days=days)))
+            await then.setup()
+            await then.conversation(user_id=name, thread_id=f"d{days}").append(rag_turn("What about seals?"))
+        store = new_store(clock=at(now))
+        policy: dict[str, Any] = {"older_than": timedelta(days=90), "user_id": user}
+        expected = ErasureReceipt(conversations=1, entries=1, payload_chunks=1)
+        assert await store.prune(**policy, dry_run=True) == expected
+        assert await store.prune(**policy, dry_run=True) == expected
+        assert await store.prune(**policy) == expected
+        assert await store.prune(**policy) == NOTHING
+        assert [one.scope["thread_id"] for one in (await store.list_conversations(user_id=user)).conversations] == ["d89"]
+        assert len((await store.list_conversations(user_id=eve)).conversations) == 1
+
+    async def test_the_last_entry_counts_not_the_head(self, new_store: NewStore, database: Any) -> None:
+        """A head that was not told of the last messages, of a process that died, does not end a conversation."""
+        now, user = datetime.now(UTC), new_id()
+        store = new_store(clock=at(now))
+        await store.setup()
+        chat = store.conversation(user_id=user, thread_id="t")
+        await chat.append(HumanMessage("hi"))
+        long_ago = {"$set": {"updated_at": now - timedelta(days=100)}}
+        await database["heads"].update_one({"scope.user_id": user}, long_ago)
+        assert await store.prune(older_than=timedelta(days=90), user_id=user) == NOTHING
+        assert [message.content async for message in chat.messages()] == ["hi"]
+
+    async def test_a_title_that_is_set_counts_as_use(self, new_store: NewStore) -> None:
+        """So a conversation that somebody just named is not ended."""
+        now, user = datetime.now(UTC), new_id()
+        old, store = new_store(clock=at(now - timedelta(days=100))), new_store(clock=at(now))
+        await old.setup()
+        await old.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
+        await store.conversation(user_id=user, thread_id="t").update(title="Kept")
+        assert await store.prune(older_than=timedelta(days=90), user_id=user) == NOTHING
+
+    async def test_what_is_written_while_a_policy_ends_it_is_not_lost(
+        self, new_store: NewStore, database: Any
+    ) -> None:
+        """A writer that has just read the old conversation begins a new one with what it appends."""
+        now, user = datetime.now(UTC), new_id()
+        old, store, writer = (new_store(clock=at(now - timedelta(days=days))) for days in (100, 0, 0))
+        await old.setup()
+        await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
+        chat = writer.conversation(user_id=user, thread_id="t")
+        assert [message.content for message in (await chat.load_history()).messages] == ["old"]
+        ended = await id_of(database, chat)
+        assert (await store.prune(older_than=timedelta(days=90), user_id=user)).conversations == 1
+        receipt = await chat.append(HumanMessage("new"))
+        assert (receipt.first, receipt.written) == (1, 1)
+        assert [message.content async for message in new_store().conversation(**chat.scope).messages()] == ["new"]
+        later = new_store(clock=at(now + timedelta(seconds=90)))
+        await later.setup()
+        assert await documents_of(database, ended) == 0
+
+    async def test_a_head_that_was_touched_meanwhile_stays(
+        self, new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An append between the look at the last entry and the end of the conversation saves it."""
+        now, user = datetime.now(UTC), new_id()
+        old, store, writer = (new_store(clock=at(now - timedelta(days=days))) for days in (100, 0, 0))
+        await old.setup()
+        await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
+        chat, look = writer.conversation(user_id=user, thread_id="t"), Log.last_totals
+
+        async def look_and_be_late(log: Log, conversation: str) -> Any:
+            found = await look(log, conversation)
+            monkeypatch.undo()
+            await chat.append(HumanMessage("new"))
+            return found
+
+        monkeypatch.setattr(Log, "last_totals", look_and_be_late)
+        assert await store.prune(older_than=timedelta(days=90), user_id=user) == NOTHING
+        assert [message.content async for message in chat.messages()] == ["old", "new"]
+
+    async def test_several_at_once_remove_everything_once(self, new_store: NewStore) -> None:
+        """Together they tell what one alone would have told."""
+        now, user = datetime.now(UTC), new_id()
+        old = new_store(clock=at(now - timedelta(days=100)))
+        await old.setup()
+        for number in range(8):
+            await old.conversation(user_id=user, thread_id=f"t{number}").append(rag_turn("What about seals?"))
+        stores = [new_store(clock=at(now)) for _ in range(3)]
+        pruning = (store.prune(older_than=timedelta(days=90), user_id=user) for store in stores)
+        receipts = await asyncio.gather(*pruning, new_store(clock=at(now)).erase(user_id=user))
+        told = [sum(numbers) for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)]
+        assert told == [8, 8, 8, 0, 0]
+        assert (await stores[0].list_conversations(user_id=user)).conversations == []
+
+    @pytest.mark.parametrize("age", [timedelta(0), timedelta(minutes=4), timedelta(days=-90), 90, None, "90d"])
+    async def test_a_policy_that_could_hit_what_is_in_use_is_refused(self, store: ConversationStore, age: Any) -> None:
+        """Shorter than any append lasts, negative, or no length of time."""
+        with pytest.raises(InvalidInputError, match="older_than"):
+            await store.prune(older_than=age)

@@ -1,0 +1,231 @@
+"""Writes conversations as JSON lines: in OpenAI's format, or in ours, which loses nothing.
+
+Layer 6. Conversations are read one at a time, in pages, and each is written when it was read whole; so neither the
+database nor a long conversation is ever in memory, and the output has no half conversation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import IO, Any, Literal, TypeAlias
+
+from convstore.entries import Gap
+from convstore.exceptions import ConversationDeletedError, ConvstoreError, InvalidInputError, StoreUnavailableError
+from convstore.models import ConversationInfo
+from convstore.scopes import check_partial_scope
+from convstore.services.known import Known, Scope
+from convstore.services.reader import PlacedMessage
+from convstore.store import ConversationStore, Parts
+from convstore.transfer.archive import begin_line, end_line, message_line
+from convstore.transfer.openai_lines import openai_line, openai_message
+from convstore.transfer.records import Problem
+from convstore.transfer.report import ExportReport
+
+__all__ = ["ExportFormat", "export_conversations"]
+
+ExportFormat: TypeAlias = Literal["convstore", "openai", "openai-bare"]
+
+_FORMATS = ("convstore", "openai", "openai-bare")
+_PAGE = 200
+_IN_MEMORY = 8 << 20
+_COPY_BYTES = 1 << 20
+_SKEW = timedelta(minutes=10)
+"""How far the clocks of the machines that write to a database may be apart."""
+
+
+async def export_conversations(
+    store: ConversationStore,
+    write: Callable[[bytes], object],
+    *,
+    format: ExportFormat = "convstore",  # noqa: A002 - the word for it
+    scope: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    on_problem: Callable[[Problem], object] = lambda _: None,
+    on_conversation: Callable[[ExportReport], object] = lambda _: None,
+) -> ExportReport:
+    """Write every conversation, or those with some scope values, each as it is when it is read.
+
+    "convstore" holds everything: messages with artifacts and ids, dates, numbers of sources, rewound messages, titles,
+    metadata, annotations; `read_file` and `import_conversations` bring all of that back. "openai" has one conversation
+    a line with its live messages, with ids and what came in OpenAI's format; "openai-bare" only what OpenAI's
+    fine-tuning takes. What these can not hold is noted. A conversation that can not be read or written is left out and
+    noted; one deleted meanwhile is not there.
+
+    Args:
+        store: Where they are.
+        write: Takes bytes: of a file, for example.
+        format: "convstore", "openai" or "openai-bare".
+        scope: Values of some scope keys.
+        limit: Most conversations to write, newest first.
+        on_problem: Told everything that is not written as it is.
+        on_conversation: Told the report after each conversation.
+
+    Raises:
+        InvalidInputError: Arguments that make no sense.
+        StoreUnavailableError: No answer from the server; what was written is whole conversations.
+    """
+    if format not in _FORMATS:
+        raise InvalidInputError(f"format is one of {', '.join(_FORMATS)}, not {format!r}")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InvalidInputError(f"limit is a whole number from 1, not {limit!r}")
+    partial = dict(check_partial_scope(store.scope_keys, scope or {}))
+    report = ExportReport(on_problem=on_problem)
+    work = _Export(store, await store.parts(), report, format)
+    async for info in _conversations(store, partial):
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+            if await work.conversation(info, file):
+                report.size += file.tell()
+                file.seek(0)
+                while piece := file.read(_COPY_BYTES):
+                    write(piece)
+        on_conversation(report)
+        if limit is not None and report.conversations >= limit:
+            break
+    return report
+
+
+async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> AsyncIterator[ConversationInfo]:
+    """All conversations that are there at the beginning, each once, and some of those that begin meanwhile.
+
+    A listing has the newest first, so one that is appended to meanwhile moves to the part that was walked already. The
+    newest ones are walked again until none of them is left.
+    """
+    seen: set[bytes] = set()
+    start: datetime | None = None
+    missed = 1
+    while missed:
+        missed, is_first = 0, start is None
+        async for info in _listed(store, scope, since=start and start - _SKEW):
+            start = start or info.updated_at
+            key = hashlib.sha256(json.dumps(info.scope, sort_keys=True).encode()).digest()
+            if key not in seen:
+                seen.add(key)
+                missed += is_first or not (start and info.created_at) or info.created_at <= start
+                yield info
+
+
+async def _listed(
+    store: ConversationStore, scope: Mapping[str, str], *, since: datetime | None
+) -> AsyncIterator[ConversationInfo]:
+    """Conversations, newest first, down to a date."""
+    cursor: str | None = None
+    while True:
+        page = await store.list_conversations(limit=_PAGE, cursor=cursor, **scope)
+        for info in page.conversations:
+            if since and info.updated_at and info.updated_at < since:
+                return
+            yield info
+        if (cursor := page.next_cursor) is None:
+            return
+
+
+class _Export:
+    """How conversations are written."""
+
+    def __init__(self, store: ConversationStore, parts: Parts, report: ExportReport, format_: ExportFormat) -> None:
+        self._store, self._parts, self._report, self._format = store, parts, report, format_
+
+    async def conversation(self, info: ConversationInfo, file: IO[bytes]) -> bool:
+        """Write one conversation; False if it was left out."""
+        name = json.dumps(info.scope, ensure_ascii=False)
+        try:
+            if self._format == "convstore":
+                messages = await self._whole(info, file)
+            else:
+                messages = await self._openai(info, file, name)
+        except StoreUnavailableError:
+            raise
+        except ConversationDeletedError:
+            return False
+        except (ConvstoreError, ValueError) as error:
+            self._report.note(Problem("conversation", name, name, str(error)))
+            return False
+        if messages is None:
+            return False
+        self._report.conversations += 1
+        self._report.messages += messages
+        return True
+
+    async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
+        scope: Scope = tuple(info.scope.items())
+        reader, codec = self._parts.reader, self._store.codec
+        known = await reader.find(scope)
+        if known is None:
+            return None
+        tail = await reader.tail(known)
+        gaps = await reader.gaps(known, tail.marker)
+        file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata))
+        held: list[tuple[PlacedMessage, int, Any]] = []
+        number = last = 0  # entries without messages do not count: an import makes others
+        async for entry, stored, message in reader.iterate(scope):
+            if entry.number > tail.entries:
+                break
+            number, last = number + (entry.number != last), entry.number
+            held.append(((stored, entry.at), number, message))
+            if len(held) >= _PAGE:
+                await self._write_messages(known, held, file)
+                held = []
+        await self._write_messages(known, held, file)
+        summaries = await self._store.conversation(**info.scope).summaries()
+        end = end_line(
+            messages=tail.messages,
+            rewound=_rewound(gaps),
+            sources_through=tail.sources_through,
+            summaries=summaries,
+        )
+        file.write(end)
+        return tail.messages
+
+    async def _write_messages(
+        self, known: Known, held: Sequence[tuple[PlacedMessage, int, Any]], file: IO[bytes]
+    ) -> None:
+        said = await self._parts.annotator.of(known, [stored.ordinal for (stored, _), _, _ in held]) if held else {}
+        for (stored, at), entry, message in held:
+            line = message_line(
+                self._store.codec,
+                message,
+                ordinal=stored.ordinal,
+                entry=entry,
+                at=at,
+                sources=stored.sources,
+                annotations=said.get(stored.ordinal, {}),
+            )
+            file.write(line)
+
+    async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
+        """One line, written piece by piece."""
+        bare = self._format == "openai-bare"
+        number, lost = 0, dict[str, int]()
+        async for turn in self._store.conversation(**info.scope).turns():
+            for message in turn.messages:
+                made, missing = openai_message(message, bare=bare)
+                for field in missing:
+                    lost[field] = lost.get(field, 0) + 1
+                file.write(b", " if number else self._openai_begin(info, bare=bare))
+                file.write(openai_line(made).rstrip(b"\n"))
+                number += 1
+        if not number:
+            return None
+        file.write(b"]}\n")
+        if lost:
+            shown = ", ".join(f"{field} of {count}" for field, count in sorted(lost.items()))
+            self._report.note(Problem("changed", name, name, f"left out of its messages: {shown}"))
+        return number
+
+    def _openai_begin(self, info: ConversationInfo, *, bare: bool) -> bytes:
+        if bare:
+            return b'{"messages": ['
+        told: dict[str, Any] = {"id": list(info.scope.values())[-1], "scope": info.scope}
+        if info.title is not None:
+            told["title"] = info.title
+        if info.created_at is not None:
+            told["created_at"] = info.created_at.isoformat()
+        return openai_line(told).rstrip(b"}\n") + b', "messages": ['
+
+
+def _rewound(gaps: Sequence[Gap]) -> list[tuple[int, int]]:
+    return [(gap.first, gap.last) for gap in gaps]

@@ -1,0 +1,104 @@
+"""Conversations of a collection that ``MongoDBChatMessageHistory`` of langchain-mongodb filled.
+
+Layer 6. One document a message, ``{_id, SessionId: …, History: "<JSON of message_to_dict>"}``, in the order in which
+that class reads them. The collection is only read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+from convstore.driver import driver_errors
+from convstore.transfer.dicts import item_of
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
+
+__all__ = ["read_history_collection"]
+
+_KEYS_AT_ONCE = 1_000
+
+
+async def read_history_collection(
+    collection: Any, *, session_key: str = "SessionId", history_key: str = "History"
+) -> AsyncIterator[ConversationRecord | BadRecord]:
+    """The conversations of a collection, by session id in the order of the index; reads one at a time.
+
+    Its fields are those of the first document, the history apart. Ids of messages without one are made from the ``_id``
+    of their document; the date of a message is that of its ``_id``.
+
+    Args:
+        collection: Of PyMongo's async client, Motor or mongomock-motor.
+        session_key: The field with the session id (``session_id_key`` there).
+        history_key: The field with the message (``history_key`` there).
+
+    Raises:
+        StoreError: The server does not answer, or refuses a command.
+    """
+    async for session in _sessions(collection, session_key):
+        where = f"{session_key} {session!r}"[:200]
+        if isinstance(session, bool) or (
+            not isinstance(session, str | int) and not hasattr(session, "generation_time")
+        ):
+            yield BadRecord(where, f"the session id is a value of type {type(session).__name__}; text is needed")
+            continue
+        yield await _conversation(collection, session, where, session_key=session_key, history_key=history_key)
+
+
+def _is_name(session: Any) -> bool:
+    """Whether a session id is text, a number or an ObjectId."""
+    return type(session) in (str, int) or hasattr(session, "generation_time")
+
+
+async def _sessions(collection: Any, session_key: str) -> AsyncIterator[Any]:
+    """Each session id once: a walk over the index that langchain-mongodb makes on it."""
+    last: Any = _sessions
+    async with driver_errors():
+        cursor = collection.find({}, {session_key: 1, "_id": 0}).sort(session_key, 1).batch_size(_KEYS_AT_ONCE)
+        if hasattr(cursor, "allow_disk_use"):
+            cursor = cursor.allow_disk_use(True)  # there may be no index
+    found = aiter(cursor)
+    while True:
+        async with driver_errors():
+            document = await anext(found, None)
+        if document is None:
+            return
+        session = document.get(session_key)
+        if session != last or type(session) is not type(last):
+            last = session
+            yield session
+
+
+async def _conversation(
+    collection: Any, session: Any, where: str, *, session_key: str, history_key: str
+) -> ConversationRecord:
+    async with driver_errors():
+        # Without an order, as that class asks: several workers may have written in one second, the finest that _id has.
+        documents = await collection.find({session_key: session}).to_list(None)
+    items = [item for document in documents for item in _items(document, history_key)]
+    fields = {key: value for key, value in documents[0].items() if key not in ("_id", history_key)} if documents else {}
+    return ConversationRecord(
+        id=str(session), messages=items, where=where, fields={**fields, session_key: str(session)}
+    )
+
+
+def _items(document: dict[str, Any], history_key: str) -> list[RecordItem]:
+    """The message of a document; other writers of this form put several into one."""
+    key = str(document["_id"])
+    where, at = f"document {key}", getattr(document["_id"], "generation_time", None)
+    history = document.get(history_key)
+    if isinstance(history, str):
+        try:
+            history = json.loads(history)
+        except (ValueError, RecursionError) as error:
+            return [RecordItem(message=None, problem=f"{history_key} is not JSON: {error}", where=where)]
+    if not isinstance(history, list):
+        return [_item(history, history_key, where, key, at)]
+    return [_item(one, history_key, where, f"{key}:{place}", at) for place, one in enumerate(history)]
+
+
+def _item(raw: Any, history_key: str, where: str, key: str, at: datetime | None) -> RecordItem:
+    if raw is None:
+        return RecordItem(message=None, problem=f"it has no field {history_key!r}", where=where)
+    return item_of(raw, where=where, key=key, at=at)

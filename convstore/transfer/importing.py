@@ -1,0 +1,193 @@
+"""Takes conversations of other stores over: once, in order, and again without harm.
+
+Layer 6. What of a record is in the log is found out by its message ids before anything is written, and only what
+follows it is appended; so an import that was killed goes on where it stopped, and a finished one writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from convstore.exceptions import (
+    ConvstoreError,
+    InvalidInputError,
+    MessageRewoundError,
+    NotSetUpError,
+    StoreUnavailableError,
+)
+from convstore.scopes import check_scope
+from convstore.services.known import Scope
+from convstore.store import ConversationStore, Parts
+from convstore.transfer.prepare import make_ready
+from convstore.transfer.records import BadRecord, ConversationRecord, Problem
+from convstore.transfer.report import ImportReport
+from convstore.transfer.rules import ScopeRule
+from convstore.transfer.taking import Outcome, Taking
+
+__all__ = ["Records", "ScopeOf", "import_conversations"]
+
+Records: TypeAlias = Iterable[ConversationRecord | BadRecord] | AsyncIterable[ConversationRecord | BadRecord]
+ScopeOf: TypeAlias = Mapping[str, str] | Callable[[ConversationRecord], Mapping[str, str]]
+"""Values that are the same for all records, or a function that gives the scope of one, such as a `ScopeRule`."""
+
+_TRIES = 5
+_END = object()
+
+
+async def import_conversations(
+    store: ConversationStore,
+    records: Records,
+    *,
+    scope: ScopeOf | None = None,
+    jobs: int = 4,
+    limit: int | None = None,
+    dry_run: bool = False,
+    skip_messages: bool = False,
+    on_problem: Callable[[Problem], object] = lambda _: None,
+    on_conversation: Callable[[ImportReport], object] = lambda _: None,
+) -> ImportReport:
+    """Append the messages of each record to the conversation of its scope, whole turns at a time, in order.
+
+    Running it again writes only what is missing at the end of conversations: after a kill, or when the source has
+    grown; two at once write everything once. A conversation that holds other messages than its record before or behind
+    those to be written is left as it is, and so is one with a message that can not be stored. A message has the date
+    that its source gives, else that of the import. Records are read as places become free.
+
+    Args:
+        store: Where they go; it must be set up, unless `dry_run`.
+        records: What ``read_file`` or ``read_history_collection`` gives, or records of your own.
+        scope: Whose the conversations are. Without it a record's own scope counts, and for the last scope key its id.
+        jobs: Conversations at a time.
+        limit: Most conversations to read.
+        dry_run: Only look: read everything, compare with what is there, write nothing.
+        skip_messages: Take conversations over without those messages that can not be stored.
+        on_problem: Told everything that is not taken over as it was.
+        on_conversation: Told the report after each conversation.
+
+    Raises:
+        InvalidInputError: Arguments that make no sense.
+        StoreUnavailableError: No answer from the server; run it again.
+    """
+    if type(jobs) is not int or jobs < 1 or (limit is not None and (type(limit) is not int or limit < 1)):
+        raise InvalidInputError("jobs and limit are whole numbers from 1")
+    rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
+    report = ImportReport(on_problem=on_problem)
+    parts = await _parts(store, dry_run=dry_run)
+    work = _Import(store, parts, rule, report, dry_run, skip_messages, {})
+    running: set[asyncio.Task[None]] = set()
+    try:
+        async for record in _each(records):
+            report.conversations += 1
+            if isinstance(record, BadRecord):
+                report.note(Problem("conversation", record.where, "", record.problem))
+            else:
+                running.add(asyncio.create_task(work.take(record)))
+                if len(running) >= jobs:
+                    running = await _wait(running)
+            on_conversation(report)
+            if limit is not None and report.conversations >= limit:
+                break
+        while running:
+            running = await _wait(running)
+            on_conversation(report)
+    except asyncio.CancelledError:
+        for task in running:
+            task.cancel()
+        raise
+    finally:
+        # After an error they end by themselves; cancelled while it looks for a server, PyMongo may wait for ever.
+        await asyncio.gather(*running, return_exceptions=True)
+    return report
+
+
+async def _parts(store: ConversationStore, *, dry_run: bool) -> Parts | None:
+    """The store's working parts; None for a look at a database that is not set up."""
+    try:
+        return await store.parts()
+    except NotSetUpError:
+        if not dry_run:
+            raise
+        return None
+
+
+async def _each(records: Records) -> AsyncIterator[ConversationRecord | BadRecord]:
+    """Records one by one; those of a file are read and parsed in a thread."""
+    if isinstance(records, AsyncIterable):
+        async for record in records:
+            yield record
+        return
+    iterator = iter(records)
+    while (found := await asyncio.to_thread(next, iterator, _END)) is not _END:
+        if not isinstance(found, ConversationRecord | BadRecord):
+            raise InvalidInputError(f"records gives ConversationRecords, not {type(found).__name__}")
+        yield found
+
+
+async def _wait(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Wait until a conversation is through; gives those that are not."""
+    done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+    return rest
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """How records are taken over; `seen` holds the scopes of this run with the place of their record."""
+
+    store: ConversationStore
+    parts: Parts | None
+    scope_of: Callable[[ConversationRecord], Mapping[str, str]]
+    report: ImportReport
+    dry_run: bool
+    skip_messages: bool
+    seen: dict[Scope, str]
+
+    async def take(self, record: ConversationRecord) -> None:
+        """Take one record over, or note why not.
+
+        Raises:
+            StoreUnavailableError: No answer from the server.
+        """
+        try:
+            self.report.settle(await self._take(record))
+        except StoreUnavailableError:
+            raise
+        except ConvstoreError as error:
+            self._leave_out(record, str(error))
+        except Exception as error:  # noqa: BLE001 - told in the report; one conversation stops no other
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(last.filename).name}, line {last.lineno}"
+            self._leave_out(record, f"{type(error).__name__}: {error} ({place})")
+
+    def _leave_out(self, record: ConversationRecord, reason: str) -> None:
+        self.report.note(Problem("conversation", record.where, record.id, reason))
+
+    async def _take(self, record: ConversationRecord) -> Outcome:
+        scope = check_scope(self.store.scope_keys, self.scope_of(record))
+        if (first := self.seen.setdefault(scope, record.where)) is not record.where:
+            shown = ", ".join(f"{key}={value!r}" for key, value in scope)
+            raise InvalidInputError(f"its scope {shown} is that of {first} too; let a field that differs be part of it")
+        ready = await asyncio.to_thread(make_ready, record, codec=self.store.codec)
+        bad = [problem for problem in ready.problems if problem.what == "message"]
+        if bad and not self.skip_messages:
+            more = f" and {len(bad) - 1} more of its messages can not be taken over" if bad[1:] else ""
+            raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
+        for problem in ready.problems:
+            self.report.note(problem)
+        for _ in range(_TRIES):
+            # Another import of the same record may rewind what this one is about to write.
+            with suppress(MessageRewoundError):
+                taken = await Taking(self.parts, scope, record, ready.messages, dry_run=self.dry_run).take()
+                self.report.messages += taken.written
+                self.report.known += taken.known
+                for reason in taken.changed:
+                    self.report.note(Problem("changed", record.where, record.id, reason))
+                return taken.outcome
+        raise InvalidInputError("messages of it that are not in the record's rewinds were rewound; leave it as it is")

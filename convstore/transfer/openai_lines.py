@@ -1,0 +1,115 @@
+"""A message of the log in OpenAI's format, the way back of what `append` does with a dict of that format.
+
+Layer 6. What `append` keeps in ``additional_kwargs``, as OpenAI's format has it and LangChain has no field for it,
+stands under its own name again. What the format can not hold is named, so that an export can tell it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
+
+__all__ = ["BARE_KEYS", "openai_line", "openai_message"]
+
+BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+"""All that a message for OpenAI's fine-tuning may have."""
+
+_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function"}
+_CUSTOM_INPUT = "__arg1"
+_ROLE_KEY = "__openai_role__"
+
+
+def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """A message in OpenAI's format, and the names of its fields that are not in it.
+
+    Args:
+        message: Of the log.
+        bare: Only what `BARE_KEYS` names.
+
+    Raises:
+        ValueError: The arguments of a call hold something that JSON has not.
+
+    >>> openai_message(AIMessage("", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}]))[0]["tool_calls"]
+    [{'id': 'c', 'type': 'function', 'function': {'name': 'f', 'arguments': '{"a": 1}'}}]
+    """
+    extra = dict(message.additional_kwargs)
+    role = message.role if isinstance(message, ChatMessage) else _ROLES[message.type]
+    made: dict[str, Any] = {"role": extra.pop(_ROLE_KEY, role), "content": message.content}
+    if message.name is not None:
+        made["name"] = message.name
+    calls = extra.pop("tool_calls", None)
+    if isinstance(message, AIMessage):
+        calls = calls if isinstance(calls, list) else _calls(message)
+        if calls:
+            made["tool_calls"] = calls
+            made["content"] = None if message.content == "" else message.content
+    if isinstance(message, ToolMessage):
+        made["tool_call_id"] = message.tool_call_id
+    lost = [name for name in ("response_metadata",) if getattr(message, name)]
+    if isinstance(message, AIMessage) and message.usage_metadata and "usage" not in extra:
+        lost.append("usage_metadata")
+    artifact = message.artifact if isinstance(message, ToolMessage) else None
+    if artifact is not None and (bare or not _is_json(artifact)):
+        lost.append("artifact")
+    if bare:
+        return made, [*lost, *sorted(extra), *(["status"] if _is_error(message) else [])]
+    if artifact is not None and "artifact" not in lost:
+        made["artifact"] = artifact
+    lost += [key for key, value in extra.items() if not _is_json(value)]
+    if _is_error(message):
+        made["status"] = "error"
+    if message.id is not None:
+        made["id"] = message.id
+    return made | {key: value for key, value in extra.items() if key not in made and key not in lost}, lost
+
+
+def openai_line(value: Any) -> bytes:
+    """A value as a line of JSON.
+
+    Raises:
+        ValueError: It holds something that JSON has not; says what.
+    """
+    try:
+        return _dumped(value).encode() + b"\n"
+    except UnicodeEncodeError:
+        return _dumped(value, ascii_only=True).encode() + b"\n"
+
+
+def _dumped(value: Any, *, ascii_only: bool = False) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=ascii_only)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"JSON can not hold it: {error}; use the format convstore") from error
+
+
+def _is_error(message: BaseMessage) -> bool:
+    return isinstance(message, ToolMessage) and message.status == "error"
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON gives a value back equal, with the same types."""
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if type(one) is dict and all(type(key) is str for key in one):
+            todo.extend(one.values())
+        elif type(one) is list:
+            todo.extend(one)
+        elif one is not None and type(one) not in (str, int, bool, float):
+            return False
+    return True
+
+
+def _calls(message: AIMessage) -> Sequence[dict[str, Any]]:
+    """The calls of a message; those with arguments that are not JSON keep their text."""
+    valid = [_call(call["id"], call["name"], call["args"]) for call in message.tool_calls]
+    invalid = [_call(call.get("id"), call.get("name"), call.get("args")) for call in message.invalid_tool_calls]
+    return valid + invalid
+
+
+def _call(id_: str | None, name: str | None, args: Any) -> dict[str, Any]:
+    text = args if isinstance(args, str) else _dumped(args or {})
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}

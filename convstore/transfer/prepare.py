@@ -1,0 +1,175 @@
+"""A record as messages that can be appended: read, checked, each with an id, cut into batches.
+
+Layer 6, without I/O. What is refused, is refused here, before anything of the conversation is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore.codec import Codec, digest_of, encode_message, fields_of
+from convstore.entries.normalize import normalize_messages
+from convstore.exceptions import InvalidInputError
+from convstore.scopes import id_problem
+from convstore.sources import read_ids
+from convstore.transfer.records import ConversationRecord, Problem, RecordItem
+
+__all__ = ["Batch", "Ready", "ReadyMessage", "batches_of", "make_ready"]
+
+_MOST_ENTRY_BYTES = 1_000_000
+_LARGE = 300_000
+"""Characters of a message that may fill an entry alone; UTF-8 takes up to three bytes for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMessage:
+    """A message to append: its place in the record from 1, itself with an id, its digest, and what came with it."""
+
+    place: int
+    message: BaseMessage
+    digest: bytes
+    item: RecordItem
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return str(self.message.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A record whose messages can be appended, and what can not or was changed."""
+
+    messages: Sequence[ReadyMessage]
+    problems: Sequence[Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages that are appended together.
+
+    Attributes:
+        messages: In order.
+        at: When they were written first; None for now.
+        reserve_to: Source ids up to this one are in use or reserved before them.
+        rewind_from: Place of the first message to rewind after them, 0 for none.
+    """
+
+    messages: Sequence[ReadyMessage]
+    at: datetime | None = None
+    reserve_to: int = 0
+    rewind_from: int = 0
+
+
+def make_ready(record: ConversationRecord, *, codec: Codec) -> Ready:
+    """Read all messages of a record; a message without an id gets one that is made from the record's id."""
+    work = _Reading(record, codec)
+    for place, given in enumerate(record.messages, 1):
+        item = given if isinstance(given, RecordItem) else RecordItem(message=given)
+        work.read(place, item)
+    work.problems += [work.problem("changed", record.where, note) for note in record.notes]
+    return Ready(work.messages, work.problems)
+
+
+def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> Iterator[Batch]:
+    """What is appended together: the entries of an export, whole turns of others; never across the end of a rewind."""
+    ends = {last: first for first, last in record.rewound}
+    batch: list[ReadyMessage] = []
+    through = 0
+    latest = next((one.item.at for one in messages if one.item.at), None)
+    for index, one in enumerate(messages):
+        batch.append(one)
+        following = messages[index + 1] if index + 1 < len(messages) else None
+        if following is None or one.place in ends or _begins(one, following):
+            numbers = _numbers(batch)
+            at = next((one.item.at for one in batch if one.item.at), None)
+            latest = max(latest, at) if latest and at else latest  # dates of a log never go back
+            reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
+            yield Batch(batch, latest, reserve_to, ends.get(one.place, 0))
+            batch, through = [], max([through, *numbers])
+
+
+def _begins(one: ReadyMessage, following: ReadyMessage) -> bool:
+    if one.item.entry or following.item.entry:
+        return one.item.entry != following.item.entry
+    return isinstance(following.message, HumanMessage)
+
+
+def _numbers(batch: Sequence[ReadyMessage]) -> list[int]:
+    """Ids of the sources that an export names."""
+    try:
+        return [number for one in batch for number in read_ids(one.item.sources)]
+    except ValueError:
+        return []
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One record being read."""
+
+    record: ConversationRecord
+    codec: Codec
+    messages: list[ReadyMessage] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+    def read(self, place: int, item: RecordItem) -> None:
+        where = item.where or f"{self.record.where}, message {place}".removeprefix(", ")
+        problem = item.problem
+        if not problem:
+            try:
+                message, note = self._message(place, item)
+                digest = self._digest(message)
+            except InvalidInputError as error:
+                problem = str(error).removeprefix("message 0, ").removeprefix("message 0: ")
+            else:
+                if note:
+                    self.problems.append(self.problem("changed", where, note))
+                self.seen.add(str(message.id))
+                self.messages.append(ReadyMessage(place, message, digest, replace(item, where=where)))
+                return
+        self.problems.append(self.problem("message", where, problem))
+
+    def problem(self, what: Literal["conversation", "message", "changed"], where: str, reason: str) -> Problem:
+        return Problem(what, where, self.record.id, reason)
+
+    def _message(self, place: int, item: RecordItem) -> tuple[BaseMessage, str]:
+        """The message with an id, and what was changed for that."""
+        given: Any = item.message
+        id_ = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None)
+        note = ""
+        if id_ is not None and (problem := self._problem_of(id_)):
+            note = f"its id {str(id_)[:80]!r} {problem}; it has another one now"
+            id_ = None
+            given = {**given, "id": None} if isinstance(given, Mapping) else given.model_copy(update={"id": None})
+        [message] = normalize_messages([given], key=_key(f"{item.key or place}:{self.record.id}"))
+        return message, note
+
+    def _problem_of(self, id_: Any) -> str:
+        return id_problem(id_) or ("is that of a message before it" if id_ in self.seen else "")
+
+    def _digest(self, message: BaseMessage) -> bytes:
+        """What tells its content from others.
+
+        Raises:
+            InvalidInputError: It can not be stored.
+        """
+        canonical = self.codec.encode(fields_of(message))
+        if len(canonical) > _LARGE:
+            body = canonical
+            if message.type != "system":
+                fields = fields_of(message)
+                body = encode_message(self.codec, fields, split_result=message.type == "tool").body
+            if len(body.encode("utf-8", "surrogatepass")) > _MOST_ENTRY_BYTES:
+                raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
+        return digest_of(canonical)
+
+
+def _key(text: str) -> str:
+    """What an id is made from: at most 512 bytes that UTF-8 can encode."""
+    return text if not id_problem(text) else digest_of(text).hex()

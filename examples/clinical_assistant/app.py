@@ -1,0 +1,283 @@
+"""The HTTP interface of the assistant.
+
+Serve it, with MONGODB_URI and ASSISTANT_TOKENS ("ada=her-token,grace=another") set::
+
+    uvicorn --app-dir examples --factory clinical_assistant.app:app_from_environment
+
+Whose session it is comes from the bearer token alone. The header ``X-Request-ID`` names an interaction: a client that
+got no answer sends the same request again, and gets the one answer that there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel, Field
+
+from clinical_assistant.exports import audit_line, fine_tuning_line
+from clinical_assistant.graph import Assistant, answer_of, error_of
+from clinical_assistant.model import ScriptedModel
+from convstore import (
+    ConflictError,
+    Conversation,
+    ConversationDeletedError,
+    ConversationStore,
+    InvalidInputError,
+    StoreUnavailableError,
+    Turn,
+    TurnConflictError,
+    UnknownMessageError,
+)
+
+__all__ = ["app_from_environment", "create_app"]
+
+SCOPE_KEYS = ("user_id", "session_id")
+_STATUS: Mapping[type[Exception], int] = {
+    ConflictError: 409,
+    ConversationDeletedError: 404,
+    InvalidInputError: 422,
+    UnknownMessageError: 404,
+}
+_bearer = HTTPBearer(auto_error=False)
+
+
+class ChatRequest(BaseModel):
+    """A question. It does not say who asks."""
+
+    session_id: str = Field(min_length=1, max_length=128)
+    message: str = Field(min_length=1, max_length=20_000)
+
+
+class ChatResponse(BaseModel):
+    """The answer; `is_repeated` if it was in the log already and no model was asked."""
+
+    session_id: str
+    interaction_id: str
+    response: str
+    error_message: str | None = None
+    is_repeated: bool = False
+
+
+class Session(BaseModel):
+    """A session in a list."""
+
+    session_id: str
+    updated_at: str | None
+    message_count: int
+    last_message: str | None
+
+
+class SessionPage(BaseModel):
+    """Sessions, newest first."""
+
+    sessions: list[Session]
+    next_cursor: str | None = None
+
+
+class HistoryMessage(BaseModel):
+    """What a person reads of a session."""
+
+    ordinal: int
+    at: str
+    author: str
+    text: str
+
+
+class HistoryPage(BaseModel):
+    """Messages, oldest first; the page before this one begins with `next_cursor`."""
+
+    messages: list[HistoryMessage]
+    next_cursor: int | None = None
+
+
+def get_assistant(request: Request) -> Assistant:
+    """The assistant that the lifespan made."""
+    assistant: Assistant = request.app.state.assistant
+    return assistant
+
+
+def get_user(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
+    """Who asks, by the token; only digests of tokens are kept."""
+    digest = _digest(credentials.credentials) if credentials else ""
+    user: str | None = request.app.state.users.get(digest)
+    if user is None:
+        raise HTTPException(401, "no valid token", headers={"WWW-Authenticate": "Bearer"})
+    return user
+
+
+User = Annotated[str, Depends(get_user)]
+Ready = Annotated[Assistant, Depends(get_assistant)]
+RequestId = Annotated[str, Header(alias="X-Request-ID", min_length=1, max_length=128)]
+
+
+def get_session(session_id: str, user: User, assistant: Ready) -> Conversation:
+    """The user's session of the path."""
+    return assistant.conversation(user, session_id)
+
+
+OwnSession = Annotated[Conversation, Depends(get_session)]
+
+
+def create_app(uri: str, *, model: BaseChatModel, tokens: Mapping[str, str]) -> FastAPI:
+    """The application; it connects when it is started.
+
+    Args:
+        uri: Of the database, or ``memory://``.
+        model: Any chat model of LangChain.
+        tokens: By token the user whose it is.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with await ConversationStore.connect(uri, scope_keys=SCOPE_KEYS) as store:
+            await store.setup()
+            app.state.assistant = Assistant(store, model)
+            yield
+
+    app = FastAPI(title="Clinical assistant", lifespan=lifespan)
+    app.state.users = {_digest(token): user for token, user in tokens.items()}
+    for error, status in _STATUS.items():
+        app.add_exception_handler(error, _answers_with(status))
+    app.add_exception_handler(StoreUnavailableError, _unavailable)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    _add_chat(app)
+    _add_sessions(app)
+    _add_exports(app)
+    return app
+
+
+def app_from_environment() -> FastAPI:
+    """The application as a server starts it, see the top of the module."""
+    pairs = (pair.strip().partition("=") for pair in os.environ["ASSISTANT_TOKENS"].split(","))
+    tokens = {token: user for user, _, token in pairs if user and token}
+    return create_app(os.environ["MONGODB_URI"], model=ScriptedModel(), tokens=tokens)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _add_chat(app: FastAPI) -> None:
+    @app.post("/chat")
+    async def chat(body: ChatRequest, user: User, request_id: RequestId, assistant: Ready) -> ChatResponse:
+        """Save the question, answer it, and save the answer: each once, however often the request comes."""
+        session = assistant.conversation(user, body.session_id)
+        reply = partial(ChatResponse, session_id=body.session_id, interaction_id=request_id)
+        asked = await session.append_turn(request_id, human=body.message)
+        if not asked.written:
+            turn = await session.get_turn(request_id)
+            if answer := answer_of(turn):
+                return reply(response=answer.text, error_message=error_of(answer), is_repeated=True)
+            if turn is not None and turn.is_finished:  # another question came; an answer has no place any more
+                raise TurnConflictError(request_id, is_newest=False)
+            # Whoever saved the question died, or is still at it: then the first to save an answer wins.
+        state = await assistant.run(
+            user_input=body.message, user_id=user, session_id=body.session_id, interaction_id=request_id
+        )
+        return reply(response=state["final_response_text"] or "", error_message=state["error_message"])
+
+
+def _add_sessions(app: FastAPI) -> None:
+    @app.get("/sessions")
+    async def sessions(
+        user: User, assistant: Ready, cursor: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20
+    ) -> SessionPage:
+        """The user's sessions, newest first."""
+        page = await assistant.store.list_conversations(user_id=user, cursor=cursor, limit=limit)
+        found = [
+            Session(
+                session_id=one.scope["session_id"],
+                updated_at=one.updated_at.isoformat() if one.updated_at else None,
+                message_count=one.message_count,
+                last_message=one.last_message.text if one.last_message else None,
+            )
+            for one in page.conversations
+        ]
+        return SessionPage(sessions=found, next_cursor=page.next_cursor)
+
+    @app.get("/sessions/{session_id}/history")
+    async def history(
+        session: OwnSession,
+        cursor: Annotated[int | None, Query(ge=1)] = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> HistoryPage:
+        """What was said, the newest page first; what tools gave is left out, and not even read."""
+        page = await session.list_messages(before=cursor, limit=limit)
+        if not page and cursor is None:
+            raise HTTPException(404, "there is no such session")
+        shown = [
+            HistoryMessage(
+                ordinal=one.ordinal, at=one.created_at.isoformat(), author=one.message.type, text=one.message.text
+            )
+            for one in page
+            if one.message.type in ("human", "ai") and one.message.text
+        ]
+        return HistoryPage(messages=shown, next_cursor=page[0].ordinal if page and page[0].ordinal > 1 else None)
+
+    @app.delete("/sessions/{session_id}", status_code=204)
+    async def delete(session: OwnSession) -> None:
+        """End a session for ever; nothing happens if there is none."""
+        await session.delete()
+
+
+def _add_exports(app: FastAPI) -> None:
+    @app.get("/sessions/{session_id}/fine-tuning.jsonl")
+    async def fine_tuning(session: OwnSession, after: Annotated[int, Query(ge=0)] = 0) -> Response:
+        """Good turns, each one an example in OpenAI's chat format."""
+
+        async def line(turn: Turn) -> str:
+            return fine_tuning_line(turn)
+
+        return await _stream(session, line, after)
+
+    @app.get("/sessions/{session_id}/audit.jsonl")
+    async def audit(session: OwnSession, after: Annotated[int, Query(ge=0)] = 0) -> Response:
+        """Every turn: who, when, which tools with which arguments, sources used, answer."""
+
+        async def line(turn: Turn) -> str:
+            return await audit_line(session, turn)
+
+        return await _stream(session, line, after)
+
+
+async def _stream(session: Conversation, line: Callable[[Turn], Awaitable[str]], after: int) -> Response:
+    """Lines as they are read; the first turn is read ahead, as a status can not be taken back."""
+    turns = session.turns(after=after)
+    first = await anext(turns, None)
+    if first is None and not after:
+        raise HTTPException(404, "there is no such session")
+
+    async def lines() -> AsyncIterator[str]:
+        if first is not None:
+            yield await line(first)
+            async for turn in turns:
+                yield await line(turn)
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+def _answers_with(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def handle(request: Request, error: Exception) -> Response:  # noqa: ARG001 - FastAPI passes it
+        return JSONResponse({"detail": str(error)}, status)
+
+    return handle
+
+
+async def _unavailable(request: Request, error: Exception) -> Response:  # noqa: ARG001 - what it says is not for users
+    return JSONResponse({"detail": "the store does not answer; send the request again"}, 503, {"Retry-After": "1"})
+
+
+async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - FastAPI passes it
+    """Without the input, which may hold what JSON in UTF-8 can not."""
+    found: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
+    return JSONResponse({"detail": [{"loc": one["loc"], "msg": one["msg"]} for one in found]}, 422)

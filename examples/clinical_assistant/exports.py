@@ -1,0 +1,85 @@
+"""Turns as JSON lines: examples for fine-tuning a model, and an audit trail."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage, convert_to_openai_messages
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from clinical_assistant.graph import PROMPT, answer_of, error_of
+from clinical_assistant.knowledge import retrieve_knowledge_base
+from convstore import Conversation, Turn
+
+__all__ = ["audit_line", "fine_tuning_line"]
+
+_MOST_CITED = 200
+
+
+def fine_tuning_line(turn: Turn) -> str:
+    """A turn in OpenAI's chat format; "" for one without a good answer, or whose answer rests on an earlier turn."""
+    answer = answer_of(turn)
+    tools = {retrieve_knowledge_base.name: convert_to_openai_tool(retrieve_knowledge_base)}
+    called = [
+        call["name"] for message in turn.messages if isinstance(message, AIMessage) for call in message.tool_calls
+    ]
+    if answer is None or error_of(answer) or not tools.keys() >= set(called):
+        return ""
+    messages = convert_to_openai_messages([SystemMessage(PROMPT), *turn.messages])
+    return _line({"messages": messages, "tools": [tools[name] for name in dict.fromkeys(called)]})
+
+
+async def audit_line(chat: Conversation, turn: Turn) -> str:
+    """Who asked what and when, which tools ran with which arguments and found what, what was used and answered."""
+    answer = answer_of(turn)
+    text = answer.text if answer else None
+    return _line(
+        {
+            "interaction_id": turn.turn_id,
+            "ordinal": turn.last,
+            "at": turn.created_at.isoformat(),
+            **chat.scope,
+            "question": turn.messages[0].text,
+            "tools": await _tools(chat, turn),
+            "sources_used": await _sources(chat, text or ""),
+            "answer": text,
+            "error": error_of(answer) if answer else "no answer",
+        }
+    )
+
+
+async def _tools(chat: Conversation, turn: Turn) -> list[dict[str, Any]]:
+    """The calls of a turn, each with the numbers of the sources that it found."""
+    results = {message.tool_call_id: message for message in turn.messages if isinstance(message, ToolMessage)}
+    records = await chat.get_tool_messages([str(message.id) for message in results.values()])
+    found = {record.tool_call_id: [source.source_id for source in record.sources] for record in records}
+    return [
+        {
+            "tool": call["name"],
+            "arguments": call["args"],
+            "status": results[call["id"]].status if call["id"] in results else "no result",
+            "source_ids": found.get(call["id"] or "", []),
+        }
+        for message in turn.messages
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+    ]
+
+
+async def _sources(chat: Conversation, answer: str) -> list[dict[str, Any]]:
+    """The sources that an answer cites, from whichever turn; numbers that a model made up are not among them."""
+    cited = [int(number) for number in dict.fromkeys(re.findall(r"\[([1-9]\d{0,8})\]", answer))][:_MOST_CITED]
+    titles: dict[int, str] = {}
+    cursor: str | None = "" if cited else None
+    while cursor is not None:
+        page = await chat.get_sources(cited, cursor=cursor, page_tokens=16_000)
+        titles |= {source.source_id: source.title for source in page.sources}
+        cursor = page.next_cursor
+    return [{"source_id": number, "title": titles[number]} for number in cited if number in titles]
+
+
+def _line(value: dict[str, Any]) -> str:
+    # ASCII: a text from outside may hold what UTF-8 can not encode.
+    return json.dumps(value) + "\n"

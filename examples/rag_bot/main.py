@@ -1,0 +1,112 @@
+"""A RAG bot as a LangGraph graph, which remembers with convstore: who is shown history, and who must not be.
+
+    python examples/rag_bot/main.py [mongodb://localhost:27017/app]
+
+Needs langgraph and bm25s. Without an address it takes that of MONGODB_URI, and without one it works in memory. The
+retrieval is real, BM25 over a small handbook; only the chat models are not, each plays a script on what it is shown.
+Router, choice of the tool and final answer are shown no history; the conversational node is, without tools. A search
+that finds nothing goes on to the web. Old turns are summarised behind the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import uuid
+from typing import Any
+
+import rag_models as scripted
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from rag_graph import Models, RagBot
+
+from convstore import Conversation, ConversationStore
+from convstore.summarization import RunningSummarizer
+
+QUESTIONS = (
+    "How does the float drive the drum?",
+    "Which keeper stayed in the tower in the great storm?",
+    "What does a return with the cable railway cost?",
+    "What have I asked you so far?",
+    "Which grease is good for the great drum?",
+    "Which opera has zebras?",
+    "How many stairs are there?",
+    "What was my first question to you?",
+)
+
+
+def models_for(recorder: scripted.Recorder) -> tuple[Models, RunningSummarizer]:
+    """A model for each prompt, and the one that writes summaries; all tell the recorder what they are shown."""
+
+    def model(role: str) -> scripted.ScriptedModel:
+        replies = {"router": "route", "agent": "choose", "summarizer": "summarize"}
+        return scripted.ScriptedModel(role=role, reply=getattr(scripted, replies.get(role, role)), recorder=recorder)
+
+    models = Models(router=model("router"), agent=model("agent"), answer=model("answer"), talk=model("talk"))
+    summarizer = RunningSummarizer(
+        model("summarizer"), max_tokens_before_summary=600, max_summary_tokens=150, keep_last_turns=2
+    )
+    return models, summarizer
+
+
+def name_of(message: BaseMessage) -> str:
+    """A message in a line of the transcript."""
+    if message.text.startswith("Question: "):
+        return "question with context"
+    if message.text.startswith("<record>"):
+        return "turns to summarise"
+    made = message.additional_kwargs.get("convstore", {}).get("kind")
+    return made or {"human": "question", "ai": "answer"}.get(message.type, message.type)
+
+
+async def ask(graph: Any, question: str, config: RunnableConfig, recorder: scripted.Recorder) -> str:
+    """One turn, told step by step; gives the answer."""
+    print(f"\n> {question}")
+    recorder.calls.clear()
+    path, answer = list[str](), ""
+    async for update in graph.astream({"messages": [HumanMessage(question)]}, config, stream_mode="updates"):
+        for node, change in update.items():
+            path.append(node)
+            if node == "process_tool_output":
+                found = [f"[{each.metadata['source_id']}] {each.metadata['title']}" for each in change["documents"]]
+                print(f"  found, {change['last_retrieval_source'] or 'nowhere'}: {', '.join(found) or 'nothing'}")
+            if node in ("final_answer", "conversational"):
+                answer = change["messages"][-1].text
+    for role, messages in recorder.calls:
+        print(f"  {role} is shown: {', '.join(name_of(message) for message in messages)}")
+    print(f"  way: {' > '.join(path)}\n{answer}")
+    return answer
+
+
+async def tell_the_end(chat: Conversation, answers: list[str], kept: int) -> None:
+    """What is where now, and what a cited number leads to."""
+    history, info = await chat.load_history(), await chat.info()
+    print(f"\nThe log keeps {info.message_count} messages; a view shows {len(history.messages)}.")
+    print(f"The state of the graph keeps {kept} messages, those of the last turn.")
+    for summary in await chat.summaries():
+        print(f"Summary {summary.version} stands for messages {summary.first}-{summary.last}.")
+    cited = sorted({int(number) for answer in answers for number in re.findall(r"\[(\d+)\]", answer)})
+    print("Cited:")
+    for source in (await chat.get_sources(cited)).sources:
+        print(f"  [{source.source_id}] {source.title}, {source.metadata['chapter']}")
+
+
+async def main(uri: str) -> None:
+    """A talk with the bot."""
+    recorder = scripted.Recorder()
+    models, summarizer = models_for(recorder)
+    config: RunnableConfig = {"configurable": {"user_id": "ada", "thread_id": uuid.uuid4().hex}}
+    async with await ConversationStore.connect(uri, summarizer=summarizer) as store:
+        await store.setup()
+        graph = RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
+        answers = [await ask(graph, question, config, recorder) for question in QUESTIONS]
+        chat = store.conversation(**config["configurable"])
+        await tell_the_end(chat, answers, len((await graph.aget_state(config)).values["messages"]))
+        await chat.delete()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))

@@ -1,0 +1,163 @@
+"""A conversation that one provider's model begins and another's goes on with, and comes back to the first.
+
+    python examples/two_providers.py [mongodb://localhost:27017/app]
+
+Without an address it takes that of MONGODB_URI, and without one it works in memory. Providers refuse whole requests
+over what another one wrote: ids of calls in another form, reasoning with a foreign signature. The log keeps both as
+they came; each load is made for the provider that is asked next. Old calls of a long run become summaries of the chain.
+Only the models are not real: two scripts that write as the providers do, and refuse what they would refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.chain import ChainSummarizer, ChainSummarizerConfig
+from convstore.summarization import CompactionRule
+
+Provider = Literal["anthropic", "openai"]
+ID_FORMS = {"anthropic": r"toolu_[0-9A-Za-z]{24}", "openai": r"call_[0-9A-Za-z]{24}"}
+REASONING = {"anthropic": "thinking", "openai": "reasoning"}
+WEATHER = ("calm", "fog", "gale from the west", "drizzle", "clear", "swell", "fog until noon", "thunder")
+
+
+def read_page(day: int) -> str:
+    """The tool: one page of the log book of a lighthouse."""
+    weather = WEATHER[day % len(WEATHER)]
+    lines = (f"Watch {watch}: lamp lit, {weather}, {watch * day % 7} ships passed." for watch in range(1, 25))
+    return f"Day {day}\n" + "\n".join(lines)
+
+
+class Model:
+    """Stands for a provider's model: looks at some pages, one after the other, and then answers."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.provider: Provider = provider
+        self.given: list[BaseMessage] = []
+
+    def invoke(self, messages: Sequence[BaseMessage]) -> AIMessage:
+        """The next call of the turn, or the answer.
+
+        Raises:
+            ValueError: The provider would refuse these messages; says why.
+        """
+        if problems := list(self.problems(messages)):
+            raise ValueError(f"{self.provider} refuses the request: {problems[0]}")
+        self.given = list(messages)
+        [asked] = [place for place, message in enumerate(messages) if message.type == "human"][-1:]
+        days = [int(day) for day in re.findall(r"\d+", messages[asked].text)]
+        seen = "\n".join(message.text for message in messages[asked:] if message.type == "tool")
+        for day in days:
+            if not re.search(rf"\b[Dd]ay {day}\b", seen):  # neither a page nor a summary tells of it
+                return self._call(day)
+        return self._message("Looked at " + ", ".join(map(str, days)) + ".", thought="That is all of them.")
+
+    def problems(self, messages: Sequence[BaseMessage]) -> Iterator[str]:
+        """What the provider would refuse."""
+        foreign = next(name for own, name in REASONING.items() if own != self.provider)
+        for place, message in enumerate(messages):
+            if isinstance(message, AIMessage):
+                ids = [str(call["id"]) for call in message.tool_calls]
+                yield from (f"call id {id_!r}" for id_ in ids if not re.fullmatch(ID_FORMS[self.provider], id_))
+                blocks = message.content if isinstance(message.content, list) else []
+                yield from (f"a {foreign} block" for one in blocks if isinstance(one, dict) and one["type"] == foreign)
+                behind = messages[place + 1 : place + 1 + len(ids)]
+                if ids != [one.tool_call_id for one in behind if isinstance(one, ToolMessage)]:
+                    yield "a call without its result"
+            elif message.type == "system" and place:
+                yield "a system message in the middle"
+
+    def _call(self, day: int) -> AIMessage:
+        made = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.provider}{day}").hex[:24]
+        call = {"name": "read_page", "args": {"day": day}, "id": f"{'toolu' if self.is_first else 'call'}_{made}"}
+        return self._message("", thought=f"I should look at day {day}.", tool_calls=[call])
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the one that began."""
+        return self.provider == "anthropic"
+
+    def _message(self, text: str, *, thought: str, **more: Any) -> AIMessage:
+        signature = uuid.uuid5(uuid.NAMESPACE_OID, thought).hex
+        thinking: dict[str, Any] = {"type": "thinking", "thinking": thought, "signature": signature}
+        summary = [{"type": "summary_text", "text": thought}]
+        reasoning = {"type": "reasoning", "id": f"rs_{signature}", "summary": summary, "encrypted_content": signature}
+        said: list[str | dict[Any, Any]] = [thinking if self.is_first else reasoning]
+        said += [{"type": "text", "text": text}] if text else []
+        return AIMessage(said, response_metadata={"model_provider": self.provider}, **more)
+
+
+async def run_turn(chat: Conversation, model: Model, question: str) -> None:
+    """An agent's turn: the model is asked until it calls nothing more; everything is stored as it came."""
+    await chat.append(HumanMessage(question))
+    while True:
+        history = await chat.load_history(HistoryPolicy(provider=model.provider))
+        answer = model.invoke(history.messages)
+        await chat.append(answer)
+        if not answer.tool_calls:
+            break
+        results = [
+            ToolMessage(read_page(call["args"]["day"]), name="read_page", tool_call_id=str(call["id"]))
+            for call in answer.tool_calls
+        ]
+        await chat.append(results)
+        await chat.compact()
+    print(f"{model.provider}: {question}\n  {answer.text}")
+    print(
+        f"  The model got {len(history.messages)} messages, {history.tokens} tokens of {history.report.tokens_before}."
+    )
+
+
+async def summarize(text: str) -> str:
+    """Stands for the model that writes summaries."""
+    days = sorted(set(map(int, re.findall(r"Day (\d+)", text))))
+    weather = ", ".join(f"day {day} {WEATHER[day % len(WEATHER)]}" for day in days)
+    return f"Read so far: {weather}." if days else "Nothing of note."
+
+
+async def main(uri: str) -> None:
+    """Three turns by two providers, and what the log says in the end."""
+    summarizer = ChainSummarizer(
+        summarize,
+        config=ChainSummarizerConfig(last_section_bytes=6_000),
+        rule=CompactionRule(max_tokens_before_summary=2_500, max_summary_tokens=200, keep_last_turns=1),
+    )
+    async with await ConversationStore.connect(uri, summarizer=summarizer) as store:
+        await store.setup()
+        chat = store.conversation(user_id="keeper", thread_id=uuid.uuid4().hex)
+        first, second = Model("anthropic"), Model("openai")
+        await chat.append(SystemMessage("You read the log book of a lighthouse."))
+        await run_turn(chat, first, "What happened on days 1, 2, 3, 4, 5, 6, 7, 8 and 9?")
+        log = [message async for message in chat.messages()]
+        print(f"  Given the log as it is, {next(second.problems(log))!r} is what openai refuses first.")
+        await run_turn(chat, second, "And on day 10 and day 11?")
+        own = [message for message in second.given if message.response_metadata.get("model_provider") == "openai"]
+        print(f"  Its own reasoning of this turn came back to it: {[block_of(message) for message in own]}")
+        await run_turn(chat, first, "What was day 12 like?")
+
+        for one in await chat.summaries():
+            kinds = ", ".join(message.type for message in one.messages)
+            print(f"Messages {one.first}-{one.last} are shown as: {kinds}. {one.text}")
+        log = [message async for message in chat.messages()]
+        kept = {provider: sum(block_of(message) == name for message in log) for provider, name in REASONING.items()}
+        print(f"The log keeps all {len(log)} messages, with the reasoning of both: {kept}.")
+        await chat.delete()
+
+
+def block_of(message: BaseMessage) -> str:
+    """The type of a message's first content block."""
+    first = message.content[0] if isinstance(message.content, list) and message.content else ""
+    return str(first["type"]) if isinstance(first, dict) else ""
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))

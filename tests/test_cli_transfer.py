@@ -1,0 +1,345 @@
+"""The commands import and export: what they take, what they print, how they end, and what a kill leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage, message_to_dict
+from pymongo import MongoClient
+from test_cli import convstore, lines, recording
+
+from convstore import ConversationStore
+from convstore.cli.transferring import EXPORT, IMPORT
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def uri(server_uri: str, database_name: str, request: pytest.FixtureRequest) -> Any:
+    """The address of a database of its own for each test."""
+    name = f"{database_name}_{abs(hash(request.node.name)) % 10**8}"
+    host, _, options = server_uri.partition("?")
+    yield f"{host.rstrip('/')}/{name}?{options}"
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two conversations."""
+    path = tmp_path / "chats.jsonl"
+    path.write_text(lines(recording("one"), recording("two")), encoding="utf-8")
+    return path
+
+
+def imported(uri: str, *arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
+    """The JSON document of an import for one user."""
+    result = convstore("import", "--json", "--uri", uri, "--scope", "user_id=ada", *arguments)
+    assert (result.exit_code, result.stderr) == (exit_code, ""), result.output
+    return json.loads(result.stdout)
+
+
+def exported(uri: str, *arguments: str | Path) -> bytes:
+    """What an export prints."""
+    result = convstore("export", "--uri", uri, *arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout_bytes
+
+
+def counted(document: dict[str, Any], *names: str) -> list[int]:
+    """Some figures of a report."""
+    return [document[name] for name in names]
+
+
+def test_a_file_is_taken_over_and_told(uri, file):
+    """What a person sees: how many conversations and messages, and that nothing was left out; twice does no harm."""
+    result = convstore("import", file, "--uri", uri, "--scope", "user_id=ada")
+    assert result.exit_code == 0
+    rows = [line.strip() for line in result.stdout.splitlines()[:3]]
+    assert rows == ["2  conversations read", "2  imported", "24  messages written"]
+    assert "Nothing was left out." in result.stdout
+    again = convstore("import", file, "--uri", uri, "--scope", "user_id=ada")
+    assert "were there already" in again.stdout
+    assert " 0  messages written" in again.stdout
+
+
+def test_a_look_writes_nothing(uri, file):
+    """With --dry-run the database is not even set up, and the report says what would be."""
+    document = imported(uri, file, "--dry-run")
+    assert counted(document, "imported", "messages", "dry_run") == [2, 24, True]
+    with MongoClient[dict[str, Any]](uri) as client:
+        assert client.get_default_database().list_collection_names() == []
+    shown = convstore("import", file, "--uri", uri, "--scope", "user_id=ada", "--dry-run").stdout
+    assert "24  messages would be written" in shown
+    assert "Nothing was written: --dry-run." in shown
+
+
+def test_nothing_says_whose_it_is(uri, file):
+    """Without a scope nothing is written; the reason stands there once, with the options that help."""
+    result = convstore("import", file, "--uri", uri)
+    assert result.exit_code == 1
+    [told] = [line for line in result.stdout.splitlines() if line.startswith("left out:")]
+    assert "line 1 (one) and 1 others: nothing says its user_id" in told
+    assert "--scope-from" in told
+
+
+def test_what_can_not_be_taken_over_is_told(uri, tmp_path):
+    """Each bad line with its reason, on the screen and in a file; the rest is taken over, and the exit code is 1."""
+    path, report = tmp_path / "x.jsonl", tmp_path / "report.jsonl"
+    king = {"id": "king", "messages": [{"role": "king", "content": "\u001b[31m"}]}
+    text = lines(recording("one"), "{broken", king, {"id": "none"}, '["array"]')
+    path.write_bytes(text.encode() + b'{"id": "caf\xe9"}\n' + lines(recording("two")).encode())
+    result = convstore("import", path, "--uri", uri, "--scope", "user_id=ada", "--report", report)
+    assert result.exit_code == 1
+    for told in (
+        "x.jsonl, line 2: not JSON",
+        "x.jsonl, line 3 (king): x.jsonl, line 3, message 1: field 'role'",
+        "x.jsonl, line 4: no conversation",
+        "x.jsonl, line 5: a JSON array",
+        "x.jsonl, line 6: not UTF-8: byte 0xe9",
+    ):
+        assert told in result.stdout
+    assert "2  imported" in result.stdout
+    assert [json.loads(line)["what"] for line in report.read_text().splitlines()] == ["conversation"] * 5
+
+
+def test_single_messages_may_be_left_out(uri, tmp_path):
+    """With --skip-messages the rest of a conversation is taken over; the exit code is 1 all the same."""
+    path = tmp_path / "x.jsonl"
+    one = recording("one", turns=1)
+    one["messages"].append({"role": "king"})
+    path.write_text(lines(one))
+    document = imported(uri, path, "--skip-messages", exit_code=1)
+    assert counted(document, "imported", "messages", "messages_left_out") == [1, 4, 1]
+
+
+def test_more_problems_than_a_screen_holds(uri, tmp_path):
+    """The first reasons are shown, and how many there are besides."""
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(f'{{"messages": [{{"role": "r{number}"}}]}}\n' for number in range(30)))
+    shown = convstore("import", path, "--uri", uri, "--scope", "user_id=ada").stdout
+    assert shown.count("left out:") == 20
+    assert "… and 10 more; --report FILE keeps them all." in shown
+
+
+def test_an_empty_source_is_told(uri, tmp_path):
+    """A file or a collection without conversations is more likely a mistake than a wish."""
+    path = tmp_path / "x.jsonl"
+    path.touch()
+    for source in (path, uri):
+        result = convstore("import", source, "--uri", uri, "--scope", "user_id=ada")
+        assert result.exit_code == 1
+        assert "there is no conversation in it" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--scope", "ada"], "takes NAME=VALUE"),
+        (["--scope", "user_id=ada", "--scope", "user_id=bob"], "names 'user_id' twice"),
+        (["--scope", "team=x"], "'team' is not in this store's scope"),
+        (["--scope-match", "SessionId=("], "no regular expression"),
+        (["--scope-key", "no name"], "a scope key is a Python name"),
+        (["--jobs", "0"], "--jobs"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense(file, arguments, told):
+    """Exit code 2, before anything is opened."""
+    result = convstore("import", file, "--uri", "mongodb://nobody.invalid/x", *arguments, width=200)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "."])
+def test_a_file_that_can_not_be_read(uri, name):
+    """One line on stderr, before the store is opened."""
+    result = convstore("import", name, "--uri", "mongodb://nobody.invalid/x", "--scope", "user_id=ada")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "can not be read" in result.stderr
+
+
+def test_a_collection_of_langchain(uri, tmp_path):
+    """Its address is the source; a session id is taken apart; no password is shown."""
+    with MongoClient[dict[str, Any]](uri) as client:
+        collection = client.get_default_database()["message_store"]
+        for session in ("ada:one", "bob:two", "broken"):
+            said = json.dumps(message_to_dict(HumanMessage(f"Hi from {session}")))
+            collection.insert_many([{"SessionId": session, "History": said}] * 1)
+    pattern = "SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)"
+    result = convstore("import", uri, "--uri", uri, "--scope-match", pattern, "--json")
+    document = json.loads(result.stdout)
+    assert counted(document, "conversations", "imported", "left_out") == [3, 2, 1]
+    assert "'broken', which" in document["problems"][0]["reason"]
+    assert b"Hi from bob:two" in exported(uri, "--scope", "user_id=bob")
+
+
+def test_fields_make_the_scope(uri, tmp_path):
+    """A field inside a field, and other scope keys."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(lines({**recording("one", turns=1), "meta": {"team": "red", "room": 7}}))
+    arguments = ("--scope-key", "team", "--scope-key", "room")
+    fields = ("--scope-from", "team=meta.team", "--scope-from", "room=meta.room")
+    assert convstore("import", path, "--uri", uri, *arguments, *fields).exit_code == 0
+    [line] = exported(uri, *arguments, "--format", "openai").splitlines()
+    assert json.loads(line)["scope"] == {"team": "red", "room": "7"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Export
+
+
+@pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
+def test_an_export_comes_back(uri, file, tmp_path, name):
+    """To a file and into another database, whose export is the same."""
+    imported(uri, file)
+    path, again = tmp_path / name, tmp_path / f"again-{name}"
+    result = convstore("export", "--uri", uri, "-o", path)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "2 conversations, 24 messages," in result.stderr
+    other = uri.replace("?", "_back?")
+    try:
+        assert convstore("import", path, "--uri", other).exit_code == 0
+        assert convstore("export", "--uri", other, "-o", again, "--json").exit_code == 0
+    finally:
+        with MongoClient[dict[str, Any]](other) as client:
+            client.drop_database(client.get_default_database().name)
+    assert path.read_bytes() == again.read_bytes()
+    text = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
+    assert text == exported(uri)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_is_there_is_kept(uri, file, tmp_path):
+    """Unless --force says so; no half file is left behind in either case."""
+    imported(uri, file)
+    path = tmp_path / "all.jsonl"
+    path.write_text("mine")
+    refused = convstore("export", "--uri", uri, "-o", path)
+    assert (refused.exit_code, path.read_text()) == (1, "mine")
+    assert "--force" in refused.stderr
+    assert convstore("export", "--uri", uri, "-o", path, "--force").exit_code == 0
+    assert path.read_bytes() == exported(uri)
+    nobody = "mongodb://127.0.0.1:1/x?serverSelectionTimeoutMS=50"
+    failed = process("export", "--uri", nobody, "-o", tmp_path / "b", stderr=subprocess.PIPE)
+    assert b"can not be reached" in failed.communicate(timeout=60)[1]
+    assert failed.returncode == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
+
+
+def test_a_folder_that_is_not_there(uri, file, tmp_path):
+    """One line on stderr."""
+    imported(uri, file)
+    result = convstore("export", "--uri", uri, "-o", tmp_path / "none" / "x.jsonl")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "can not be written: No such file or directory" in result.stderr
+
+
+def test_lines_for_fine_tuning(uri, file):
+    """Nothing but messages; what was left out is said on stderr."""
+    imported(uri, file)
+    result = convstore("export", "--uri", uri, "--format", "openai-bare")
+    assert [json.loads(line).keys() for line in result.stdout.splitlines()] == [{"messages"}] * 2
+    assert "artifact of 3" in result.stderr
+
+
+def test_a_database_without_conversations(uri):
+    """One that is not set up is an error that says what to do; one that is empty is told."""
+    result = convstore("export", "--uri", uri)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "convstore migrate" in result.stderr
+    assert convstore("migrate", "--uri", uri).exit_code == 0
+    result = convstore("export", "--uri", uri)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "There are no conversations with this scope." in result.stderr
+
+
+def test_json_needs_a_file(uri):
+    """On stdout the two would be mixed."""
+    result = convstore("export", "--uri", uri, "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processes
+
+
+def process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+    """The command line in a process of its own."""
+    command = [sys.executable, "-m", "convstore", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **options)  # noqa: S603 - our own code
+
+
+async def test_a_killed_import_goes_on(uri, tmp_path):
+    """Killed while it writes, started again: every conversation is whole, in order, and nothing stands twice."""
+    path = tmp_path / "many.jsonl"
+    path.write_text(lines(*(recording(f"c{number:03}", turns=10) for number in range(150))))
+    killed = process("import", path, "--uri", uri, "--scope", "user_id=ada", "--json", stdout=subprocess.PIPE)
+    with MongoClient[dict[str, Any]](uri) as client:
+        log = client.get_default_database()["log"]
+        until = time.monotonic() + 60
+        while log.estimated_document_count() < 300 and killed.poll() is None and time.monotonic() < until:
+            pass
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    document = await asyncio.to_thread(imported, uri, path)
+    assert document["ok"]
+    assert document["known"] > 0
+    assert document["messages"] + document["known"] == 150 * 40
+    assert document["imported"] + document["extended"] + document["unchanged"] == 150
+    async with await ConversationStore.connect(uri) as store:
+        for number in (0, 10, 20, 75, 149):
+            chat = store.conversation(user_id="ada", thread_id=f"c{number:03}")
+            asked = [one.text async for one in chat.messages() if one.type == "human"]
+            assert asked == [f"What of the tide, {turn}?" for turn in range(10)]
+            assert (await chat.info()).message_count == 40
+
+
+def test_imports_at_once(uri, tmp_path):
+    """Two processes with one file: together they write each message once, and none of them fails."""
+    path = tmp_path / "many.jsonl"
+    path.write_text(lines(*(recording(f"c{number}", turns=8) for number in range(12))))
+    arguments = ("import", path, "--uri", uri, "--scope", "user_id=ada", "--json")
+    running = [process(*arguments, stdout=subprocess.PIPE) for _ in range(2)]
+    documents = [json.loads(one.communicate(timeout=120)[0]) for one in running]
+    assert [document["ok"] for document in documents] == [True] * 2, documents
+    assert sum(document["messages"] for document in documents) == 12 * 32
+
+
+def test_a_reader_that_goes_away(uri, file):
+    """``convstore export | head`` ends with one line, not with a traceback."""
+    imported(uri, file)
+    one = process("export", "--uri", uri, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert one.stdout is not None
+    assert one.stderr is not None
+    one.stdout.close()
+    told = one.stderr.read().decode()
+    one.stderr.close()
+    assert one.wait(60) == 1
+    assert "stdout can not be written: Broken pipe" in told
+    assert "Traceback" not in told
+
+
+def test_a_very_long_line(uri, tmp_path):
+    """A conversation of 100 MB on one line is taken over."""
+    path = tmp_path / "long.jsonl"
+    result = {"role": "tool", "tool_call_id": "c", "content": "0123456789" * 10_000_000}
+    path.write_text(json.dumps({"id": "long", "messages": [{"role": "user", "content": "?"}, result]}) + "\n")
+    assert counted(imported(uri, path), "imported", "messages") == [1, 2]
+
+
+def test_the_help_fits_a_terminal():
+    """No line of the help is wider than 80 columns."""
+    for text in (IMPORT, EXPORT):
+        assert max(map(len, text.splitlines())) <= 80

@@ -1,0 +1,274 @@
+"""A chain summariser as a store's summariser: what stands for old messages, in any conversation."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from mongomock_motor import AsyncMongoMockClient
+from test_compaction import made, pair_of, told
+
+from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.chain import ChainSummarizer, ChainSummarizerConfig
+from convstore.pairing import check_pairing
+from convstore.policy import CompactionRule
+from convstore.summaries import is_summary
+from convstore.summarization.summarizers import HeadTailSummarizer
+from convstore.testing import same_messages
+
+CONFIG = ChainSummarizerConfig(last_section_bytes=4_000, max_pair_bytes=2_000, max_qa_sections=4, max_qa_bytes=8_000)
+RULE = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100, keep_last_turns=1)
+NO_LIMIT = HistoryPolicy(max_tokens=None)
+
+
+class Scripted:
+    """The handler of a chain summariser; keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.fails = False
+        self._numbers = count(1)
+
+    async def __call__(self, text: str) -> str:
+        """A few words."""
+        if self.fails:
+            raise ValueError("the model is down")
+        self.prompts.append(text)
+        return f"part {next(self._numbers)}"
+
+
+@pytest.fixture
+def handler() -> Scripted:
+    """The model."""
+    return Scripted()
+
+
+@pytest.fixture
+def handles(handler: Scripted) -> Callable[..., Conversation]:
+    """The same conversation as processes of their own have it."""
+    database, thread = AsyncMongoMockClient()["chain"], uuid.uuid4().hex
+
+    def make(summarizer: Any = None) -> Conversation:
+        chosen = summarizer or ChainSummarizer(handler, config=CONFIG, rule=RULE)
+        store = ConversationStore(database, summarizer=chosen, policy=NO_LIMIT)
+        return store.conversation(user_id="a", thread_id=thread)
+
+    return make
+
+
+@pytest.fixture
+async def chat(handles: Callable[..., Conversation]) -> Conversation:
+    """An empty conversation."""
+    chat = handles()
+    await chat.store.setup()
+    return chat
+
+
+def run_of(*numbers: int) -> list[BaseMessage]:
+    """Pairs of a long run."""
+    return [message for number in numbers for message in pair_of(number)]
+
+
+def kinds(messages: Sequence[BaseMessage]) -> str:
+    """One letter for each message, capital for a summary."""
+    return "".join(m.type[0].upper() if is_summary(m) else m.type[0] for m in messages)
+
+
+async def test_sections_become_their_header_and_a_summary(chat: Conversation, handler: Scripted) -> None:
+    """System message, then each question with one summary of what followed, then the last turn as it was."""
+    await chat.append(SystemMessage("Be kind.", id="s"))
+    for number in (1, 2, 3):
+        question = [HumanMessage(f"question {number}", id=f"q{number}")]
+        await chat.append([*question, *run_of(number), AIMessage("so " * 600, id=f"a{number}")])
+    done = await chat.compact()
+    assert done.status == "done"
+    assert done.summary is not None
+    assert (done.summary.first, done.summary.last, done.summary.model) == (2, 9, "Scripted")
+    assert kinds(done.summary.messages) == "hATh" + "AT"
+    view = (await chat.load_history()).messages
+    assert kinds(view) == "shAThAT" + "hata"
+    assert [message.id for message in view if not is_summary(message)] == ["s", "q1", "q2", "q3", "c3", "t3", "a3"]
+    assert all("<message" in prompt for prompt in handler.prompts)
+    assert len(handler.prompts) == 2
+
+
+async def test_a_long_turn_is_rotated_inside(chat: Conversation, handles: Callable[..., Conversation]) -> None:
+    """The question stays word for word, older pairs become one summary, the newest stay with their results in full."""
+    await chat.append(HumanMessage("question 0", id="q"))
+    for number in range(1, 9):
+        await chat.append(run_of(number))
+    done = await chat.compact()
+    assert done.summary is not None
+    view = (await handles().load_history()).messages
+    assert kinds(view)[:3] == "hAT"
+    assert view[0].id == "q"
+    kept = [message for message in view[3:] if isinstance(message, ToolMessage)]
+    assert [message.text for message in kept] == [f"line {n}\n" * 200 for n in range(9 - len(kept), 9)]
+    assert kept
+    assert await handles().load_history(HistoryPolicy(max_tokens=None, view="conversation"))
+
+
+async def test_a_view_of_the_talk_has_summaries_as_answers(chat: Conversation) -> None:
+    """Without tool messages no summary is lost."""
+    for number in (1, 2, 3):
+        question = [HumanMessage(f"question {number}", id=f"q{number}")]
+        await chat.append([*question, *run_of(number), AIMessage("so " * 600, id=f"a{number}")])
+    await chat.compact()
+    talk = (await chat.load_history(HistoryPolicy(view="conversation"))).messages
+    assert kinds(talk) == "hAhAha"
+    assert talk[1].text == "**summarized content:**\npart 1"
+
+
+async def test_what_is_summarised_can_be_asked_for(chat: Conversation) -> None:
+    """The last summary names the newest results that it stands for, once, also after the next compaction."""
+    for number in range(1, 7):
+        question = [HumanMessage(f"question {number}", id=f"q{number}")]
+        await chat.append([*question, *run_of(number), AIMessage("so " * 600, id=f"a{number}")])
+        await chat.compact()
+    view = (await chat.load_history()).messages
+    [telling] = [
+        message.text for message in view if "retrieve_previous_sources" in message.text and is_summary(message)
+    ]
+    assert telling.startswith("part ")
+    assert telling.endswith("t5, t4, t3, t2, t1.]")
+
+
+async def test_a_model_that_fails_changes_nothing(chat: Conversation, handler: Scripted) -> None:
+    """A typed result with the model's words; views are as before, and the next try waits."""
+    await chat.append([HumanMessage("question 0"), *run_of(*range(1, 9))])
+    before = (await chat.load_history()).messages
+    handler.fails = True
+    done = await chat.compact()
+    assert done.status == "failed"
+    assert "the model is down" in done.problem
+    assert (await chat.load_history()).messages == before
+    assert (await chat.compact()).status == "waiting"
+    assert await chat.summaries() == []
+
+
+async def test_nothing_to_fold_is_no_call(chat: Conversation, handler: Scripted) -> None:
+    """A single long answer stays: there is nothing that a chain summariser would take."""
+    await chat.append([HumanMessage("question 0"), AIMessage("so " * 3_000)])
+    assert (await chat.compact()).status == "not_needed"
+    assert handler.prompts == []
+
+
+async def test_both_kinds_of_summary_extend_each_other(
+    chat: Conversation, handles: Callable[..., Conversation]
+) -> None:
+    """A store that changes its summariser goes on from the summary that is there; undo leads back through both."""
+    head_tail = HeadTailSummarizer(CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100))
+    running = handles(summarizer=head_tail)
+
+    async def go_on(*numbers: int) -> None:
+        for number in numbers:
+            question = HumanMessage(f"question {number}", id=f"q{number}")
+            await chat.append([question, *run_of(number), AIMessage("so " * 600, id=f"a{number}")])
+
+    await go_on(1, 2, 3)
+    first = await chat.compact()
+    await go_on(4, 5, 6, 7)
+    second = await running.compact(force=True)
+    await go_on(8, 9, 10)
+    third = await chat.compact()
+    assert [done.status for done in (first, second, third)] == ["done"] * 3
+    assert second.summary is not None
+    assert third.summary is not None
+    assert "part 1" in second.summary.text
+    assert "part 1" in "".join(message.text for message in third.summary.messages)
+    assert third.summary.first == 1
+    everything = [message async for message in chat.messages()]
+    assert same_messages(await chat.expand_summary(3), everything[: third.summary.last])
+    assert await handles().undo_compaction()
+    assert (await handles().load_history()).summary == second.summary.text
+
+
+def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+    """A configuration, and what is done to a conversation."""
+    dice = random.Random(seed)
+    config = {"use_qa": dice.random() < 0.5, "keep_sections": dice.randint(1, 3)}
+    config["summarize_human_in_qa"] = dice.random() < 0.3
+    kinds = ["turn", "rag", "rag", "pairs", "pairs", "ask", "open", "late", "system", "long"]
+    steps = ["append"] * 7 + ["compact"] * 3 + ["rewind", "undo", "back"]
+    script: list[tuple[str, Any]] = []
+    for step in dice.choices(steps, k=dice.randint(5, 30)):
+        value = dice.choices(kinds, k=dice.randint(1, 4)) if step == "append" else dice.choice([1, 2, 5, 9, 30])
+        script.append((step, value))
+    return config, script
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32).map(script_of))
+async def test_nothing_is_lost_behind_a_chain(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:
+    """Ranges without gaps; each message in one is shown to the model or stands in views; everybody sees the same."""
+    config, steps = script
+    handler, database, thread = Scripted(), AsyncMongoMockClient()["chain"], uuid.uuid4().hex
+    options = {name: getattr(CONFIG, name) for name in CONFIG.__slots__} | config
+
+    def handle() -> Conversation:
+        summarizer = ChainSummarizer(handler, config=ChainSummarizerConfig(**options), rule=RULE)
+        store = ConversationStore(database, summarizer=summarizer, policy=NO_LIMIT)
+        return store.conversation(user_id="a", thread_id=thread)
+
+    chat, other = handle(), handle()
+    await chat.store.setup()
+    for step, value in steps:
+        live = [message async for turn in chat.turns() for message in turn.messages]
+        if step == "append":
+            await chat.append([message for kind in value for message in made(kind)])
+        elif step == "rewind" and live:
+            await chat.rewind(before=str(live[max(0, len(live) - value)].id))
+        elif step == "undo":
+            await chat.undo_rewind()
+        elif step == "back":
+            await chat.undo_compaction()
+        elif step == "compact":
+            await compact(chat, handler, live)
+        views = [await one.load_history() for one in (chat, other, handle())]
+        assert [told(view) for view in views[1:]] == [told(views[0])] * 2
+        assert check_pairing(views[0].messages) == []
+        talk = await chat.load_history(HistoryPolicy(view="conversation"))
+        assert not [message for message in talk.messages if message.type == "tool"]
+
+
+async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMessage]) -> None:
+    """Summarise; what is new in the range was shown or still stands, and all of it comes back."""
+    earlier = next((one for one in await chat.summaries() if one.is_current), None)
+    handler.prompts.clear()
+    done = await chat.compact()
+    if done.status == "failed":
+        assert "it was refused" in done.problem or "shorter" in done.problem
+    if done.summary is None:
+        return
+    summary, leading = done.summary, 0
+    while leading < len(live) and isinstance(live[leading], SystemMessage):
+        leading += 1
+    inside = await chat.expand_summary(summary.version)
+    assert same_messages(inside, live[leading : leading + len(inside)])
+    before = await chat.expand_summary(earlier.version) if earlier else []
+    shown = "\n".join(handler.prompts)
+    standing = {message.id for message in summary.messages} | {m.id for m in (earlier.messages if earlier else [])}
+    joined = "\n".join(message.text for message in summary.messages)
+    for message in inside[len(before) :]:
+        key = (
+            f'"n": {message.tool_calls[0]["args"]["n"]}'
+            if isinstance(message, AIMessage) and message.tool_calls
+            else ""
+        )
+        text = key or " ".join(message.text.split()[:2])
+        assert message.id in standing or text in shown or text in joined, message
+    assert check_pairing(summary.messages) == []
+
+
+@pytest.mark.parametrize("rule", ["now", 5])
+def test_a_rule_is_a_rule(rule: Any) -> None:
+    """Refused when the summariser is made."""
+    with pytest.raises(InvalidInputError, match="CompactionRule"):
+        ChainSummarizer(Scripted(), rule=rule)

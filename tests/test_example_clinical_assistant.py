@@ -1,0 +1,625 @@
+"""The clinical assistant on a real server: what the model is shown, and what clients get when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from langchain_core.messages import AIMessage, BaseMessage
+from pymongo import MongoClient
+
+from convstore import Conversation, ConversationStore
+from convstore.devserver import DevServer
+from convstore.entries.normalize import normalize_messages
+from convstore.pairing import calls_of
+from convstore.repository import Log
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+from clinical_assistant import graph
+from clinical_assistant.app import app_from_environment, create_app
+from clinical_assistant.knowledge import HANDBOOK
+from clinical_assistant.model import ScriptedModel
+
+ROOT = Path(__file__).parent.parent
+ADA, GRACE = "token-of-ada", "token-of-grace"
+DOSE = "How is Velorin given by mouth?"
+RASH = "What is to be done about moonlace rash?"
+
+
+class Site:
+    """A running application, and the users who have tokens for it."""
+
+    def __init__(self, app: FastAPI, model: ScriptedModel) -> None:
+        self.app, self.model = app, model
+        self.session = uuid.uuid4().hex
+
+    @property
+    def chat(self) -> Conversation:
+        """Ada's session as the application sees it."""
+        return self.app.state.assistant.conversation("ada", self.session)
+
+    def client(self, token: str = ADA, **options: Any) -> httpx.AsyncClient:
+        """A client without a network."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        transport = httpx.ASGITransport(self.app, **options)
+        return httpx.AsyncClient(transport=transport, base_url="http://assistant.example", headers=headers)
+
+    async def ask(self, request: str, message: str, *, token: str = ADA) -> httpx.Response:
+        """Ask something in the session."""
+        body = {"session_id": self.session, "message": message}
+        async with self.client(token) as client:
+            return await client.post("/chat", json=body, headers={"X-Request-ID": request})
+
+    async def get(self, path: str, *, token: str = ADA, **query: Any) -> httpx.Response:
+        """Read something."""
+        async with self.client(token) as client:
+            return await client.get(path.replace("SESSION", self.session), params=query or None)
+
+    async def log(self) -> list[BaseMessage]:
+        """All that was appended to the session."""
+        return [message async for message in self.chat.messages()]
+
+
+def new_app(uri: str, model: ScriptedModel) -> FastAPI:
+    """The application for Ada and Grace."""
+    return create_app(uri, model=model, tokens={ADA: "ada", GRACE: "grace"})
+
+
+@pytest.fixture
+def uri(server_uri: str, database_name: str) -> str:
+    """The address of the database of this run."""
+    return urlsplit(server_uri)._replace(path=f"/{database_name}_clinical").geturl()
+
+
+@pytest.fixture
+async def new_site(uri: str) -> AsyncIterator[Callable[[], Awaitable[Site]]]:
+    """Starts the application, as another process would."""
+    async with AsyncExitStack() as stack:
+
+        async def start() -> Site:
+            model = ScriptedModel()
+            app = new_app(uri, model)
+            await stack.enter_async_context(app.router.lifespan_context(app))
+            return Site(app, model)
+
+        yield start
+
+
+@pytest.fixture
+async def site(new_site: Callable[[], Awaitable[Site]]) -> AsyncIterator[Site]:
+    """A running application; its session is deleted in the end."""
+    site = await new_site()
+    yield site
+    await site.chat.delete()
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def no_trace(pymongo_client: Any, database_name: str) -> AsyncIterator[None]:
+    """The database of these tests goes with them."""
+    yield
+    await pymongo_client.drop_database(f"{database_name}_clinical")
+
+
+def shown(messages: list[BaseMessage]) -> list[str]:
+    """Types of messages, stubs told from results."""
+    return ["stub" if message.text.startswith('{"success": ') else message.type for message in messages]
+
+
+async def test_the_model_sees_prompt_history_and_this_turn(site):
+    """The first call has the question last; the second call and result, in full; later turns have stubs of it."""
+    await site.ask("r1", DOSE)
+    await site.ask("r2", RASH)
+    first, second, third, fourth = site.model.seen
+    assert [shown(messages) for messages in site.model.seen] == [
+        ["system", "human"],
+        ["system", "human", "ai", "tool"],
+        ["system", "human", "ai", "stub", "ai", "human"],
+        ["system", "human", "ai", "stub", "ai", "human", "ai", "tool"],
+    ]
+    assert {messages[0].text for messages in site.model.seen} == {graph.PROMPT}
+    assert (first[1].text, first[1].id) == (DOSE, "r1")
+    assert HANDBOOK["Velorin, dose"] in second[3].text
+    assert "\n\n[1] Velorin, dose (https://larkmoor.example/handbook/1)\n" in second[3].text
+    assert json.loads(third[3].text)["source_ids"] == "1-3"
+    assert HANDBOOK["Moonlace rash"] in fourth[7].text
+    assert "\n\n[4] Moonlace rash" in fourth[7].text
+    assert HANDBOOK["Velorin, dose"] not in str(fourth)
+
+
+async def test_an_old_passage_is_read_again(site):
+    """The stub names the result, the read-back tool gives it, and the answer cites the old number."""
+    await site.ask("r1", DOSE)
+    answer = await site.ask("r2", "How was the dose again?")
+    [call] = site.model.seen[-1][-2].tool_calls
+    stub = json.loads(site.model.seen[-2][3].text)
+    assert (call["name"], call["args"]) == (
+        "retrieve_previous_sources",
+        {"tool_message_ids": [stub["tool_message_id"]]},
+    )
+    assert HANDBOOK["Velorin, dose"] in site.model.seen[-1][-1].text
+    assert answer.json()["response"].endswith("at night. [1]")
+
+
+async def test_a_turn_is_saved_under_its_interaction(site):
+    """Question, call, result and answer, in one turn whose id is that of the request."""
+    response = await site.ask("r1", DOSE)
+    assert response.json() == {
+        "session_id": site.session,
+        "interaction_id": "r1",
+        "response": "Velorin is given by mouth, 4 mg in the morning and 4 mg at night. [1]",
+        "error_message": None,
+        "is_repeated": False,
+    }
+    turn = await site.chat.get_turn("r1")
+    assert turn is not None
+    assert [message.type for message in turn.messages] == ["human", "ai", "tool", "ai"]
+    assert turn.is_finished
+    assert turn.messages[-1].text == response.json()["response"]
+
+
+async def test_the_question_is_in_the_log_before_the_model_is_asked(site, uri):
+    """Another process sees it while the model thinks."""
+    seen: list[list[str]] = []
+
+    async def look(question: str) -> None:
+        async with await ConversationStore.connect(uri, scope_keys=("user_id", "session_id")) as store:
+            chat = store.conversation(**site.chat.scope)
+            seen.append([str(message.id) async for message in chat.messages()])
+
+    site.model.before_reply = look
+    await site.ask("r1", "hello")
+    assert seen == [["r1"]]
+
+
+async def test_the_user_comes_from_the_token(site):
+    """What the body says of a user is not looked at."""
+    body = {"session_id": site.session, "message": "hello", "user_id": "grace"}
+    async with site.client() as client:
+        assert (await client.post("/chat", json=body, headers={"X-Request-ID": "r1"})).status_code == 200
+    listed = {
+        token: (await site.get("/sessions", token=f"token-of-{token}", limit=100)).json() for token in ("ada", "grace")
+    }
+    found = {user: [one["session_id"] for one in page["sessions"]] for user, page in listed.items()}
+    assert (site.session in found["ada"], site.session in found["grace"]) == (True, False)
+
+
+@pytest.mark.parametrize("token", ["", "made up", "token-of-eve", "ada"])
+async def test_without_a_token_nothing_is_done(site, token):
+    """401, and no trace of the question."""
+    for response in (await site.ask("r1", DOSE, token=token), await site.get("/sessions", token=token)):
+        assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert (await site.chat.info()).created_at is None
+
+
+async def test_a_repeated_request_is_answered_from_the_log(site, new_site):
+    """By any process, without a call of the model; the log does not grow. Other words under the id are refused."""
+    first = await site.ask("r1", DOSE)
+    calls = len(site.model.seen)
+    other = await new_site()
+    other.session = site.session
+    for worker in (site, other):
+        again = await worker.ask("r1", DOSE)
+        assert again.json() == first.json() | {"is_repeated": True}
+        assert (await worker.ask("r1", RASH)).status_code == 409
+    assert (len(site.model.seen), len(other.model.seen), len(await site.log())) == (calls, 0, 4)
+
+
+async def test_the_same_request_twice_at_once_gets_one_answer(site, new_site):
+    """Two processes work on it; one answer is stored, and both clients get that one."""
+    other = await new_site()
+    other.session = site.session
+    both = asyncio.Barrier(2)
+
+    async def meet(question: str) -> None:
+        await both.wait()
+
+    site.model.before_reply = other.model.before_reply = meet
+    first, second = await asyncio.gather(site.ask("r1", DOSE), other.ask("r1", DOSE))
+    assert (first.status_code, first.json()["response"]) == (second.status_code, second.json()["response"])
+    assert first.status_code == 200
+    log = await site.log()
+    assert [message.type for message in log] == ["human", "ai", "tool", "ai"]
+    assert log[-1].text == first.json()["response"]
+
+
+async def test_two_questions_at_once(site):
+    """The later one is answered; the earlier one is told that it has no place for an answer any more, and stays."""
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_the_other(question: str) -> None:
+        if question == DOSE:
+            asked.set()
+            await answered.wait()
+
+    site.model.before_reply = wait_for_the_other
+    first = asyncio.create_task(site.ask("r1", DOSE))
+    await asked.wait()
+    second = await site.ask("r2", RASH)
+    answered.set()
+    refused = await first
+    assert (second.status_code, refused.status_code) == (200, 409)
+    assert "newest" in refused.json()["detail"]
+    assert [message.type for message in await site.log()] == ["human", "human", "ai", "tool", "ai"]
+    calls = len(site.model.seen)
+    assert (await site.ask("r1", DOSE)).status_code == 409
+    assert len(site.model.seen) == calls
+
+
+@pytest.mark.parametrize("steps", [1, 30, *range(100, 1_500, 100)])
+async def test_a_request_that_ends_anywhere_is_repeated(site, steps):
+    """However far it came: afterwards question and answer are in the log once."""
+    await site.ask("r0", DOSE)  # opens connections: one that is cancelled in the middle of that leaves a socket
+    await site.chat.delete()
+    task = asyncio.create_task(site.ask("r1", DOSE))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await check_that_it_is_repeated(site)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_a_request_that_ends_with_a_write_is_repeated(site, monkeypatch, number, after):
+    """Before or after each of the three: the question, the numbers of the sources, the answer."""
+    insert, writes, ended = Log.insert, itertools.count(), asyncio.Event()
+
+    async def dying_insert(*arguments: Any, **named: Any) -> int:
+        is_last = next(writes) == number
+        if not is_last or after:
+            size = await insert(*arguments, **named)
+        if is_last:
+            ended.set()
+            await asyncio.Event().wait()
+        return size
+
+    monkeypatch.setattr(Log, "insert", dying_insert)
+    task = asyncio.create_task(site.ask("r1", DOSE))
+    await ended.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    monkeypatch.undo()
+    log = await site.log()
+    assert len(log) == [0, 1, 1, 1, 1, 4][2 * number + after]
+    again = await check_that_it_is_repeated(site)
+    assert again.json()["is_repeated"] == (len(log) == 4)
+
+
+async def check_that_it_is_repeated(site: Site) -> httpx.Response:
+    """The same request is answered, and the log holds one question and one answer."""
+    again = await site.ask("r1", DOSE)
+    assert again.status_code == 200
+    log = await site.log()
+    assert [message.type for message in log] == ["human", "ai", "tool", "ai"]
+    assert again.json()["response"] == log[-1].text
+    return again
+
+
+async def test_a_client_that_goes_away_while_the_model_thinks(site):
+    """The question stays; the same request is answered by another call."""
+    thinking = asyncio.Event()
+
+    async def think(question: str) -> None:
+        thinking.set()
+        await asyncio.Event().wait()
+
+    site.model.before_reply = think
+    task = asyncio.create_task(site.ask("r1", DOSE))
+    await thinking.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [message.id for message in await site.log()] == ["r1"]
+    site.model.before_reply = None
+    assert (await site.ask("r1", DOSE)).json()["is_repeated"] is False
+    assert len(await site.log()) == 4
+
+
+async def test_a_crash_after_the_question_was_saved(site, new_site):
+    """Another process takes the request over and answers what stands in the log."""
+    await site.chat.append_turn("r1", human=DOSE)
+    other = await new_site()
+    other.session = site.session
+    answer = await other.ask("r1", DOSE)
+    assert (answer.status_code, answer.json()["is_repeated"]) == (200, False)
+    assert [message.type for message in await site.log()] == ["human", "ai", "tool", "ai"]
+
+
+async def test_an_unknown_tool_ends_in_a_reply(site):
+    """The user is told; every call has a result; the model is not asked a second time."""
+    answer = await site.ask("r1", "Please order it.")
+    assert answer.json()["response"] == "I can not do that here: order_medication is not available."
+    assert answer.json()["error_message"] == "not available: order_medication"
+    assert len(site.model.seen) == 1
+    human, call, result, reply = await site.log()
+    assert calls_of(call)[0].id == result.tool_call_id
+    assert (result.status, reply.text) == ("error", answer.json()["response"])
+    assert (await site.chat.load_history()).report.missing_results == ()
+    assert human.text == "Please order it."
+
+
+async def test_an_error_of_the_model_is_told_and_saved(site):
+    """It is the turn's answer, so the same request tells it again; the next question works."""
+    answer = await site.ask("r1", "Is there an outage?")
+    assert answer.json()["error_message"] == "ConnectionError: the model's service does not answer"
+    assert (await site.ask("r1", "Is there an outage?")).json() == answer.json() | {"is_repeated": True}
+    assert (await site.ask("r2", DOSE)).json()["error_message"] is None
+
+
+async def test_an_error_of_a_tool_is_told_to_the_model(site, monkeypatch):
+    """The call gets a result that says so, and the model answers."""
+
+    def fail(query: str) -> None:
+        raise OSError("the index is gone")
+
+    monkeypatch.setattr(graph.retrieve_knowledge_base, "func", fail)
+    answer = await site.ask("r1", DOSE)
+    assert answer.json()["response"] == "The handbook says nothing about that."
+    assert (site.model.seen[-1][-1].status, site.model.seen[-1][-1].text) == ("error", "OSError: the index is gone")
+
+
+async def test_a_model_that_never_ends_is_stopped(site, monkeypatch):
+    """After some rounds of calls there is a reply, and the log is whole."""
+
+    def look_up_again(messages: list[BaseMessage]) -> AIMessage:
+        call = {"name": "retrieve_knowledge_base", "args": {"query": "velorin"}, "id": f"call_{len(messages)}"}
+        return AIMessage("", tool_calls=[call])
+
+    monkeypatch.setattr("clinical_assistant.model._reply", look_up_again)
+    answer = await site.ask("r1", DOSE)
+    assert answer.json()["error_message"] == "more than 4 rounds of tool calls"
+    assert len(site.model.seen) == graph.MOST_ROUNDS + 1
+    assert [message.type for message in await site.log()] == ["human", *["ai", "tool"] * 5, "ai"]
+
+
+PATHS = ["/sessions/SESSION/history", "/sessions/SESSION/audit.jsonl", "/sessions/SESSION/fine-tuning.jsonl"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_foreign_session_answers_like_a_missing_one(site, path):
+    """Status and body are the same; deleting it does nothing."""
+    await site.ask("r1", "hello")
+    foreign = await site.get(path, token=GRACE)
+    missing = await site.get(path.replace("SESSION", "no-such-session"))
+    assert (foreign.status_code, foreign.content) == (missing.status_code, missing.content)
+    assert foreign.status_code == 404
+    async with site.client(GRACE) as client:
+        assert (await client.delete(f"/sessions/{site.session}")).status_code == 204
+    assert (await site.get(path)).status_code == 200
+
+
+async def test_the_same_session_id_is_another_session_for_another_user(site):
+    """Grace begins her own; request ids do not clash either."""
+    await site.ask("r1", DOSE)
+    other = await site.ask("r1", "hello", token=GRACE)
+    assert other.json()["response"].startswith("Hello.")
+    assert [message.type for message in site.model.seen[-1]] == ["system", "human"]
+    await site.app.state.assistant.conversation("grace", site.session).delete()
+
+
+@pytest.mark.parametrize(
+    ("body", "request_id"),
+    [
+        ('{"message": "hello"}', "r1"),
+        ('{"session_id": "", "message": "hello"}', "r1"),
+        ('{"session_id": {"$ne": ""}, "message": "hello"}', "r1"),
+        ('{"session_id": "s", "message": ""}', "r1"),
+        ('{"session_id": "s", "message": {"$ne": ""}}', "r1"),
+        ('{"session_id": "\\ud800", "message": "hello"}', "r1"),
+        ('{"session_id": "s", "message": "\\ud800"}', "r1"),
+        ('{"\\ud800": 1, "message": "\\ud800"}', "r1"),
+        (json.dumps({"session_id": "s" * 600, "message": "hello"}), "r1"),
+        (json.dumps({"session_id": "\u6f22" * 128, "message": "hello" * 5_000}), "r1"),
+        ('{"session_id": "s", "message": "hello"', "r1"),
+        ('{"session_id": "s", "message": "hello"}', None),
+        ('{"session_id": "s", "message": "hello"}', ""),
+        ('{"session_id": "s", "message": "hello"}', "r" * 600),
+    ],
+)
+async def test_bad_input_is_refused(site, body, request_id):
+    """422 with a reason, whatever it is; the model is not asked and no session begins."""
+    headers = {"Content-Type": "application/json"} | ({"X-Request-ID": request_id} if request_id is not None else {})
+    async with site.client() as client:
+        response = await client.post("/chat", content=body, headers=headers)
+        listed = (await client.get("/sessions", params={"limit": 100})).json()["sessions"]
+    assert (response.status_code, bool(response.json()["detail"])) == (422, True)
+    assert site.model.seen == []
+    assert [one for one in listed if one["session_id"][:1] in ("s", "\u6f22")] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/sessions?cursor=made-up",
+        "/sessions?limit=0",
+        "/sessions/SESSION/history?cursor=0",
+        "/sessions/SESSION/history?cursor=x",
+        "/sessions/SESSION/history?cursor=100000000000000000000000",
+        "/sessions/SESSION/history?limit=1000000",
+        "/sessions/SESSION/audit.jsonl?after=-1",
+        "/sessions/SESSION/audit.jsonl?after=100000000000000000000000",
+        f"/sessions/{'x' * 600}/history",
+    ],
+)
+async def test_bad_pages_are_refused(site, path):
+    """422, also for cursors that nobody gave."""
+    await site.ask("r1", "hello")
+    assert (await site.get(path)).status_code == 422
+
+
+async def test_sessions_and_history_come_by_pages(site):
+    """All of them, each once; sessions newest first, messages the newest page first, without results of tools."""
+    names = [f"{site.session}-{number}" for number in range(5)]
+    whole = site.session
+    for number, name in enumerate([*names, whole]):
+        site.session = name
+        for request in range(6 if name == whole else 1):
+            await site.ask(f"r{request}", DOSE if request == 2 else f"hello {number}.{request}")
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = (await site.get("/sessions", limit=2, **({"cursor": cursor} if cursor else {}))).json()
+        found += [one["session_id"] for one in page["sessions"]]
+        if (cursor := page["next_cursor"]) is None:
+            break
+    assert sorted(name for name in found if name.startswith(whole)) == sorted([*names, whole])
+    assert len(found) == len(set(found))
+
+    told: list[dict[str, Any]] = []
+    before: int | None = None
+    while True:
+        page = (await site.get("/sessions/SESSION/history", limit=3, **({"cursor": before} if before else {}))).json()
+        told = page["messages"] + told
+        if (before := page["next_cursor"]) is None:
+            break
+    assert [one["author"] for one in told] == ["human", "ai"] * 6
+    assert [one["text"] for one in told][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
+    assert [one["ordinal"] for one in told] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
+    for name in names:
+        await site.app.state.assistant.conversation("ada", name).delete()
+
+
+async def test_good_turns_are_exported_for_fine_tuning(site):
+    """In OpenAI's format, from the prompt to the answer, results in full; failures and look-backs are left out."""
+    for request, message in enumerate([DOSE, "hello", "Please order it.", "Is there an outage?", "The dose again?"]):
+        await site.ask(f"r{request}", message)
+    response = await site.get("/sessions/SESSION/fine-tuning.jsonl")
+    assert response.headers["Content-Type"].startswith("application/x-ndjson")
+    first, second = map(json.loads, response.text.splitlines())
+    assert [message["role"] for message in first["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["retrieve_knowledge_base"]
+    [call] = first["messages"][2]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"query": DOSE.lower()}
+    assert first["messages"][3]["tool_call_id"] == call["id"]
+    assert HANDBOOK["Velorin, dose"] in first["messages"][3]["content"]
+    assert (second["messages"][1]["content"], second["tools"]) == ("hello", [])
+    turn = await site.chat.get_turn("r0")
+    assert turn is not None
+    again = normalize_messages(first["messages"])[1:]
+    assert [(one.type, one.text) for one in again] == [(one.type, one.text) for one in turn.messages]
+
+
+async def test_the_audit_trail_tells_every_turn(site):
+    """Who, when, which tool with which arguments, what it found, what was used, what was answered, what failed."""
+    for request, message in enumerate([DOSE, "The dose again?", "Is there an outage?"]):
+        await site.ask(f"r{request}", message)
+    await site.chat.append_turn("r3", human="And?")
+    lines = [json.loads(line) for line in (await site.get("/sessions/SESSION/audit.jsonl")).text.splitlines()]
+    first, again, failed, open_ = lines
+    assert {line["user_id"] for line in lines} == {"ada"}
+    assert {line["session_id"] for line in lines} == {site.session}
+    turn = await site.chat.get_turn("r0")
+    assert turn is not None
+    assert (first["interaction_id"], first["at"], first["ordinal"]) == ("r0", turn.created_at.isoformat(), 4)
+    arguments = {"query": DOSE.lower()}
+    assert first["tools"] == [
+        {"tool": "retrieve_knowledge_base", "arguments": arguments, "status": "success", "source_ids": [1, 2, 3]}
+    ]
+    assert first["sources_used"] == again["sources_used"] == [{"source_id": 1, "title": "Velorin, dose"}]
+    assert first["answer"] == turn.messages[-1].text
+    assert [tool["tool"] for tool in again["tools"]] == ["retrieve_previous_sources"]
+    assert (failed["tools"], failed["error"].partition(":")[0]) == ([], "ConnectionError")
+    assert (open_["answer"], open_["error"]) == (None, "no answer")
+    rest = await site.get("/sessions/SESSION/audit.jsonl", after=first["ordinal"])
+    assert [json.loads(line) for line in rest.text.splitlines()] == lines[1:]
+    end = await site.get("/sessions/SESSION/audit.jsonl", after=open_["ordinal"])
+    assert (end.status_code, end.text) == (200, "")
+
+
+async def test_numbers_that_a_model_made_up_are_not_sources(site):
+    """An answer may cite anything; the trail names what there is."""
+    await site.ask("r1", DOSE)
+    made_up = AIMessage(f"So it is [2] [99] [0] [{10**30}] [x].")
+    await site.chat.append_turn("r2", human="Is it so?", messages=[made_up])
+    lines = (await site.get("/sessions/SESSION/audit.jsonl", after=4)).text.splitlines()
+    assert [source["source_id"] for source in json.loads(lines[0])["sources_used"]] == [2]
+
+
+async def test_a_session_deleted_in_the_middle_is_gone(site):
+    """Its answer is saved nowhere; the client is told that there is no such session."""
+
+    async def delete(question: str) -> None:
+        async with site.client() as client:
+            await client.delete(f"/sessions/{site.session}")
+
+    site.model.before_reply = delete
+    assert (await site.ask("r1", "hello")).status_code == 404
+    assert await site.log() == []
+
+
+async def test_a_store_that_does_not_answer():
+    """503 with a time to come back, and nothing of where the store is; once it answers again all is well."""
+    broken = {"failCommands": ["find", "insert", "findAndModify", "update"], "closeConnection": True}
+    with DevServer() as server, MongoClient[dict[str, Any]](server.uri) as admin:
+        model = ScriptedModel()
+        app = new_app(server.uri, model)
+        async with app.router.lifespan_context(app):
+            site = Site(app, model)
+            assert (await site.ask("r1", "hello")).status_code == 200
+            admin.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=broken)
+            answers = [await site.ask("r2", DOSE), await site.get("/sessions"), *[await site.get(p) for p in PATHS]]
+            admin.admin.command("configureFailPoint", "failCommand", mode="off")
+            again = await site.ask("r2", DOSE)
+    assert {answer.status_code for answer in answers} == {503}
+    assert {answer.headers["Retry-After"] for answer in answers} == {"1"}
+    assert not any("127.0.0.1" in answer.text for answer in answers)
+    assert (again.status_code, again.json()["error_message"]) == (200, None)
+
+
+@pytest.mark.parametrize("where", ["memory", "server"])
+def test_the_demonstration_tells_what_happens(where, uri):
+    """Run as a script it drives itself through all of this, and leaves nothing behind."""
+    command = [sys.executable, str(ROOT / "examples" / "clinical_assistant" / "main.py")]
+    command.append("memory://" if where == "memory" else uri)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False)  # noqa: S603 - our own code
+    assert (ended.returncode, ended.stderr) == (0, "")
+    parts = dict(zip(*[iter(re.split(r"(?m)^(?=\S)(.*):$\n", ended.stdout)[1:])] * 2, strict=True))
+    titles = [title.partition(",")[0].partition(";")[0].partition(":")[0] for title in parts]
+    assert titles == [
+        "Ada asks",
+        "Grace asks for Ada's session",
+        "A request comes again",
+        "The server dies while the model thinks",
+        "Two questions at once",
+        "The history by pages",
+        "Exports",
+    ]
+    asked, foreign, again, died, at_once, pages, exports = parts.values()
+    assert "-> 401 no valid token" in asked
+    assert asked.count("-> 200 'Velorin is given by mouth, 4 mg in the morning and 4 mg at night. [1]'") == 2
+    assert '"tool_message_id": "' in asked
+    assert re.findall(r"-> (\d+)", foreign) == ["404", "404"]
+    assert "at night. [1]', from the log\n  calls of the model for it: 0\n" in again
+    assert re.findall(r"-> (\d+)", died) == ["200"]
+    assert re.findall(r"-> (\d+)", at_once) == ["200", "409"]
+    assert [int(one) for one in re.findall(r"(?m)^ +(\d+) (?:human|ai) ", pages)][-3:] == [1, 4, 5]
+    assert "4 examples; the first: system, user, assistant, tool, assistant" in exports
+    assert "r1 ada-" in exports
+    assert "r7 ada-" in exports
+    if where == "server":
+        with MongoClient[dict[str, Any]](uri) as client:
+            assert client.get_default_database()["log"].count_documents({}) == 0
+
+
+def test_a_server_starts_it_from_the_environment(monkeypatch):
+    """As the module says; nothing is connected to before it starts, and no token is kept as it is."""
+    monkeypatch.setenv("MONGODB_URI", "mongodb://localhost:1/nowhere")
+    monkeypatch.setenv("ASSISTANT_TOKENS", "ada=secret-1, grace=secret-2,=x,y=")
+    app = app_from_environment()
+    assert sorted(app.state.users.values()) == ["ada", "grace"]
+    assert "secret" not in str(vars(app.state))

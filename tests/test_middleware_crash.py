@@ -1,0 +1,139 @@
+"""kill -9 between each pair of steps of an agent: nothing answered is lost, nothing doubled, the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_crash import ANSWER, QUESTION, Events, FileSaver, config_of, make_agent, paths_of, question
+from agents import kinds, log_of
+from langchain_core.messages import BaseMessage
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore
+
+WHOLE = [("human", QUESTION), ("ai", ""), ("tool", "found"), ("ai", ANSWER)]
+MOST_EVENTS = 80
+
+
+@pytest.fixture
+async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+    """A database that is set up."""
+    store = ConversationStore(pymongo_client[database_name])
+    await store.setup()
+    return pymongo_client[database_name]
+
+
+class Crash:
+    """A conversation whose run was killed."""
+
+    def __init__(self, database: Any, folder: Path, thread: str, *, saves: bool) -> None:
+        self.database, self.thread = database, thread
+        noted, self.checkpoints = paths_of(folder, thread)
+        self.events = noted.read_text().splitlines()
+        self.saves = saves
+
+    async def log(self) -> list[BaseMessage]:
+        """Its log."""
+        store = ConversationStore(self.database)
+        return await log_of(store.conversation(user_id="ada", thread_id=self.thread))
+
+    async def go_on(self, given: Any) -> tuple[list[BaseMessage], list[str]]:
+        """Run the agent on another worker: its messages, and the calls of model and tool."""
+        events = Events()
+        saver = FileSaver(self.checkpoints, Events()) if self.saves else None
+        agent = make_agent(ConversationStore(self.database), events, saver)
+        result = await agent.ainvoke(given, config_of(self.thread))
+        return result["messages"], [name for name in events.names if name in ("model begins", "tool begins")]
+
+
+@pytest.fixture
+def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
+    """Kills runs at each of their events, or at some."""
+
+    def crash(kind: str, *, saves: bool, step: int = 1) -> list[Crash]:
+        first = run([(f"{kind}-0", None)], saves=saves)[0]
+        assert 10 < len(first.events) < MOST_EVENTS
+        places = [(f"{kind}-{die_at}", die_at) for die_at in range(1, len(first.events) + 1, step)]
+        return run(places, saves=saves)
+
+    def run(tasks: Sequence[tuple[str, int | None]], *, saves: bool) -> list[Crash]:
+        lines = [json.dumps({"thread": thread, "die_at": die_at, "saves": saves}) for thread, die_at in tasks]
+        script = Path(__file__).with_name("agent_crash.py")
+        command = [sys.executable, str(script), server_uri, database.name, str(tmp_path)]
+        ended = subprocess.run(  # noqa: S603 - our own code
+            command, input="\n".join(lines), capture_output=True, encoding="utf-8", check=True, timeout=300
+        )
+        codes = dict(json.loads(line) for line in ended.stdout.splitlines())
+        # Which command comes when is not the same each time, so the last of them may not come at all.
+        assert all(code in (0, -signal.SIGKILL) for code in codes.values()), ended.stderr
+        assert sum(code != 0 for code in codes.values()) >= len([one for one in tasks if one[1]]) - 3
+        return [Crash(database, tmp_path, thread, saves=saves) for thread, _ in tasks]
+
+    return crash
+
+
+async def test_without_checkpoints_the_question_is_asked_again(crashes: Any):
+    """Whatever the log had is kept and not asked or run again; each message is there once, and a next question fits."""
+    for crash in crashes("again", saves=False):
+        before = await crash.log()
+        messages, done = await crash.go_on(question())
+        after = await crash.log()
+        where = crash.events
+        assert kinds(after) == WHOLE, where
+        assert after[: len(before)] == before, where
+        assert messages == after, where
+        answered = [message.type for message in before]
+        assert done.count("model begins") == 2 - answered.count("ai"), where
+        assert done.count("tool begins") == 1 - answered.count("tool"), where
+        await crash.go_on(question("And wasps?", "q2"))
+        assert kinds(await crash.log()) == [*WHOLE, ("human", "And wasps?"), ("ai", ANSWER)], where
+
+
+async def test_with_checkpoints_the_run_is_taken_up(crashes: Any):
+    """`ainvoke(None)` where there is a checkpoint: what log or checkpoint have is not done again."""
+    for crash in crashes("resume", saves=True):
+        before, where = await crash.log(), crash.events
+        is_begun = "checkpoint ends" in where
+        messages, done = await crash.go_on(None if is_begun else question())
+        after = await crash.log()
+        assert kinds(after) == WHOLE, where
+        assert after[: len(before)] == before, where
+        assert messages == after, where
+        answered = [message.type for message in before]
+        assert done.count("model begins") <= 2 - answered.count("ai"), where
+        assert done.count("tool begins") <= 1 - answered.count("tool"), where
+
+
+async def test_with_checkpoints_the_question_is_asked_again(crashes: Any):
+    """A client that knows nothing of checkpoints sends the same question; the same holds."""
+    for crash in crashes("repeat", saves=True):
+        before, where = await crash.log(), crash.events
+        messages, done = await crash.go_on(question())
+        after = await crash.log()
+        assert kinds(after) == WHOLE, where
+        assert after[: len(before)] == before, where
+        assert messages == after, where
+        answered = [message.type for message in before]
+        assert done.count("model begins") <= 2 - answered.count("ai"), where
+        assert done.count("tool begins") <= 1 - answered.count("tool"), where
+
+
+@pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
+async def test_another_question_goes_on_from_what_is_there(crashes: Any, saves: bool):
+    """Nobody asks again: the log keeps what it had, the model gets a valid view of it, and the answer is logged."""
+    for crash in crashes(f"other-{saves}", saves=saves, step=2):
+        before, where = await crash.log(), crash.events
+        messages, _ = await crash.go_on(question("And wasps?", "q2"))
+        after = await crash.log()
+        assert after[: len(before)] == before, where
+        assert kinds(after)[-2:] == [("human", "And wasps?"), ("ai", ANSWER)], where
+        assert kinds(messages)[-2:] == kinds(after)[-2:], where
+        assert kinds(after)[:-2] == WHOLE[: len(after) - 2], where
+        assert len({message.id for message in after}) == len(after), where

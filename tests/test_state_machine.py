@@ -1,0 +1,610 @@
+"""Everything that is done to conversations, in any order, against a model that keeps lists in memory.
+
+Two stores, as two processes have them, work on two scopes of one database. The short form runs with the suite; with
+CONVSTORE_LONG=10 ten times as many and as long examples run on each driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from mongomock_motor import AsyncMongoMockClient
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import AsyncMongoClient
+from test_compaction import Made, Model, hidden
+
+from convstore import (
+    ContentConflictError,
+    Conversation,
+    ConversationStore,
+    History,
+    HistoryPolicy,
+    InvalidInputError,
+    MessageRewoundError,
+    Receipt,
+    SourceIdClashError,
+    UnknownMessageError,
+)
+from convstore.chain import ChainSummarizer, ChainSummarizerConfig
+from convstore.pairing import check_pairing, pair
+from convstore.policy import CompactionRule
+from convstore.services.known import Clock
+from convstore.testing import same_messages
+from convstore.tokens import approximate_tokens
+
+LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
+SETTINGS = settings(
+    max_examples=10 * LONG,
+    stateful_step_count=30 * min(LONG, 4),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+POLICIES = (
+    HistoryPolicy(),
+    HistoryPolicy(max_tokens=None),
+    HistoryPolicy(max_tokens=None, stub_tools="never"),
+    HistoryPolicy(max_tokens=None, view="conversation"),
+    HistoryPolicy(max_tokens=600),
+    HistoryPolicy(max_tokens=1_200, max_turns=3, keep_last_results=1),
+)
+KINDS = ("turn", "turn", "rag", "rag", "pairs", "ask", "open", "late", "again", "system", "paste")
+LEARNT = 11
+"""Seconds after which every process has learnt of a deletion."""
+
+_Answer = TypeVar("_Answer")
+_NUMBERS = itertools.count(1)
+
+kinds = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
+sides = st.integers(0, 1)
+places = st.integers(0, 50)
+
+
+class Backend:
+    """A driver's database, and the loop that it is used on."""
+
+    def __init__(self, runner: asyncio.Runner, database: Callable[[], Any]) -> None:
+        self.runner, self.database = runner, database
+
+
+@pytest.fixture(params=["pymongo", "motor", "memory"])
+def backend(request: pytest.FixtureRequest, server_uri: str, database_name: str) -> Iterator[Backend]:
+    """Each driver on a loop of its own, as the steps of a machine are no coroutines."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        if request.param == "memory":
+            yield Backend(runner, lambda: AsyncMongoMockClient()["app"])
+            return
+        client: Any = {"pymongo": AsyncMongoClient, "motor": AsyncIOMotorClient}[request.param](server_uri)
+        yield Backend(runner, lambda: client[database_name])
+        closing = client.close()
+        if closing is not None:
+            runner.run(closing)
+
+
+class Talk(Model):
+    """A conversation as it should be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exists = False
+        self.back: list[int] = []
+        self.through = 0
+        self.unused: list[int] = []
+        self.sources: dict[int, tuple[str, str]] = {}
+        self.shown: dict[str, int] = {}
+        self.said: dict[str, dict[str, Any]] = {}
+        self.title: str | None = None
+        self.metadata: dict[str, Any] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the whole log."""
+        return [str(message.id) for message in self.log]
+
+    def append(self, batch: Sequence[BaseMessage]) -> None:
+        """Behind the log; sources get the next numbers unless they came with some."""
+        self.exists = True
+        super().append(batch)
+        for message in batch:
+            for text, said in getattr(message, "artifact", None) or ():
+                number = said.get("source_id")
+                if number is None:
+                    number = self.through = self.through + 1
+                self.sources[number] = (str(message.id), text)
+                self.shown.setdefault(text, number)
+
+    def rewind_to(self, ordinal: int) -> int:
+        """A message and all behind it leave; gives how many."""
+        if ordinal not in self.live:
+            return 0
+        left = sum(other >= ordinal for other in self.live)
+        self.rewind(left)
+        self.back.append(left)
+        return left
+
+    def undo_rewind(self) -> int:
+        """Gives how many come back."""
+        if not self.undo:
+            return 0
+        self.take_back()
+        return self.back.pop()
+
+    def turn_in_progress(self) -> set[str]:
+        """Ids of the messages of the last turn, if it is not finished."""
+        live = list(self.live.values())
+        if not live or (live[-1].type == "ai" and not getattr(live[-1], "tool_calls", [])):
+            return set()
+        asked = [place for place, message in enumerate(live) if message.type == "human"]
+        return {str(message.id) for message in live[asked[-1] if asked else 0 :]}
+
+
+class Writer:
+    """A summariser that says little."""
+
+    name = "scripted"
+    rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=20, keep_last_turns=1)
+
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
+        """A few words, never the same."""
+        return f"Part {next(_NUMBERS)}."
+
+
+async def shorten(prompt: str) -> str:
+    """The model of the chain summariser."""
+    return f"part {next(_NUMBERS)}"
+
+
+def chain() -> ChainSummarizer:
+    """The other kind of summariser."""
+    config = ChainSummarizerConfig(last_section_bytes=3_000, max_pair_bytes=1_500)
+    return ChainSummarizer(shorten, config=config, rule=Writer.rule)
+
+
+class Machine(RuleBasedStateMachine):
+    """Two stores on one database, and the model of two conversations."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self.run = backend.runner.run
+        self.seconds = 0.0
+        self.user = uuid.uuid4().hex
+        self.database = backend.database()
+        self.stores = [self.store(Writer()), self.store(chain())]
+        self.talks = [Talk(), Talk()]
+        self.run(self.stores[0].setup())
+
+    def store(self, summarizer: Any = None) -> ConversationStore:
+        """A store as another process has it."""
+        start = datetime(2026, 3, 1, tzinfo=UTC)
+        clock = Clock(now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds)
+        return ConversationStore(self.database, summarizer=summarizer, clock=clock)
+
+    def chat(self, side: int, scope: int, store: ConversationStore | None = None) -> Conversation:
+        """One of the conversations, in one of the stores."""
+        return (store or self.stores[side]).conversation(user_id=self.user, thread_id=f"thread {scope}")
+
+    def refused(self, error: type[Exception], work: Awaitable[Any]) -> None:
+        """A call that must not be done."""
+        with pytest.raises(error):
+            self.run(_awaited(work))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Messages
+
+    def made(self, kind: str, talk: Talk) -> list[BaseMessage]:
+        """Messages of one kind; calls repeat their ids, texts of sources too."""
+        n = next(_NUMBERS)
+        call = {"name": "run", "args": {"n": n}, "id": f"call{n % 5}"}
+        asked, done = (
+            HumanMessage(f"question {n} " + "why " * (n % 30), id=f"h{n}"),
+            AIMessage(f"answer {n}", id=f"a{n}"),
+        )
+        called = AIMessage("", id=f"c{n}", tool_calls=[call])
+        result = ToolMessage(f"line {n}\n" * 150, id=f"t{n}", name="run", tool_call_id=f"call{n % 5}")
+        found = [(f"Passage {(n + place) % 7} " * 40, {"title": f"T{place}"}) for place in range(n % 3 + 1)]
+        if talk.unused and n % 2:
+            found[0] = (found[0][0], {"title": "T", "source_id": talk.unused.pop()})
+        rag = ToolMessage(f"found {n}", id=f"t{n}", name="search", tool_call_id=f"call{n % 5}", artifact=found)
+        return {
+            "system": [SystemMessage(f"rule {n}", id=f"s{n}")],
+            "ask": [asked],
+            "turn": [asked, done],
+            "paste": [HumanMessage(f"paste {n} " * 3_000, id=f"h{n}"), done],
+            "rag": [asked, called, rag, done],
+            "pairs": [asked, called, result],
+            "open": [asked, called],
+            "late": [ToolMessage(f"late {n}", id=f"t{n}", tool_call_id=f"call{(n - 1) % 5}")],
+            "again": [AIMessage("", id=f"c{n}", tool_calls=[call, call]), result],
+        }[kind]
+
+    def batch(self, scope: int, some: Sequence[str]) -> list[BaseMessage]:
+        """A batch of some kinds."""
+        return [message for kind in some for message in self.made(kind, self.talks[scope])]
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Appends
+
+    @rule(side=sides, scope=sides, some=kinds)
+    def append(self, side: int, scope: int, some: list[str]) -> None:
+        """New messages stand behind the log."""
+        talk, batch = self.talks[scope], self.batch(scope, some)
+        receipt = self.run(self.chat(side, scope).append(batch))
+        self.check_receipt(receipt, talk, batch)
+        talk.append(batch)
+        self.look(1 - side, scope)
+
+    def check_receipt(self, receipt: Receipt, talk: Talk, batch: Sequence[BaseMessage]) -> None:
+        """As the model will have it."""
+        first = len(talk.log) + 1
+        assert receipt.message_ids == tuple(str(message.id) for message in batch)
+        assert receipt.ordinals == tuple(range(first, first + len(batch)))
+        assert (receipt.first, receipt.last, receipt.written) == (first, first + len(batch) - 1, len(batch))
+
+    @rule(scope=sides, one=kinds, other=kinds, policy=st.sampled_from(POLICIES))
+    def append_together(self, scope: int, one: list[str], other: list[str], policy: HistoryPolicy) -> None:
+        """Two processes at once, and a load meanwhile: each batch whole, one behind the other."""
+        talk, batches = self.talks[scope], [self.batch(scope, one), self.batch(scope, other)]
+        before = talk.ids
+
+        async def work() -> tuple[Receipt, Receipt, History]:
+            return await asyncio.gather(
+                self.chat(0, scope).append(batches[0]),
+                self.chat(1, scope).append(batches[1]),
+                self.chat(0, scope).load_history(policy),
+            )
+
+        *receipts, history = self.run(work())
+        for receipt, batch in sorted(zip(receipts, batches, strict=True), key=lambda pair: pair[0].first):
+            self.check_receipt(receipt, talk, batch)
+            talk.append(batch)
+        # A load sees none of a batch or all of it, and what it sees is the beginning of the final order.
+        shown, new = {message.id for message in history.messages} - set(before), talk.ids[len(before) :]
+        prefixes = [len(before), *(receipt.last for receipt in receipts)]
+        if policy.max_tokens is None and policy.view == "full":
+            seen = {*shown, *history.report.orphans} & set(new)
+            assert seen in [set(talk.ids[len(before) : end]) for end in prefixes]
+        self.look(1, scope)
+
+    @rule(scope=sides, some=kinds)
+    def append_the_same_together(self, scope: int, some: list[str]) -> None:
+        """One of two processes with the same messages writes them."""
+        talk, batch = self.talks[scope], self.batch(scope, some)
+
+        async def work() -> list[Receipt]:
+            return await asyncio.gather(*(self.chat(side, scope).append(batch) for side in (0, 1)))
+
+        receipts = self.run(work())
+        assert sorted(receipt.written for receipt in receipts) == [0, len(batch)]
+        assert receipts[0].ordinals == receipts[1].ordinals
+        talk.append(batch)
+        self.look(0, scope)
+
+    @rule(
+        side=sides,
+        scope=sides,
+        start=places,
+        length=st.integers(1, 6),
+        some=st.lists(st.sampled_from(KINDS), max_size=1),
+    )
+    def replay(self, side: int, scope: int, start: int, length: int, some: list[str]) -> None:
+        """Messages that are there are not written again; what is new among them is."""
+        talk = self.talks[scope]
+        if not talk.log:
+            return
+        start %= len(talk.log)
+        old, new = talk.log[start : start + length], self.batch(scope, some)
+        work = self.chat(side, scope).append([*old, *new])
+        if any(ordinal not in talk.live for ordinal in range(start + 1, start + 1 + len(old))):
+            self.refused(MessageRewoundError, work)
+        else:
+            receipt = self.run(work)
+            assert receipt.written == len(new)
+            assert receipt.ordinals[: len(old)] == tuple(range(start + 1, start + 1 + len(old)))
+            assert receipt.ordinals[len(old) :] == tuple(range(len(talk.log) + 1, len(talk.log) + 1 + len(new)))
+            talk.append(new)
+        self.look(1 - side, scope)
+
+    @rule(side=sides, scope=sides, place=places)
+    def conflict(self, side: int, scope: int, place: int) -> None:
+        """The same id with other content: nothing of the batch is written."""
+        talk = self.talks[scope]
+        if talk.log:
+            other = HumanMessage("something else", id=talk.log[place % len(talk.log)].id)
+            self.refused(ContentConflictError, self.chat(side, scope).append([*self.batch(scope, ["turn"]), other]))
+            self.look(1 - side, scope)
+
+    @rule(side=sides, scope=sides, place=places)
+    def clash(self, side: int, scope: int, place: int) -> None:
+        """A number that a source has is nobody else's: nothing of the batch is written."""
+        talk = self.talks[scope]
+        if talk.sources:
+            number = sorted(talk.sources)[place % len(talk.sources)]
+            found = [("A passage of its own. " * 20, {"source_id": number})]
+            batch = [ToolMessage("x", id=f"t{next(_NUMBERS)}", tool_call_id="x", artifact=found)]
+            self.refused(SourceIdClashError, self.chat(side, scope).append(batch))
+            self.look(1 - side, scope)
+
+    @rule(side=sides, scope=sides, number=st.integers(1, 5))
+    def reserve(self, side: int, scope: int, number: int) -> None:
+        """Numbers that nobody else gets."""
+        talk = self.talks[scope]
+        given = self.run(self.chat(side, scope).reserve_source_ids(number))
+        assert given == range(talk.through + 1, talk.through + number + 1)
+        talk.exists = True
+        talk.through += number
+        talk.unused += given
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What changes views
+
+    @rule(side=sides, scope=sides, place=places)
+    def rewind(self, side: int, scope: int, place: int) -> None:
+        """A message and all behind it leave, unless they left already."""
+        talk = self.talks[scope]
+        if not talk.log:
+            self.refused(UnknownMessageError, self.chat(side, scope).rewind(before="h0"))
+            return
+        ordinal = len(talk.log) - place % len(talk.log)
+        assert self.run(self.chat(side, scope).rewind(before=talk.ids[ordinal - 1])) == talk.rewind_to(ordinal)
+        self.look(1 - side, scope)
+
+    @rule(side=sides, scope=sides)
+    def undo_rewind(self, side: int, scope: int) -> None:
+        """The last rewind is taken back."""
+        assert self.run(self.chat(side, scope).undo_rewind()) == self.talks[scope].undo_rewind()
+        self.look(1 - side, scope)
+
+    @rule(side=sides, scope=sides, force=st.booleans())
+    def compact(self, side: int, scope: int, force: bool) -> None:
+        """A summary stands for what was live up to its end, whichever summariser made it."""
+        talk, chat = self.talks[scope], self.chat(side, scope)
+        behind, leading = talk.behind(), len(talk.leading())
+        done = self.run(chat.compact(force=force))
+        assert done.status in ("done", "not_needed", "failed", "waiting")
+        if done.status == "failed":
+            assert "refused" in done.problem
+        if done.summary is None:
+            self.look(1 - side, scope)
+            return
+        summary = done.summary
+        new = Made(summary.version, summary.text, talk.current, talk.live, summary.last)
+        assert summary.version == len(talk.summaries) + 1
+        assert summary.last in talk.live
+        assert talk.live[summary.last].id in [message.id for message in behind]
+        if talk.current is None:
+            assert summary.first == list(talk.live)[leading]
+        talk.summaries.append(new)
+        talk.current = new
+        self.look(1 - side, scope)
+
+    @rule(side=sides, scope=sides)
+    def undo_compaction(self, side: int, scope: int) -> None:
+        """The summary before, or the messages."""
+        talk = self.talks[scope]
+        assert self.run(self.chat(side, scope).undo_compaction()) == (talk.current is not None)
+        talk.current = talk.current and talk.current.parent
+        self.look(1 - side, scope)
+
+    @rule(side=sides, scope=sides)
+    def delete(self, side: int, scope: int) -> None:
+        """Nothing is left, and the scope begins anew."""
+        self.run(self.chat(side, scope).delete())
+        self.talks[scope] = Talk()
+        self.seconds += LEARNT
+        self.look(1 - side, scope)
+
+    @rule(seconds=st.sampled_from([1, 9, 11, 70]))
+    def time_passes(self, seconds: int) -> None:
+        """What is remembered grows old, heads are due, the second sweep too."""
+        self.seconds += seconds
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What is said of messages and conversations
+
+    @rule(side=sides, scope=sides, place=places, value=st.sampled_from([None, 1, "good", {"$set": "x"}, "\ud800"]))
+    def annotate(self, side: int, scope: int, place: int, value: Any) -> None:
+        """Kept beside the message, rewound or not."""
+        talk = self.talks[scope]
+        message_id = talk.ids[place % len(talk.ids)] if talk.log else "h0"
+        work = self.chat(side, scope).annotate(message_id, rating=value, by="ada")
+        if not talk.log:
+            self.refused(UnknownMessageError, work)
+            return
+        self.run(work)
+        said = {**talk.said.get(message_id, {}), "rating": value, "by": "ada"}
+        talk.said[message_id] = {name: one for name, one in said.items() if one is not None}
+        assert self.run(self.chat(1 - side, scope).annotations([message_id, "h0"])) == {
+            message_id: talk.said[message_id]
+        }
+
+    @rule(side=sides, scope=sides, title=st.sampled_from([None, "Whales", "\x00", "\ud800"]))
+    def update(self, side: int, scope: int, title: str | None) -> None:
+        """Title and metadata; the conversation begins with them."""
+        talk = self.talks[scope]
+        talk.exists, talk.title, talk.metadata = True, title, {"a.b": next(_NUMBERS), "$set": title}
+        self.run(self.chat(side, scope).update(title=title, metadata=talk.metadata))
+        self.look(1 - side, scope)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Reads
+
+    @rule(side=sides, scope=sides, policy=st.sampled_from(POLICIES))
+    def load(self, side: int, scope: int, policy: HistoryPolicy) -> None:
+        """The view is the one that the model tells."""
+        self.check_view(self.run(self.chat(side, scope).load_history(policy)), scope, policy)
+
+    @rule(side=sides, scope=sides, some=st.lists(places, max_size=5))
+    def read(self, side: int, scope: int, some: list[int]) -> None:
+        """Messages by id, in the order asked for, whether rewound or not; foreign and unknown ones left out."""
+        talk, other = self.talks[scope], self.talks[1 - scope]
+        wanted = list(dict.fromkeys(talk.ids[place % len(talk.ids)] for place in some)) if talk.log else []
+        asked = ["h0", *other.ids[:2], *wanted]
+        records = self.run(self.chat(side, scope).get_tool_messages(asked))
+        assert [record.tool_message_id for record in records] == wanted
+        for record in records:
+            message = talk.log[record.ordinal - 1]
+            assert (record.tool_message_id, record.content) == (message.id, message.content)
+            assert record.artifact == getattr(message, "artifact", None)
+            assert {source.source_id: (source.tool_message_id, source.content) for source in record.sources} == {
+                number: (id_, text) for number, (id_, text) in talk.sources.items() if id_ == message.id
+            }
+
+    @rule(side=sides, scope=sides, numbers=st.lists(st.integers(1, 40), min_size=1, max_size=5, unique=True))
+    def read_sources(self, side: int, scope: int, numbers: list[int]) -> None:
+        """Whole texts, page by page; the tool names the same ones."""
+        talk, texts = self.talks[scope], dict[int, str]()
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.run(self.chat(side, scope).get_sources(numbers, cursor=cursor, page_tokens=100))
+            assert page.not_found == [number for number in numbers if number not in talk.sources]
+            for source in page.sources:
+                texts[source.source_id] = texts.get(source.source_id, "") + source.content
+                first = talk.shown[talk.sources[source.source_id][1]]
+                assert source.earlier_id == (None if first == source.source_id else first)
+            cursor = page.next_cursor
+        assert texts == {number: talk.sources[number][1] for number in numbers if number in talk.sources}
+        tool = self.chat(side, scope).retrieve_previous_sources_tool()
+        answer = self.run(tool.ainvoke({"source_ids": numbers}))
+        for number in numbers:
+            assert (f"[{number}] " in answer) == (number in talk.sources)
+
+    @rule(side=sides, scope=sides)
+    def find_shown(self, side: int, scope: int) -> None:
+        """Under which number a text was first shown."""
+        talk = self.talks[scope]
+        texts = [f"Passage {place} " * 40 for place in range(7)]
+        found = self.run(self.chat(side, scope).find_shown_sources(texts))
+        assert found == [talk.shown.get(text) for text in texts]
+
+    def look(self, side: int, scope: int) -> None:
+        """The other process knows what happened: counts and the end of the log."""
+        talk = self.talks[scope]
+        info = self.run(self.chat(side, scope).info())
+        assert (info.message_count, info.title, info.metadata) == (len(talk.live), talk.title, talk.metadata)
+        assert (info.created_at is not None) == talk.exists
+        assert info.tokens == sum(approximate_tokens([message]) for message in talk.live.values())
+        last = self.run(self.chat(side, scope).list_messages(limit=2, full=True))
+        assert [one.ordinal for one in last] == list(talk.live)[-2:]
+        assert same_messages([one.message for one in last], list(talk.live.values())[-2:])
+
+    @rule(scope=sides)
+    def check_all(self, scope: int) -> None:
+        """Processes that know the conversation and one that does not tell the same of it, all of it."""
+        talk, late = self.talks[scope], self.store()
+        chats = [self.chat(0, scope), self.chat(1, scope), self.chat(0, scope, late)]
+        for policy in POLICIES:
+            histories = [self.run(chat.load_history(policy)) for chat in chats]
+            self.check_view(histories[0], scope, policy)
+            assert len({json.dumps(_told(history)) for history in histories}) == 1
+        for chat in chats:
+            self.run(self.check_log(chat, talk))
+        listed = self.run(late.list_conversations(user_id=self.user)).conversations
+        assert sorted(one.scope["thread_id"] for one in listed) == [
+            f"thread {place}" for place, one in enumerate(self.talks) if one.exists
+        ]
+
+    async def check_log(self, chat: Conversation, talk: Talk) -> None:
+        """The log, its pages, its turns and its summaries."""
+        live = list(talk.live.values())
+        assert same_messages([message async for message in chat.messages()], talk.log)
+        pages = [await chat.list_messages(after=0, limit=7, full=True)]
+        while pages[-1]:
+            pages.append(await chat.list_messages(after=pages[-1][-1].ordinal, limit=7, full=True))
+        assert same_messages([one.message for page in pages for one in page], live)
+        assert {str(one.message.id): one.annotations for page in pages for one in page if one.annotations} == {
+            id_: said for id_, said in talk.said.items() if said and id_ in {message.id for message in live}
+        }
+        turns = [turn async for turn in chat.turns()]
+        assert same_messages([message for turn in turns for message in turn.messages], live)
+        for turn in turns:
+            humans = [message.type for message in turn.messages].count("human")
+            assert humans == (turn.number > 0)
+            assert turn.messages[0].type == "human" or not turn.number
+        back = [turn.turn_id async for turn in chat.turns(newest_first=True)]
+        assert back == [turn.turn_id for turn in reversed(turns)]
+        made = await chat.summaries()
+        assert [one.version for one in made if one.is_current] == ([talk.current.version] if talk.current else [])
+        for one, summary in zip(talk.summaries, made, strict=True):
+            inside = [message for ordinal, message in one.live.items() if ordinal >= summary.first]
+            assert same_messages(await chat.expand_summary(summary.version), inside)
+        with pytest.raises(InvalidInputError):
+            await chat.expand_summary(len(made) + 1)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # The view
+
+    def check_view(self, history: History, scope: int, policy: HistoryPolicy) -> None:
+        """System messages, what stands for older ones, and behind it the messages of the model, old results as stubs."""
+        talk, messages, report = self.talks[scope], history.messages, history.report
+        assert check_pairing(messages) == []
+        assert history.summary == (talk.current.text if talk.current else None)
+        assert history.tokens == report.tokens_after == sum(approximate_tokens([message]) for message in messages)
+        assert report.over_budget == (policy.max_tokens is not None and history.tokens > policy.max_tokens)
+        leading = [str(message.id) for message in talk.leading()]
+        ids = [str(message.id) for message in messages]
+        assert ids[: len(leading)] == leading
+        if policy.max_tokens is None and policy.view == "full":
+            standing = self.standing(scope)
+            whole = pair([*talk.leading(), *standing, *talk.behind()])
+            assert ids == [str(message.id) for message in whole.messages]
+            assert (report.orphans, report.missing_results) == (tuple(whole.orphans), tuple(whole.missing))
+            assert report.left_out_turns == 0
+        behind = {str(message.id): message for message in talk.behind() if not hidden(message, policy)}
+        if policy.max_tokens is None:
+            assert set(behind) <= {*ids, *report.orphans}
+        if report.left_out_turns:
+            assert not set(behind) <= {*ids, *report.orphans}
+        self.check_messages(history, policy, behind, talk.turn_in_progress())
+
+    def standing(self, scope: int) -> list[BaseMessage]:
+        """What stands in views for what is summarised, by a store that never saw the conversation."""
+        summaries = self.run(self.chat(0, scope, self.store()).summaries())
+        return [message for one in summaries if one.is_current for message in one.messages]
+
+    def check_messages(
+        self, history: History, policy: HistoryPolicy, behind: dict[str, BaseMessage], now: set[str]
+    ) -> None:
+        """Each message as it was appended, or as its stub or with a placeholder, and then the report says so."""
+        report = history.report
+        for message in history.messages:
+            id_ = str(message.id)
+            if id_ not in behind:
+                continue
+            was = behind[id_]
+            changed = id_ in {*report.stubbed, *report.placeholders}
+            assert changed == (message.content != was.content)
+            assert not changed or id_ not in now
+            if id_ in report.stubbed:
+                assert policy.stub_tools == "finished_turns"
+                stub = json.loads(str(message.content))
+                assert stub["tool_message_id"] == id_
+                assert (message.artifact, message.tool_call_id) == (None, was.tool_call_id)
+                assert ("source_ids" in stub) == bool(was.artifact)
+            elif not changed:
+                assert same_messages([message], [was])
+
+
+async def _awaited(work: Awaitable[_Answer]) -> _Answer:
+    return await work
+
+
+def _told(history: History) -> list[Any]:
+    return [history.summary, history.tokens, *(message.model_dump(mode="json") for message in history.messages)]
+
+
+def test_whatever_is_done_the_store_is_as_the_model(backend: Backend) -> None:
+    """Every promise of the log, the view and the read-back, for two processes and two scopes at once."""
+    run_state_machine_as_test(partial(Machine, backend), settings=SETTINGS)

@@ -1,0 +1,738 @@
+"""Import and export on a real server: everything once, in order, again without harm, and back without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_mongodb import MongoDBChatMessageHistory
+from pymongo import AsyncMongoClient, MongoClient
+from strategies import messages as any_message
+from strategies import same
+
+from convstore import ConversationStore, HistoryPolicy, InvalidInputError, NotSetUpError, StoreUnavailableError
+from convstore.conversation import Conversation
+from convstore.driver import open_client
+from convstore.testing.samples import SHARED_FIXTURES, new_id, passages, rag_turn, same_messages
+from convstore.transfer import (
+    BadRecord,
+    ConversationRecord,
+    ImportReport,
+    Problem,
+    ScopeRule,
+    export_conversations,
+    import_conversations,
+    read_file,
+    read_history_collection,
+)
+from convstore.transfer.dicts import item_of
+
+
+@pytest.fixture
+async def store(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> ConversationStore:
+    """A store that nobody else uses, empty."""
+    return await emptied(client, database_name, "store_")
+
+
+@pytest.fixture
+async def other(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> ConversationStore:
+    """Another one, for what is brought back."""
+    return await emptied(client, database_name, "other_")
+
+
+async def emptied(client: AsyncMongoClient[dict[str, Any]], name: str, prefix: str) -> ConversationStore:
+    """A store whose collections are made once for all tests."""
+    database = client[f"{name}_transfer"]
+    for collection in await database.list_collection_names():
+        if collection.startswith(prefix) and not collection.endswith("migrations"):
+            await database[collection].delete_many({})
+    store = ConversationStore(database, collection_prefix=prefix)
+    await store.setup()
+    return store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _dropped(server_uri: str, database_name: str) -> Iterator[None]:
+    yield
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        client.drop_database(f"{database_name}_transfer")
+
+
+async def ready(client: AsyncMongoClient[dict[str, Any]], database_name: str, prefix: str = "") -> ConversationStore:
+    """A store that is set up, in collections of its own."""
+    store = ConversationStore(client[database_name], collection_prefix=prefix or f"t{new_id()[:10]}_")
+    await store.setup()
+    return store
+
+
+def ask(number: int, **more: Any) -> list[dict[str, Any]]:
+    """A turn in OpenAI's format."""
+    return [
+        {"role": "user", "content": f"question {number}", **more},
+        {"role": "assistant", "content": f"answer {number}", **more},
+    ]
+
+
+def record(id_: str = "one", turns: int = 3, **more: Any) -> ConversationRecord:
+    """A conversation of some turns."""
+    return ConversationRecord(id=id_, messages=[one for n in range(turns) for one in ask(n)], where=f"at {id_}", **more)
+
+
+async def taken(store: ConversationStore, *records: Any, **options: Any) -> ImportReport:
+    """Import records for one user."""
+    return await import_conversations(store, records, scope=options.pop("scope", {"user_id": "ada"}), **options)
+
+
+def chat_of(store: ConversationStore, thread: str = "one") -> Conversation:
+    """The conversation that a record became."""
+    return store.conversation(user_id="ada", thread_id=thread)
+
+
+async def log_of(chat: Conversation) -> list[BaseMessage]:
+    """All messages of the log."""
+    return [message async for message in chat.messages()]
+
+
+async def texts_of(chat: Conversation) -> list[str]:
+    """Their texts."""
+    return [message.text for message in await log_of(chat)]
+
+
+def reasons(report: ImportReport) -> list[str]:
+    """Why things were left out or changed."""
+    return [problem.reason for problem in report.problems]
+
+
+async def exported(store: ConversationStore, **options: Any) -> bytes:
+    """All that an export writes; nothing may be left out."""
+    file = io.BytesIO()
+    report = await export_conversations(store, file.write, **options)
+    assert report.is_complete, report.problems
+    assert report.size == len(file.getvalue())
+    return file.getvalue()
+
+
+async def brought(store: ConversationStore, written: bytes, tmp_path: Path, **options: Any) -> ImportReport:
+    """Import what was written."""
+    path = tmp_path / f"{new_id()}.jsonl"
+    path.write_bytes(written)
+    return await import_conversations(store, read_file(path, codec=store.codec), **options)
+
+
+TEXTS = [f"{what} {number}" for number in range(3) for what in ("question", "answer")]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Once, in order, again without harm
+
+
+async def test_records_become_conversations(store):
+    """Each in its scope, in order, one append for each turn; the report says so, and listings know them."""
+    report = await taken(store, record("one"), record("two", 1))
+    assert (report.conversations, report.imported, report.messages, report.is_complete) == (2, 2, 8, True)
+    assert await texts_of(chat_of(store)) == TEXTS
+    assert await texts_of(chat_of(store, "two")) == TEXTS[:2]
+    page = await store.list_conversations(user_id="ada")
+    assert sorted((one.scope["thread_id"], one.message_count) for one in page.conversations) == [("one", 6), ("two", 2)]
+
+
+async def test_a_second_import_writes_nothing(store):
+    """All is there already; the conversation may have gone on since, and title and metadata may have changed."""
+    given = record(title="Old", metadata={"a": 1})
+    await taken(store, given)
+    await chat_of(store).append([HumanMessage("and now?", id="new")])
+    await chat_of(store).update(title="New")
+    before = await log_of(chat_of(store))
+    report = await taken(store, given)
+    assert (report.unchanged, report.messages, report.known, report.is_complete) == (1, 0, 6, True)
+    assert same_messages(await log_of(chat_of(store)), before)
+    assert ((await chat_of(store).info()).title, (await chat_of(store).info()).metadata) == ("New", {"a": 1})
+
+
+@pytest.mark.parametrize("there", range(7))
+async def test_an_import_that_stopped_anywhere_goes_on(store, there):
+    """Whatever first part is there, the rest follows it, each message once."""
+    whole = record()
+    part = ConversationRecord(id="one", messages=whole.messages[:there])
+    await taken(store, part)
+    report = await taken(store, whole)
+    assert (report.messages, report.known) == (6 - there, there)
+    assert await texts_of(chat_of(store)) == TEXTS
+
+
+async def test_two_imports_at_once_write_everything_once(client, database_name):
+    """Each of several importers finds all in order; together they wrote every message once."""
+    stores = [await ready(client, database_name, f"two{database_name}_") for _ in range(4)]
+    records = [record(f"c{number}", 6) for number in range(8)]
+    reports = await asyncio.gather(*(taken(one, *records, jobs=3) for one in stores))
+    assert [report.left_out for report in reports] == [0] * 4, [reasons(report) for report in reports]
+    assert sum(report.messages for report in reports) == 8 * 12
+    for number in range(8):
+        assert await texts_of(chat_of(stores[0], f"c{number}")) == [one["content"] for n in range(6) for one in ask(n)]
+
+
+async def test_a_look_writes_nothing_and_says_what_would_be(store, client, database_name):
+    """Neither on a store in use nor on a database that is not set up."""
+    await taken(store, record("one", 1))
+    report = await taken(store, record("one"), record("two"), dry_run=True)
+    assert (report.extended, report.imported, report.messages, report.known) == (1, 1, 10, 2)
+    assert await texts_of(chat_of(store)) == TEXTS[:2]
+    bare = ConversationStore(client[database_name], collection_prefix="never_")
+    report = await taken(bare, record("one"), dry_run=True)
+    assert (report.imported, report.messages) == (1, 6)
+    assert not [name for name in await client[database_name].list_collection_names() if name.startswith("never_")]
+    with pytest.raises(NotSetUpError):
+        await taken(bare, record("one"))
+
+
+async def test_only_some_are_read(store):
+    """`limit` counts conversations, and nothing behind them is asked for."""
+
+    def records() -> Any:
+        yield record("one")
+        yield record("two")
+        raise AssertionError
+
+    report = await import_conversations(store, records(), scope={"user_id": "ada"}, limit=2)
+    assert (report.conversations, report.imported) == (2, 2)
+
+
+async def test_records_are_read_as_places_become_free(store):
+    """No more records are held than are being worked on."""
+    done = 0
+    ahead = []
+
+    async def records() -> AsyncIterator[ConversationRecord]:
+        for number in range(12):
+            ahead.append(number - done)
+            yield record(f"c{number}", 1)
+
+    def count(report: ImportReport) -> None:
+        nonlocal done
+        done = report.imported
+
+    await import_conversations(store, records(), scope={"user_id": "ada"}, jobs=2, on_conversation=count)
+    assert max(ahead) <= 3
+
+
+async def test_a_server_that_does_not_answer_ends_the_import(store, monkeypatch):
+    """It is not taken for a problem of one conversation."""
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailableError("gone")
+
+    monkeypatch.setattr(store._parts.writer, "append", fail)
+    with pytest.raises(StoreUnavailableError):
+        await taken(store, *(record(f"c{number}") for number in range(5)))
+
+
+async def test_a_cancelled_import_stops_at_once(store):
+    """It does not go on to the end of long conversations; what it wrote is a first part, and can be completed."""
+    long = record("one", 2_000)
+    running = asyncio.create_task(taken(store, long))
+    while not await chat_of(store).list_messages(limit=1):
+        assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    texts = await texts_of(chat_of(store))
+    assert 0 < len(texts) < 4_000
+    assert texts == [one["content"] for one in long.messages[: len(texts)]]
+
+
+@pytest.mark.parametrize("options", [{"jobs": 0}, {"limit": 0}, {"jobs": True}, {"scope": {"team": "x"}}])
+async def test_arguments_that_make_no_sense_are_refused(store, options):
+    """Before anything is read."""
+    with pytest.raises(InvalidInputError):
+        await import_conversations(store, iter([AssertionError]), **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What can not be taken over
+
+
+async def test_a_bad_message_keeps_its_conversation_out(store):
+    """Nothing of it is written, the message and the reason are named, and others go on."""
+    bad = ConversationRecord(id="bad", where="x", messages=[*ask(0), {"role": "king", "content": ""}, {"role": "tool"}])
+    report = await taken(store, bad, BadRecord("line 3", "no JSON"), record("one"))
+    assert (report.left_out, report.imported, report.is_complete) == (2, 1, False)
+    assert "x, message 3: field 'role'" in reasons(report)[1] or "x, message 3: field 'role'" in reasons(report)[0]
+    assert await log_of(chat_of(store, "bad")) == []
+
+
+async def test_a_bad_message_alone_may_be_left_out(store):
+    """With `skip_messages` the rest of its conversation is taken over, and the message is named."""
+    bad = ConversationRecord(id="one", where="x", messages=[*ask(0), {"role": "king", "content": ""}, *ask(1)])
+    told: list[Problem] = []
+    report = await taken(store, bad, skip_messages=True, on_problem=told.append)
+    assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
+    assert [(one.what, one.where) for one in told] == [("message", "x, message 3")]
+    assert await texts_of(chat_of(store)) == TEXTS[:4]
+
+
+async def test_a_message_that_was_left_out_is_not_added_at_the_end(store):
+    """Once it can be read, it would stand behind what followed it; so the conversation is named and left as it is."""
+    good = record("one", 2)
+    bad = ConversationRecord(id="one", messages=[*good.messages[:2], {"role": "king"}, *good.messages[3:]])
+    await taken(store, bad, skip_messages=True)
+    before = await log_of(chat_of(store))
+    report = await taken(store, good)
+    assert (report.left_out, report.messages) == (1, 0)
+    assert "missing here, and messages behind it are not" in reasons(report)[0]
+    assert same_messages(await log_of(chat_of(store)), before)
+
+
+async def test_a_conversation_with_other_messages_is_left_as_it_is(store):
+    """What is missing would stand behind messages that are not in the record."""
+    await chat_of(store).append([HumanMessage("mine", id="mine")])
+    report = await taken(store, record())
+    assert "1 messages that are not in the record" in reasons(report)[0]
+    assert await texts_of(chat_of(store)) == ["mine"]
+
+
+async def test_other_content_is_named(store):
+    """A source that changed is not taken for what was imported."""
+    await taken(store, record())
+    changed = ConversationRecord(id="one", where="x", messages=[{"role": "user", "content": "changed"}])
+    report = await taken(store, changed)
+    assert "x, message 1 is here with other content" in reasons(report)[0]
+
+
+async def test_two_records_for_one_scope_are_not_joined(store):
+    """A rule that gives many conversations one scope is found out at the second."""
+    report = await taken(store, record("one"), record("two"), scope={"user_id": "ada", "thread_id": "one"})
+    assert (report.imported, report.left_out) == (1, 1)
+    assert "is that of at one too" in reasons(report)[0]
+
+
+async def test_an_error_in_one_conversation_stops_no_other(store):
+    """An error of a caller's function is told with its place."""
+
+    def scope(one: ConversationRecord) -> dict[str, str]:
+        return {"user_id": "ada", "thread_id": {"one": "one"}[one.id]}
+
+    report = await taken(store, record("two"), record("one"), scope=scope)
+    assert (report.imported, report.left_out) == (1, 1)
+    assert "KeyError: 'two' (test_transfer.py, line" in reasons(report)[0]
+
+
+async def test_long_turns_are_cut(store):
+    """A turn above 1 MB is appended in several entries, in order, and again writes nothing."""
+    turn = [{"role": "assistant", "content": f"{number} " + "x" * 15_000} for number in range(150)]
+    given = ConversationRecord(id="one", messages=[{"role": "user", "content": "go"}, *turn])
+    assert (await taken(store, given)).messages == 151
+    assert await texts_of(chat_of(store)) == ["go", *(one["content"] for one in turn)]
+    assert (await taken(store, given)).unchanged == 1
+
+
+async def test_a_message_that_no_entry_can_hold_is_found_out_first(store):
+    """Nothing of its conversation is written, not even what comes before it."""
+    many = {"role": "user", "content": [{"type": "text", "text": "x" * 10_000}] * 150}
+    prompt = {"role": "system", "content": "x" * 1_100_000}
+    for number, message in enumerate((many, prompt)):
+        report = await taken(store, ConversationRecord(id=f"c{number}", messages=[*ask(0), message]))
+        assert "larger than 1 MB" in reasons(report)[0]
+        assert await log_of(chat_of(store, f"c{number}")) == []
+
+
+async def test_a_huge_result_is_taken_over(store):
+    """Size is no limit for a tool result, nor for a pasted text."""
+    result = {"role": "tool", "tool_call_id": "c", "content": "0123456789\n" * 3_000_000}
+    given = ConversationRecord(id="one", messages=[{"role": "user", "content": "é" * 2_000_000}, result])
+    assert (await taken(store, given)).messages == 2
+    assert [len(text) for text in await texts_of(chat_of(store))] == [2_000_000, 33_000_000]
+
+
+async def test_numbers_that_searches_gave_twice_are_renumbered_and_told(store):
+    """Tools that count from 1 on each search clash; the second result gets new numbers, and that is named."""
+
+    def search(number: int) -> list[Any]:
+        found = [{"source_id": n, "text": f"{number} {n} " * 60, "title": "t"} for n in (1, 2)]
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        return [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "name": "search", "content": "x" * 900, "artifact": found},
+        ]
+
+    report = await taken(store, ConversationRecord(id="one", messages=[*search(1), *search(2)]))
+    assert (report.imported, report.changed, report.is_complete) == (1, 1, True)
+    assert "1 is 3 now, 2 is 4 now" in reasons(report)[0]
+    page = await chat_of(store).get_sources([1, 2, 3, 4])
+    assert [source.content[:3] for source in page.sources] == ["1 1", "1 2", "2 1", "2 2"]
+
+
+async def test_messages_have_the_dates_of_their_source(store):
+    """So listings are in the order of the old store; title and metadata do not make a conversation newer."""
+    old = ConversationRecord(
+        id="old", title="T", metadata={"a": 1}, messages=[{"role": "user", "content": "Hi", "timestamp": 1_500_000_000}]
+    )
+    path = {"role": "user", "content": "Hi", "timestamp": 1_600_000_000}
+    await taken(store, _read(path, "new"), _read(old.messages[0], "old", title="T", metadata={"a": 1}))
+    page = await store.list_conversations(user_id="ada")
+    told = [(one.scope["thread_id"], one.title, one.created_at, one.updated_at) for one in page.conversations]
+    dates = [datetime.fromtimestamp(seconds, UTC) for seconds in (1_600_000_000, 1_500_000_000)]
+    assert told == [("new", None, dates[0], dates[0]), ("old", "T", dates[1], dates[1])]
+    [stored] = await chat_of(store, "old").list_messages()
+    assert stored.created_at == dates[1]
+    await chat_of(store, "old").append([HumanMessage("now", id="now")])
+    assert (await chat_of(store, "old").info()).updated_at > dates[0] + timedelta(days=100)
+
+
+def _read(raw: Any, id_: str, **more: Any) -> ConversationRecord:
+    """A record of one message as a file gives it."""
+    return ConversationRecord(id=id_, messages=[item_of(raw)], **more)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# langchain-mongodb
+
+
+@pytest.fixture
+def histories(server_uri: str, database_name: str) -> AsyncIterator[Any]:
+    """What makes histories of langchain-mongodb in a collection of their own, and its name."""
+    with MongoClient[dict[str, Any]](server_uri) as client, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        name = f"history_{new_id()[:8]}"
+
+        def make(session: str, **options: Any) -> MongoDBChatMessageHistory:
+            return MongoDBChatMessageHistory(None, session, database_name, name, client=client, **options)
+
+        make.name = name
+        make.collection = client[database_name][name]
+        yield make
+
+
+async def read_all(client: Any, database_name: str, histories: Any, **options: Any) -> list[Any]:
+    """All records of the collection."""
+    collection = client[database_name][histories.name]
+    return [one async for one in read_history_collection(collection, **options)]
+
+
+async def test_histories_of_langchain_are_taken_over(store, client, database_name, histories):
+    """What `MongoDBChatMessageHistory` gives is what is in the log afterwards, whole and in order."""
+    talks = {
+        "ada:one": [
+            *rag_turn("Where are whales?"),
+            SystemMessage("later"),
+            HumanMessage([{"type": "text", "text": "x"}]),
+        ],
+        "bob:two": [
+            HumanMessage("Hi"),
+            AIMessage(
+                "Hello",
+                usage_metadata=dict(zip(("input_tokens", "output_tokens", "total_tokens"), (1, 2, 3), strict=True)),
+            ),
+        ],
+    }
+    for session, messages in talks.items():
+        histories(session).add_messages(messages)
+    histories("ada:one").add_message(HumanMessage("last"))
+    wanted = {session: histories(session).messages for session in talks}
+    rule = ScopeRule(keys=store.scope_keys, match={"SessionId": "(?P<user_id>[^:]+):(?P<thread_id>.+)"})
+    for imported in (2, 0):
+        report = await import_conversations(
+            store, read_history_collection(client[database_name][histories.name]), scope=rule
+        )
+        assert (report.conversations, report.imported, report.is_complete) == (2, imported, True), report
+    for session, messages in wanted.items():
+        user, thread = session.split(":")
+        log = await log_of(store.conversation(user_id=user, thread_id=thread))
+        for message, there in zip(messages, log, strict=True):
+            message.id = message.id or there.id
+        assert same_messages(log, messages)
+    [stored, *_] = await store.conversation(user_id="bob", thread_id="two").list_messages()
+    assert abs(datetime.now(UTC) - stored.created_at) < timedelta(minutes=5)
+
+
+async def test_a_history_that_grows_is_followed(store, client, database_name, histories):
+    """An import while the old application still writes is completed by the next one."""
+    for turn in range(3):
+        histories("s").add_messages([HumanMessage(f"question {turn}"), AIMessage(f"answer {turn}")])
+        report = await taken(store, *await read_all(client, database_name, histories), scope={"user_id": "ada"})
+        assert (report.messages, report.known) == (2, 2 * turn)
+    assert await texts_of(chat_of(store, "s")) == TEXTS
+
+
+async def test_other_names_of_fields(client, database_name, histories):
+    """As that class can be told them."""
+    histories("s", session_id_key="chat", history_key="said").add_message(HumanMessage("Hi"))
+    [found] = await read_all(client, database_name, histories, session_key="chat", history_key="said")
+    assert (found.id, found.fields["chat"], len(found.messages)) == ("s", "s", 1)
+
+
+async def test_damaged_documents_are_told(store, client, database_name, histories):
+    """Each with its _id; a session id that is no text is no conversation; others go on."""
+    histories("good").add_message(HumanMessage("Hi"))
+    histories.collection.insert_many(
+        [
+            {"_id": 1, "SessionId": "bad", "History": "{"},
+            {"_id": 2, "SessionId": "bad", "History": json.dumps({"type": "human", "data": {"content": "ok"}})},
+            {"_id": 3, "SessionId": "bad"},
+            {"_id": 4, "SessionId": {"$ne": ""}, "History": "{}"},
+            {"_id": 5, "History": "{}"},
+            {"_id": 6, "SessionId": 7, "History": {"type": "human", "data": {"content": "a dict"}}},
+            {"_id": 8, "SessionId": "list", "History": json.dumps([{"type": "human", "data": {"content": "a"}}] * 2)},
+        ]
+    )
+    report = await taken(store, *await read_all(client, database_name, histories), skip_messages=True)
+    assert (report.conversations, report.imported, report.left_out, report.messages_left_out) == (6, 4, 2, 2)
+    told = sorted(f"{one.where}: {one.reason}"[:60] for one in report.problems)
+    assert [one.partition(":")[0] for one in told] == ["SessionId None", "SessionId {'$ne'", "document 1", "document 3"]
+    assert await texts_of(chat_of(store, "bad")) == ["ok"]
+    assert await texts_of(chat_of(store, "7")) == ["a dict"]
+    assert await texts_of(chat_of(store, "list")) == ["a", "a"]
+
+
+async def test_the_collection_is_read_by_every_driver(histories):
+    """The in-memory one too, which has no index."""
+    _, database = open_client("memory://")
+    for session in ("b", "a", "b"):
+        document = {"SessionId": session, "History": json.dumps({"type": "human", "data": {"content": session}})}
+        await database["message_store"].insert_one(document)
+    found = [one async for one in read_history_collection(database["message_store"])]
+    assert [(one.id, len(one.messages)) for one in found] == [("a", 1), ("b", 2)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Out and back
+
+
+async def lived(store: ConversationStore) -> Conversation:
+    """A conversation that has seen everything: searches, reserved numbers, rewinds, annotations, a title."""
+    chat = chat_of(store)
+    await chat.append([SystemMessage("Be brief.", id="system")])
+    await chat.append(rag_turn("Where are whales?"))
+    await chat.reserve_source_ids(5)
+    await chat.append([*rag_turn("Where are seals?"), HumanMessage("wrong", id="wrong"), AIMessage("no", id="no")])
+    await chat.rewind(before="wrong")
+    await chat.append([HumanMessage("better", id="better"), AIMessage("first", id="first")])
+    await chat.rewind(before="first")
+    await chat.append([AIMessage("second", id="second")])
+    found = [(text, {**metadata, "source_id": 40 + n}) for n, (text, metadata) in enumerate(passages(2))]
+    call = AIMessage("", id="call", tool_calls=[{"name": "search", "args": {}, "id": "c"}])
+    await chat.append(
+        [HumanMessage("more", id="more"), call, ToolMessage("r", id="r", tool_call_id="c", artifact=found)]
+    )
+    await chat.append([AIMessage("x" * 20_000, id="long")])
+    await chat.reserve_source_ids(3)
+    await chat.annotate("no", rating=-1, tags=("a", b"b"))
+    await chat.annotate("second", rating=1)
+    await chat.update(title="Sea \ud800", metadata={"at": datetime(2026, 1, 1, tzinfo=UTC), "n": (1, 2)})
+    return chat
+
+
+async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, Any]:
+    """Everything that can be seen of a conversation from outside."""
+    everything = [await chat.get_tool_messages([str(one.id)]) for one in await log_of(chat)]
+    info = await chat.info()
+    return {
+        "log": await log_of(chat),
+        "records": [record.model_dump() for [record] in everything],
+        "views": [(await chat.load_history(HistoryPolicy(max_turns=turns))).messages for turns in (None, 1, 2)],
+        "listed": [one.model_dump() for one in await chat.list_messages(limit=1_000)],
+        "annotations": await chat.annotations([str(one.id) for one in await log_of(chat)]),
+        "info": info.model_dump(exclude={"updated_at", "created_at"}),
+        "next": (await store.conversation(**chat.scope).reserve_source_ids(1)),
+    }
+
+
+async def test_everything_comes_back(store, other, tmp_path):
+    """Log, views, sources and their numbers, dates, what is rewound, annotations, title: as before the export."""
+    chat = await lived(store)
+    written = await exported(store)
+    report = await brought(other, written, tmp_path)
+    assert (report.imported, report.is_complete, reasons(report)) == (1, True, [])
+    assert await exported(other) == written
+    assert same(await state_of(other, chat_of(other)), await state_of(store, chat))
+    again = await brought(other, written, tmp_path)
+    assert (again.unchanged, again.messages) == (1, 0)
+
+
+@pytest.mark.parametrize("appends", range(1, 11))
+async def test_an_import_that_stopped_between_any_two_appends_brings_everything_back(
+    store, other, tmp_path, appends, monkeypatch
+):
+    """Whichever append, reservation or rewind was the last, the next run brings the rest, and nothing twice."""
+    await lived(store)
+    written = await exported(store)
+    left = appends
+    log = other._parts.reader._log
+    insert = log.insert
+
+    async def stop(*given: Any, **more: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoreUnavailableError("killed")
+        return await insert(*given, **more)
+
+    monkeypatch.setattr(type(log), "insert", staticmethod(stop))
+    with pytest.raises(StoreUnavailableError):
+        await brought(other, written, tmp_path)
+    monkeypatch.undo()
+    assert (await brought(other, written, tmp_path)).is_complete
+    assert await exported(other) == written
+
+
+async def test_an_export_brought_back_twice_at_once(client, database_name, store, tmp_path):
+    """Messages and rewinds are there once, in order, whichever of the two imports is ahead."""
+    await lived(store)
+    written = await exported(store)
+    live = [one.message.id for one in await chat_of(store).list_messages(limit=1_000)]
+    stores = [await ready(client, database_name, f"both{database_name}_") for _ in range(3)]
+    reports = await asyncio.gather(*(brought(one, written, tmp_path) for one in stores))
+    assert [report.left_out for report in reports] == [0] * 3, [reasons(report) for report in reports]
+    chat = chat_of(stores[0])
+    assert same_messages(await log_of(chat), await log_of(chat_of(store)))
+    assert [one.message.id for one in await chat.list_messages(limit=1_000)] == live
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=SHARED_FIXTURES)
+@given(batch=st.lists(any_message, min_size=1, max_size=4, unique_by=lambda one: one.id))
+async def test_any_message_goes_out_and_back(store, other, tmp_path, batch):
+    """Whatever can be appended is equal after an export and an import, with the same id."""
+    for message in batch:
+        assume(not isinstance(message, ToolMessage) or message.tool_call_id)
+        assume(not isinstance(message, FunctionMessage) or message.name)
+    chat = chat_of(store, new_id())
+    await chat.append(batch)
+    written = await exported(store, scope=chat.scope)
+    assert (await brought(other, written, tmp_path)).is_complete
+    assert same(await log_of(other.conversation(**chat.scope)), batch)
+    assert await exported(other, scope=chat.scope) == written
+
+
+async def test_types_of_an_application_come_back(client, database_name, tmp_path):
+    """Through a store that does not know them, if it is told to carry them."""
+
+    @dataclass
+    class Place:
+        x: int
+
+    knows, stranger = await ready(client, database_name), await ready(client, database_name)
+    knows.register_artifact_type(Place, name="place")
+    await chat_of(knows).append([ToolMessage("r", id="r", tool_call_id="c", artifact=[Place(1)])])
+    stranger.codec.keep_unknown()
+    await brought(stranger, await exported(knows), tmp_path)
+    written = await exported(stranger)
+    assert written == await exported(knows)
+    back = await ready(client, database_name)
+    back.register_artifact_type(Place, name="place")
+    assert (await brought(back, written, tmp_path)).is_complete
+    [message] = await log_of(chat_of(back))
+    assert message.artifact == [Place(1)]
+
+
+async def test_the_openai_format_goes_out_and_back(store, other, tmp_path):
+    """The live messages with their ids, scope and title; what the format can not hold is named."""
+    chat = await lived(store)
+    lines = (await exported(store, format="openai")).splitlines()
+    [line] = [json.loads(line) for line in lines]
+    assert (line["scope"], line["id"]) == (chat.scope, "one")
+    live = [one.message.id for one in await chat.list_messages(limit=1_000)]
+    assert [one["id"] for one in line["messages"]] == live
+    assert (await brought(other, lines[0], tmp_path)).is_complete
+    assert [one.id for one in await log_of(chat_of(other))] == live
+    report = await export_conversations(store, io.BytesIO().write, format="openai")
+    assert [problem.what for problem in report.problems] == ["changed"]
+    assert "artifact of 3" in report.problems[0].reason
+
+
+async def test_fine_tuning_lines_have_nothing_but_the_core(store):
+    """Roles, contents, calls: no ids, artifacts or dates."""
+    await chat_of(store).append([*rag_turn("Where are whales?"), {"role": "user", "content": "x", "timestamp": 1.5}])
+    [line] = (await exported(store, format="openai-bare")).splitlines()
+    assert json.loads(line).keys() == {"messages"}
+    keys = {key for one in json.loads(line)["messages"] for key in one}
+    assert keys == {"role", "content", "tool_calls", "tool_call_id", "name"}
+
+
+async def test_only_what_was_asked_for_is_written(store):
+    """Scope values choose, `limit` ends; another user's conversations are not there."""
+    await taken(store, *(record(f"c{number}", 1) for number in range(5)))
+    await store.conversation(user_id="bob", thread_id="t").append([HumanMessage("secret")])
+    written = await exported(store, scope={"user_id": "ada"})
+    assert b"secret" not in written
+    assert written.count(b'"end"') == 5
+    assert (await exported(store, scope={"user_id": "ada"}, limit=2)).count(b'"end"') == 2
+    assert await exported(store, scope={"user_id": "nobody"}) == b""
+    assert await exported(store, scope={"user_id": "nobody"}, format="openai") == b""
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"format": "xml"}, {"limit": 0}, {"scope": {"team": "x"}}, {"scope": {"user_id": ""}}]
+)
+async def test_an_export_that_makes_no_sense_is_refused(store, wrong):
+    """Before anything is written."""
+    with pytest.raises(InvalidInputError):
+        await export_conversations(store, io.BytesIO().write, **wrong)
+
+
+async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(store, monkeypatch):
+    """It moves to the front of the listing while the export walks it; it is written all the same, once."""
+    monkeypatch.setattr("convstore.transfer.exporting._PAGE", 2)
+    await taken(store, *(record(f"c{number}", 1) for number in range(6)))
+    page = await store.list_conversations(limit=10)
+    last = store.conversation(**page.conversations[-1].scope)
+
+    async def move() -> None:
+        await last.append([HumanMessage("now")])
+        await store._parts.writer.flush()
+
+    file, moved = io.BytesIO(), []
+
+    def write(piece: bytes) -> None:
+        file.write(piece)
+        if not moved:
+            moved.append(asyncio.get_running_loop().create_task(move()))
+
+    async def listed(*given: Any, **more: Any) -> Any:
+        await asyncio.gather(*moved)
+        return await listing(*given, **more)
+
+    listing = store.list_conversations
+    monkeypatch.setattr(store, "list_conversations", listed)
+    report = await export_conversations(store, write)
+    assert report.conversations == file.getvalue().count(b'"convstore"') == 6
+
+
+async def test_a_damaged_conversation_is_left_out_whole(client, database_name):
+    """It is named; nothing of it is written; the others are."""
+    store = await ready(client, database_name, f"bad{database_name}_")
+    await taken(store, record("good"), record("bad"))
+    log = client[database_name][f"bad{database_name}_log"]
+    entry = await log.find_one({"messages.id": {"$exists": True}, "first": 3, "conversation": await _id(store, "bad")})
+    await log.delete_one({"_id": entry["_id"]})
+    file = io.BytesIO()
+    report = await export_conversations(store, file.write)
+    assert (report.conversations, report.left_out) == (1, 1)
+    assert '"bad"' in report.problems[0].conversation
+    assert b'"bad"' not in file.getvalue()
+
+
+async def _id(store: ConversationStore, thread: str) -> str:
+    parts = await store.parts()
+    known = await parts.reader.find(tuple(chat_of(store, thread).scope.items()))
+    return known.conversation
+
+
+async def test_documents_in_artifacts_come_back(store, other, tmp_path):
+    """A retriever's documents are documents again, with their numbers."""
+    found = [Document(page_content=f"page {n} " * 50, metadata={"n": n}, id=f"d{n}") for n in range(3)]
+    await chat_of(store).append([ToolMessage("x" * 999, id="r", tool_call_id="c", artifact=found)])
+    await brought(other, await exported(store), tmp_path)
+    [back] = await chat_of(other).get_tool_messages(["r"])
+    assert back.artifact == found
+    assert [source.source_id for source in back.sources] == [1, 2, 3]

@@ -1,0 +1,517 @@
+"""What an import reads and an export writes, without a store: lines, messages, records, the archive, scopes."""
+
+from __future__ import annotations
+
+import doctest
+import gzip
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    message_to_dict,
+)
+from strategies import messages, same, values
+
+from convstore import InvalidInputError, InvalidScopeError
+from convstore.codec import Codec, Kind, encode_message, fields_of
+from convstore.entries.normalize import normalize_messages
+from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, openai_lines, read_file
+from convstore.transfer.archive import ArchiveReader, begin_line, end_line, message_line
+from convstore.transfer.lines import BadLine, Line, check_readable, read_lines
+from convstore.transfer.openai_lines import BARE_KEYS, openai_line, openai_message
+from convstore.transfer.prepare import batches_of, make_ready
+
+AT = datetime(2026, 3, 1, 12, 30, 15, 123_000, tzinfo=UTC)
+KEYS = ("user_id", "thread_id")
+
+
+def written(path: Path, *lines: Any) -> Path:
+    """A file of these lines: bytes as they are, anything else as JSON."""
+    path.write_bytes(b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines))
+    return path
+
+
+def texts(record: ConversationRecord | BadRecord) -> list[str]:
+    """The texts of a record's messages."""
+    assert isinstance(record, ConversationRecord), record
+    return [one.message.text for one in make_ready(record, codec=Codec()).messages]
+
+
+def test_the_examples_in_the_docstrings():
+    """They say what happens."""
+    for module in (dicts, openai_lines):
+        assert doctest.testmod(module).attempted > 0
+        assert doctest.testmod(module).failed == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lines
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_lines_are_read_from_plain_and_packed_files(tmp_path, pack):
+    """Objects come with the numbers of their lines; empty lines, Windows' line ends and a mark of UTF-8 do no harm."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(pack(b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": 2}'))
+    assert list(read_lines(path)) == [Line(1, {"a": 1}), Line(4, {"a": 2})]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"a": ', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at place 11"),
+        (b'[{"messages": []}]', "jq -c"),
+        (b'"text"', "not a JSON object but str"),
+        (b'{"a": "' + b"x" * 2_000 + b'"}', "longer than 1,000 bytes"),
+        (b"{" + b"1" * 900 + b"}", "not JSON"),
+    ],
+)
+def test_a_bad_line_is_told_and_the_next_one_is_read(tmp_path, line, problem):
+    """Whatever a line holds, its number and what is wrong are told, and nothing else is lost."""
+    path = written(tmp_path / "x.jsonl", {"a": 1}, line + b"\n", {"a": 3})
+    first, bad, last = read_lines(path, most=1_000) if b"[[" not in line else read_lines(path)
+    assert (first, last) == (Line(1, {"a": 1}), Line(3, {"a": 3}))
+    assert isinstance(bad, BadLine)
+    assert (bad.number, problem in bad.problem) == (2, True), bad
+
+
+def test_a_long_last_line_is_told(tmp_path):
+    """A line above the limit at the end of the file, without a line end, is told as well."""
+    path = written(tmp_path / "x.jsonl", b"x" * 3_000_000)
+    assert [line.number for line in read_lines(path, most=10)] == [1]
+
+
+def test_a_damaged_gzip_file_is_told_where_it_breaks(tmp_path):
+    """What comes before is read."""
+    path = tmp_path / "x.jsonl.gz"
+    packed = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5_000)))
+    path.write_bytes(packed[:-20])
+    *lines, bad = read_lines(path)
+    assert lines
+    assert isinstance(bad, BadLine)
+    assert bad.number == len(lines) + 1
+    assert "can not be read from here on" in bad.problem
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_other_encodings_are_named(tmp_path, encoding):
+    """A file that begins with the mark of another encoding is refused, with the command that converts it."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(("\ufeff" if encoding == "utf-16-be" else "").encode(encoding) + '{"a": 1}'.encode(encoding))
+    with pytest.raises(InvalidInputError, match=r"is UTF-(16|32), not UTF-8.*iconv"):
+        check_readable(path)
+
+
+def test_files_that_can_not_be_opened_are_named(tmp_path):
+    """No file, or a folder."""
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(InvalidInputError, match="can not be read"):
+            check_readable(path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Messages and records
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage("Hi", id="h", name="ada", additional_kwargs={"a": 1}),
+        AIMessage(
+            [{"type": "text", "text": "so"}],
+            tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}],
+            invalid_tool_calls=[{"name": "g", "args": "{", "id": "d", "error": "no"}],
+            usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+        ),
+        ToolMessage("r", tool_call_id="c", artifact=[{"text": "x"}], status="error"),
+        SystemMessage("Be brief."),
+        ChatMessage("said", role="moderator"),
+    ],
+)
+def test_both_forms_of_langchain_are_read(message):
+    """What ``message_to_dict`` and ``model_dump`` write becomes the same message again."""
+    for form in (message_to_dict(message), message.model_dump()):
+        assert dicts.item_of(json.loads(json.dumps(form))).message == message
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (7, "a message is an object, not int"),
+        ({"type": "alien", "data": {"content": ""}}, "not a message of LangChain"),
+        ({"type": "constructor", "lc": 1, "id": ["os", "system"], "kwargs": {"command": "true"}}, "not a message"),
+        ({"type": "human", "data": {}}, "content"),
+        ({"type": "tool", "data": {"content": "x"}}, "tool_call_id"),
+        ({"type": {"$ne": ""}, "data": {"content": ""}}, "not a message of LangChain"),
+    ],
+)
+def test_what_is_no_message_says_why(raw, problem):
+    """Nothing but LangChain's message classes can come out of a file, and nothing raises."""
+    item = dicts.item_of(raw)
+    assert item.message is None
+    assert problem in item.problem
+
+
+@pytest.mark.parametrize(
+    ("raw", "moment"),
+    [
+        ({"timestamp": 1724708469}, datetime(2024, 8, 26, 21, 41, 9, tzinfo=UTC)),
+        ({"timestamp": 1724708469123}, datetime(2024, 8, 26, 21, 41, 9, 123_000, tzinfo=UTC)),
+        ({"created_at": "2024-08-26T23:41:09+02:00"}, datetime(2024, 8, 26, 21, 41, 9, tzinfo=UTC)),
+        ({"timestamp": "soon", "create_time": 1.5e9}, datetime(2017, 7, 14, 2, 40, tzinfo=UTC)),
+        *(({"timestamp": value}, None) for value in (True, math.nan, math.inf, -1, 1e300, 10**400, "9999-01-01", {})),
+    ],
+)
+def test_dates_are_those_that_a_message_says(raw, moment):
+    """Seconds, milliseconds and ISO 8601; what can be no date of a message is none."""
+    assert dicts.moment_of(raw) == moment
+
+
+def test_a_conversation_a_line(tmp_path):
+    """Its id, fields, title and messages are those of the line; a state of LangGraph is read too."""
+    asked = [{"role": "user", "content": "Hi"}, {"type": "ai", "content": "Hello"}]
+    path = written(
+        tmp_path / "chats.jsonl",
+        {"id": "one", "messages": asked, "title": "T", "metadata": {"a": 1}, "meta": {"user": "ada"}},
+        {"values": {"messages": asked}, "thread_id": 7},
+        {"messages": asked},
+    )
+    one, two, three = read_file(path)
+    assert [texts(record) for record in (one, two, three)] == [["Hi", "Hello"]] * 3
+    assert (one.id, one.title, one.metadata, one.fields["meta"]) == ("one", "T", {"a": 1}, {"user": "ada"})
+    assert (two.id, three.id, three.where) == ("7", "chats.jsonl:3", "chats.jsonl, line 3")
+
+
+@pytest.mark.parametrize("value", [{}, {"messages": []}, {"messages": {}}, {"messages": None, "values": []}])
+def test_a_line_without_messages_is_told(tmp_path, value):
+    """It says what is needed."""
+    [bad] = read_file(written(tmp_path / "x.jsonl", value))
+    assert isinstance(bad, BadRecord)
+    assert 'a list "messages" is needed' in bad.problem
+
+
+def test_ids_are_the_same_each_time_and_differ_between_conversations():
+    """A message without an id gets one from the record's id and its place, however long the record's id is."""
+
+    def ids(name: str) -> list[str]:
+        given = [{"role": "user", "content": "same"}] * 3
+        return [one.id for one in make_ready(ConversationRecord(id=name, messages=given), codec=Codec()).messages]
+
+    assert ids("a") == ids("a")
+    assert len({*ids("a"), *ids("b"), *ids("x" * 10_000), *ids("\ud800")}) == 12
+
+
+@pytest.mark.parametrize("id_", ["first", "", "x" * 513, 7, "\ud800", {"$ne": ""}])
+def test_an_id_that_can_not_be_is_replaced_and_told(id_):
+    """The message is taken over with another id, always the same one, and the change is named."""
+    record = ConversationRecord(
+        id="c",
+        where="x",
+        messages=[{"role": "user", "content": "1", "id": "first"}, {"role": "user", "content": "2", "id": id_}],
+    )
+    ready = make_ready(record, codec=Codec())
+    assert [one.message.text for one in ready.messages] == ["1", "2"]
+    assert ready.messages[1].id not in ("first", id_)
+    assert [problem.what for problem in ready.problems] == ["changed"]
+    assert ready.messages[1].id == make_ready(record, codec=Codec()).messages[1].id
+
+
+def test_the_objects_of_a_caller_keep_their_ids():
+    """A message of a program whose id is taken is not changed itself."""
+    twice = [HumanMessage("1", id="same"), HumanMessage("2", id="same")]
+    ready = make_ready(ConversationRecord(id="c", messages=twice), codec=Codec())
+    assert len({one.id for one in ready.messages}) == 2
+    assert [message.id for message in twice] == ["same", "same"]
+
+
+def test_whole_turns_are_appended_together_and_dates_never_go_back():
+    """A batch begins with each human message; it has the date of its first message that has one."""
+
+    def item(role: str, seconds: int | None = None) -> dict[str, Any]:
+        return {"role": role, "content": "x", "timestamp": seconds}
+
+    given = [item("system"), item("user", 2_000_000), item("assistant", 1), item("user"), item("user", 1_000_000)]
+    record = ConversationRecord(id="c", messages=[dicts.item_of(one) for one in given])
+    batches = list(batches_of(record, make_ready(record, codec=Codec()).messages))
+    assert [[one.place for one in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
+    assert {batch.at for batch in batches} == {datetime.fromtimestamp(2_000_000, UTC)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The archive
+
+
+def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> list[dict[str, Any]]:
+    """The lines of a conversation with these messages."""
+    codec = codec or Codec()
+    lines = [begin_line(codec, scope={"user_id": "ada", "thread_id": "t"}, title="T", metadata={"a": (1, b"2")})]
+    lines += [
+        message_line(codec, message, ordinal=at, entry=at, at=AT, sources="", annotations={"n": at})
+        for at, message in enumerate(given, 1)
+    ]
+    ending = {"messages": len(given), "rewound": [], "sources_through": 0, "summaries": [], **end}
+    return [json.loads(line) for line in [*lines, end_line(**ending)]]
+
+
+def read(lines: list[Any], codec: Codec | None = None) -> list[ConversationRecord | BadRecord]:
+    """What the reader makes of lines."""
+    reader = ArchiveReader(codec or Codec())
+    found = [record for number, line in enumerate(lines, 1) for record in reader.read(line, f"line {number}")]
+    return [*found, *reader.close()]
+
+
+@given(st.lists(messages, max_size=4), values)
+def test_any_message_comes_back_equal(given_messages, value):
+    """Every class with any values in it, and any metadata, in every way that a program could notice."""
+    codec = Codec()
+    begin = json.loads(begin_line(codec, scope={"user_id": "a"}, title=None, metadata={"any": value}))
+    [record] = read([begin, *archived(*given_messages)[1:]])
+    assert isinstance(record, ConversationRecord)
+    assert same([one.message for one in record.messages], given_messages)
+    assert same(record.metadata, {"any": value})
+
+
+def test_everything_else_comes_back():
+    """Scope, title, metadata, dates, entries, annotations, rewinds, source ids; summaries are told."""
+    [record] = read(archived(HumanMessage("Hi"), AIMessage("Hello"), rewound=[(2, 2)], sources_through=7))
+    first = record.messages[0]
+    assert (record.scope, record.title) == ({"user_id": "ada", "thread_id": "t"}, "T")
+    assert (record.metadata, record.rewound, record.sources_through) == ({"a": (1, b"2")}, [(2, 2)], 7)
+    assert (first.at, first.entry, first.annotations) == (AT, 1, {"n": 1})
+
+
+def test_types_of_an_application_go_through_a_program_that_does_not_know_them():
+    """Values of registered types are carried as they are written, in sets too, and read by who knows them."""
+
+    class Place:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    knows = Codec()
+    knows.register(Place, Kind("place", lambda place: place.x, Place))
+    result = ToolMessage("r", id="r", tool_call_id="c", artifact=[{Place(1)}, Place([2])])
+    there = archived(result, codec=knows)
+    with pytest.raises(ValueError, match="place"):
+        Codec().decode(knows.encode(Place(1)))
+    stranger = Codec()
+    stranger.keep_unknown()
+    [record] = read(there, stranger)
+    carried = record.messages[0].message
+    assert repr(carried.artifact[1]) == "<a value of type place>"
+    assert archived(carried, codec=stranger) == there
+    [back] = read(archived(carried, codec=stranger), knows)
+    [one], two = back.messages[0].message.artifact
+    assert (type(one), one.x, type(two), two.x) == (Place, 1, Place, [2])
+
+
+LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (LINES[:-1], "cut off"),
+        ([LINES[0], LINES[1], LINES[3]], "1 messages, and should have 2"),
+        (LINES[1:], "the line that begins its conversation is missing"),
+        ([LINES[0], {"message": [{"type": "alien"}]}, *LINES[2:]], "line 6"),
+        ([LINES[0], {"message": 7}, *LINES[2:]], "a value is a list of lines"),
+        ([LINES[0], {"message": []}, *LINES[2:]], "a value is a list of lines"),
+        ([LINES[0], {**LINES[1], "at": "soon"}, *LINES[2:]], "soon"),
+        ([{**LINES[0], "convstore": 2}, *LINES[1:]], "version 2"),
+        ([{**LINES[0], "metadata": "%"}, *LINES[1:]], "base64"),
+        ([LINES[0], LINES[1], LINES[2], {"end": None}], "line 8: the end of a conversation is an object"),
+    ],
+)
+def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines, problem):
+    """It says what is wrong with it; conversations before and behind it are read."""
+    [before, bad, after] = read([*LINES, *lines, *LINES])
+    assert isinstance(before, ConversationRecord)
+    assert isinstance(bad, BadRecord)
+    assert problem in bad.problem
+    assert isinstance(after, ConversationRecord)
+
+
+def test_a_message_that_refers_to_a_payload_is_refused():
+    """A forged line can not make a message that points at what others have stored."""
+    encoded = encode_message(Codec(), fields_of(ToolMessage("x" * 99, tool_call_id="c")), split_result=True)
+    assert encoded.payload
+    forged = {**LINES[1], "message": [json.loads(encoded.body)]}
+    [bad] = read([LINES[0], forged, *LINES[2:]])
+    assert isinstance(bad, BadRecord)
+    assert "no payload" in bad.problem
+
+
+def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path):
+    """The file is read on; the other conversations are whole."""
+    path = written(tmp_path / "x.jsonl", *LINES, LINES[0], b"{broken\n", *LINES[2:], *LINES)
+    one, bad, two = read_file(path)
+    assert isinstance(one, ConversationRecord)
+    assert isinstance(two, ConversationRecord)
+    assert isinstance(bad, BadRecord)
+    assert "line 6: not JSON" in bad.problem
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# OpenAI's format
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": "ada", "timestamp": 1.5},
+        {"role": "assistant", "content": "Hello", "reasoning_content": "hm", "usage": {"prompt_tokens": 1}},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "é"}'}}],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}},
+                {"id": "d", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "content": "r", "tool_call_id": "c", "name": "f", "status": "error"},
+        {"role": "tool", "content": "r", "tool_call_id": "c", "artifact": [{"text": "x", "n": 1.5}]},
+        {"role": "function", "content": "r", "name": "f"},
+    ],
+)
+def test_what_came_in_openais_format_goes_out_in_it(raw):
+    """A dict that was appended is written as it was, with the id it has now."""
+    [message] = normalize_messages([raw], key="k")
+    made, lost = openai_message(message)
+    assert (made, lost) == ({**raw, "id": message.id}, [])
+    assert same(normalize_messages([json.loads(openai_line(made))]), [message])
+
+
+def test_what_openais_format_can_not_hold_is_named():
+    """Artifacts that JSON would change, and LangChain's own metadata; a bare message has nothing but the core."""
+    result = ToolMessage("r", id="r", tool_call_id="c", artifact=(1, b"2"), status="error")
+    answer = AIMessage(
+        "a",
+        id="a",
+        response_metadata={"model_name": "m"},
+        usage_metadata={"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
+        additional_kwargs={"reasoning_content": "hm"},
+    )
+    assert openai_message(result)[1] == ["artifact"]
+    assert openai_message(answer)[1] == ["response_metadata", "usage_metadata"]
+    assert openai_message(HumanMessage("Hi", additional_kwargs={"raw": b"x"})) == (
+        {"role": "user", "content": "Hi"},
+        ["raw"],
+    )
+    bare, lost = openai_message(result, bare=True)
+    assert (bare, lost) == ({"role": "tool", "content": "r", "tool_call_id": "c"}, ["artifact", "status"])
+    bare, lost = openai_message(answer, bare=True)
+    assert (bare, lost) == (
+        {"role": "assistant", "content": "a"},
+        ["response_metadata", "usage_metadata", "reasoning_content"],
+    )
+    assert bare.keys() <= BARE_KEYS
+
+
+@given(messages)
+def test_any_message_can_be_written_or_says_why_not(message):
+    """A line of JSON, or an error that names the format that can."""
+    try:
+        made, _ = openai_message(message)
+        line = openai_line(made)
+    except ValueError as error:
+        problem = str(error)
+    else:
+        problem = ""
+        assert line.count(b"\n") == line.endswith(b"\n")
+        assert json.loads(line).keys() == made.keys()
+    assert problem == "" or problem.endswith("use the format convstore")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scopes
+
+
+def record(id_: str = "r1", **fields: Any) -> ConversationRecord:
+    """A record with fields."""
+    return ConversationRecord(id=id_, messages=[], fields=fields)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "scope"),
+    [
+        ({"constant": {"user_id": "ada"}}, {}, ("ada", "r1")),
+        ({"fields": {"user_id": "meta.user"}}, {"meta": {"user": "bob"}}, ("bob", "r1")),
+        ({"fields": {"user_id": "meta.user"}}, {"meta.user": "eve", "meta": {"user": "bob"}}, ("eve", "r1")),
+        ({"fields": {"user_id": "u", "thread_id": "n"}}, {"u": "ada", "n": 7}, ("ada", "7")),
+        ({"match": {"s": r"(?P<user_id>[^:]+):(?P<thread_id>.+)"}}, {"s": "ada:x:y"}, ("ada", "x:y")),
+        ({"constant": {"user_id": "ada"}, "fields": {"user_id": "u"}}, {"u": "bob"}, ("ada", "r1")),
+        ({"fields": {"user_id": "u"}}, {"u": "bob", "scope": {"user_id": "no", "thread_id": "t"}}, ("bob", "t")),
+    ],
+)
+def test_scopes_are_made_as_told(rule, fields, scope):
+    """Constants before fields before groups before what the record knows; the last key falls back to the id."""
+    assert tuple(ScopeRule(keys=KEYS, **rule)(record(**fields)).values()) == scope
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "problem"),
+    [
+        ({}, {}, "nothing says its user_id"),
+        ({"fields": {"user_id": "u"}}, {"x": 1}, "'u' is not among x"),
+        ({"fields": {"user_id": "u"}}, {"u": {"$ne": ""}}, "is a dict"),
+        ({"fields": {"user_id": "u"}}, {"u": True}, "is a bool"),
+        ({"fields": {"user_id": "u"}}, {"u": ""}, "must not be empty"),
+        ({"fields": {"user_id": "u"}}, {"u": "\ud800"}, "surrogates"),
+        ({"match": {"s": r"(?P<user_id>\d+)"}}, {"s": "ada"}, "does not match"),
+    ],
+)
+def test_a_scope_that_can_not_be_is_refused(rule, fields, problem):
+    """It says which key or field is wrong."""
+    with pytest.raises(InvalidScopeError, match=problem.replace("$", r"\$")):
+        ScopeRule(keys=KEYS, **rule)(record(**fields))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"constant": {"team": "x"}},
+        {"fields": {"team": "x"}},
+        {"match": {"s": "(?P<team>.+)"}},
+        {"match": {"s": "("}},
+        {"match": {"s": "no group"}},
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_when_it_is_made(rule):
+    """Unknown keys and broken expressions, before anything is read."""
+    with pytest.raises(InvalidScopeError):
+        ScopeRule(keys=KEYS, **rule)
+
+
+def test_the_scope_of_an_export_must_fit_the_store():
+    """An export of a store with other scope keys is not squeezed into this one."""
+    with pytest.raises(InvalidScopeError, match="course"):
+        ScopeRule(keys=KEYS)(ConversationRecord(id="r", messages=[], scope={"user_id": "a", "course": "c"}))
+
+
+def test_an_item_without_a_message_says_why():
+    """A problem of the source becomes one of the record."""
+    ready = make_ready(ConversationRecord(id="c", messages=[RecordItem(message=None, problem="gone")]), codec=Codec())
+    assert [(problem.what, problem.where, problem.reason) for problem in ready.problems] == [
+        ("message", "message 1", "gone")
+    ]

@@ -1,0 +1,58 @@
+"""What turns cost, counted by command monitoring; what they promise is in the contract suite."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from counting import Commands, cold
+from langchain_core.messages import AIMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore
+from convstore.testing import rag_turn
+
+
+@pytest.fixture
+async def chat(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Conversation]:
+    """A conversation of forty turns with results, warm, on a counted client."""
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(40):
+        await chat.append(rag_turn(f"What about fish {number}?"))
+    yield chat
+    await store.close()
+
+
+async def test_question_and_answer_are_one_command_each(chat: Conversation, commands: Commands) -> None:
+    """Where this store asked, nothing has to be looked up before the answer is written."""
+    with commands.counted():
+        await chat.append_turn("r1", human="And orcas?")
+        await chat.append_turn("r1", messages=rag_turn("And orcas?")[1:])
+    assert commands.names == ["insert", "insert"]
+
+
+async def test_an_answer_to_the_question_of_another_process(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """The head, the tail twice, the question, the answer."""
+    await chat.append_turn("r1", human="And orcas?")
+    other = cold(client, database_name, chat)
+    with commands.counted():
+        await other.append_turn("r1", messages=AIMessage("They do."))
+    assert commands.names == ["find", "find", "find", "find", "insert", "update"]
+
+
+async def test_a_turn_is_read_without_the_rest(chat: Conversation, commands: Commands) -> None:
+    """By its id, and at both ends, whatever the length of the conversation."""
+    [first] = [turn async for turn in chat.turns(limit=1)]
+    with commands.counted():
+        assert await chat.get_turn(first.turn_id) == first
+    assert (len(commands.sent), commands.documents) == (4, 13)  # the message, the tail, ten entries, a payload
+    with commands.counted():
+        turns = [turn async for turn in chat.turns(newest_first=True, limit=3)]
+    assert [turn.number for turn in turns] == [40, 39, 38]
+    assert commands.documents < 20
