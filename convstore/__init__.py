@@ -41,6 +41,7 @@ from convstore.models import (
     ConversationInfo,
     ConversationPage,
     ErasureReceipt,
+    Finding,
     History,
     HistoryReport,
     MessagePreview,
@@ -51,6 +52,7 @@ from convstore.models import (
     Summary,
     ToolRecord,
     Turn,
+    VerifyReport,
 )
 from convstore.policy import HistoryPolicy
 from convstore.store import ConversationStore
@@ -72,6 +74,7 @@ __all__ = [
     "ConvstoreError",
     "CorruptDocumentError",
     "ErasureReceipt",
+    "Finding",
     "History",
     "HistoryPolicy",
     "HistoryReport",
@@ -104,6 +107,7 @@ __all__ = [
     "TurnConflictError",
     "UnencodableError",
     "UnknownMessageError",
+    "VerifyReport",
     "get_conversational_history",
     "number_sources",
     "retrieve_previous_sources_tool",

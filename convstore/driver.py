@@ -18,13 +18,21 @@ from pymongo.errors import (
     BulkWriteError,
     ConnectionFailure,
     ExecutionTimeout,
+    InvalidOperation,
+    OperationFailure,
     PyMongoError,
     WriteConcernError,
     WTimeoutError,
 )
 from pymongo.read_concern import ReadConcern
 
-from convstore.exceptions import InvalidInputError, MissingExtraError, StoreError, StoreUnavailableError
+from convstore.exceptions import (
+    InvalidInputError,
+    MissingExtraError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
 
 __all__ = ["COMMAND_SECONDS", "Driver", "DriverName", "close_client", "driver_errors", "open_client"]
 
@@ -40,6 +48,9 @@ _KNOWN: tuple[tuple[str, DriverName], ...] = (
     ("AsyncDatabase", "pymongo"),
 )
 _CLUSTERED_SINCE = (5, 3)
+# No primary any more, or going down; no majority to read from yet; a time limit that the server set itself. A server
+# also says so of a single write in a command, where the driver does not look for it.
+_TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13436})
 _DEFAULT_DATABASE = "convstore"
 
 
@@ -88,23 +99,33 @@ class Driver:
                 if getattr(error, "code", None) != 48:  # NamespaceExists: somebody was quicker
                     raise
 
+    async def can_cluster(self) -> bool:
+        """Whether this server has clustered collections. One command."""
+        async with driver_errors():
+            version = (await self.database.command("buildInfo"))["versionArray"]
+        return tuple(version[:2]) >= _CLUSTERED_SINCE
+
     async def create_index(self, collection: str, name: str, keys: Any, *, unique: bool, present: str) -> None:
-        """Make sure that an index exists over the documents that have the field `present`."""
+        """Make sure that an index exists over the documents that have the field `present`; may take hours."""
         options: dict[str, Any] = {"name": name, "unique": unique}
         if self.name == "memory":
             if unique:
                 return  # it would drop the filter and refuse every second payload
         elif present:
             options["partialFilterExpression"] = {present: {"$exists": True}}
-        async with driver_errors():
+        async with driver_errors(seconds=None):
             await self.collection(collection).create_index(keys, **options)
+
+    async def index_names(self, collection: str) -> set[str]:
+        """The names of a collection's indexes. One command."""
+        async with driver_errors():
+            return set(await self.collection(collection).index_information())
 
     async def _options(self, clustered: bool) -> dict[str, Any]:
         if self.name == "memory":
             return {}
-        version = (await self.database.command("buildInfo"))["versionArray"]
         options: dict[str, Any] = {"storageEngine": {"wiredTiger": {"configString": "block_compressor=zstd"}}}
-        if clustered and tuple(version[:2]) >= _CLUSTERED_SINCE:
+        if clustered and await self.can_cluster():
             options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
         return options
 
@@ -145,17 +166,20 @@ async def close_client(client: Any) -> None:
 
 
 @asynccontextmanager
-async def driver_errors() -> AsyncIterator[None]:
+async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIterator[None]:
     """Turn the driver's errors into ours, with the driver's as ``__cause__``, and bound the wait for an answer.
 
     A server that is stopped but not gone answers nothing and closes nothing; without a bound its callers would hang.
+    Who waits without one must find out in another way whether the server is there.
     """
     try:
-        async with asyncio.timeout(COMMAND_SECONDS):
+        async with asyncio.timeout(seconds):
             yield
     except (ConnectionFailure, ExecutionTimeout, WTimeoutError, TimeoutError) as error:
         reason = str(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
         raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {reason}") from error
+    except InvalidOperation as error:
+        raise StoreClosedError("the MongoDB client of this store is closed; close it behind the store") from error
     except (PyMongoError, BSONError, OverflowError) as error:
         if _is_undecided(error):
             raise StoreUnavailableError(
@@ -170,7 +194,15 @@ def _is_undecided(error: Exception) -> bool:
         return True
     if isinstance(error, BulkWriteError) and error.details.get("writeConcernErrors"):
         return True
+    if isinstance(error, OperationFailure) and not _TRY_AGAIN.isdisjoint(_codes(error)):
+        return True
     return isinstance(error, PyMongoError) and error.has_error_label("RetryableWriteError")
+
+
+def _codes(error: OperationFailure) -> set[int | None]:
+    """What a server says of a command, and of its single writes."""
+    details = error.details if isinstance(error, BulkWriteError) and error.details else {}
+    return {error.code, *(failure.get("code") for failure in details.get("writeErrors", ()))}
 
 
 def _memory_client() -> Any:

@@ -2,7 +2,8 @@
 
 Layer 4. ``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and says in its docstring what it
 does; a step may be repeated after a crash, so it makes sure of things instead of making them. What was applied is
-kept in the collection ``convstore_migrations``; a lease in the same place lets one runner work at a time.
+kept in the collection ``convstore_migrations``; a lease in the same place lets one runner work at a time. It is renewed
+while a step lasts, which with an index over a large collection may be hours.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import asyncio
 import importlib.util
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeVar
 
 from pymongo.errors import DuplicateKeyError
 
@@ -27,8 +29,9 @@ from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, S
 __all__ = ["Migration", "Migrator", "Target", "discover"]
 
 _LEASE = "lease"
-_LEASE_TIME = timedelta(seconds=60)
+_LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
 _WAIT_SECONDS, _POLL_SECONDS = 120.0, 0.1
+_Result = TypeVar("_Result")
 _FILE_NAME = re.compile(r"\d{4}_\w+\.py")
 
 
@@ -58,6 +61,11 @@ class Target:
         await self._driver.create_collection(self._prefix + HEADS)
         await self._ensure_indexes(HEADS, head_indexes(self._scope_keys))
 
+    async def has_heads(self) -> bool:
+        """Whether the indexes that listing by scope needs are there. One command."""
+        names = await self._driver.index_names(self._prefix + HEADS)
+        return {index.name for index in head_indexes(self._scope_keys)} <= names
+
     async def ensure_annotations(self) -> None:
         """The ``annotations`` collection, which is read by ``_id`` alone."""
         await self._driver.create_collection(self._prefix + ANNOTATIONS)
@@ -81,6 +89,7 @@ class Migrator:
         self._applied = driver.collection(prefix + MIGRATIONS)
         self._target = Target(driver, prefix=prefix, scope_keys=scope_keys)
         self.driver_name: DriverName = driver.name
+        self.scope_keys = tuple(scope_keys)
 
     async def applied(self) -> list[str]:
         """Names of the migrations that ran, in order. One command."""
@@ -122,17 +131,45 @@ class Migrator:
             SchemaVersionError: The database is newer than this version; nothing was done.
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
-        if not await self.pending():
-            # Each store names its own scope keys, so their indexes are made sure of every time.
-            await self._target.ensure_heads()
+        # Each store names its own scope keys, so their indexes are made sure of every time.
+        if not await self.pending() and await self._target.has_heads():
             return []
+        return await self.leased(self._run_pending)
+
+    async def leased(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Do some work on the schema while nobody else does; however long it takes.
+
+        Raises:
+            StoreUnavailableError: Another runner holds the lease and does not finish, or this one could not keep it.
+        """
         owner = uuid.uuid4().hex
         await self._take_lease(owner)
         try:
-            return await self._run_pending()
+            return await self._while_leased(owner, work())
         finally:
             async with driver_errors():
                 await self._applied.delete_one({"_id": _LEASE, "owner": owner})
+
+    async def _while_leased(self, owner: str, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Do some work and renew the lease meanwhile; stop it when the lease can not be kept."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
+                if not await self._renew(owner):
+                    raise StoreUnavailableError(
+                        "another process took over the migration of this database, as this one did not answer for a "
+                        "minute; call setup() again"
+                    )
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _renew(self, owner: str) -> bool:
+        until = datetime.now(UTC) + _LEASE_TIME
+        async with driver_errors():
+            renewed = await self._applied.update_one({"_id": _LEASE, "owner": owner}, {"$set": {"until": until}})
+        return bool(renewed.matched_count)
 
     async def _run_pending(self) -> list[str]:
         pending = await self.pending()

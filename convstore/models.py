@@ -16,6 +16,7 @@ __all__ = [
     "ConversationInfo",
     "ConversationPage",
     "ErasureReceipt",
+    "Finding",
     "History",
     "HistoryReport",
     "MessagePreview",
@@ -26,6 +27,7 @@ __all__ = [
     "Summary",
     "ToolRecord",
     "Turn",
+    "VerifyReport",
 ]
 
 
@@ -295,7 +297,7 @@ class ConversationInfo(_Value):
         created_at: When its first message was appended (UTC); None for a scope without a conversation.
         updated_at: When its last message was appended (UTC); in a listing exact to 10 s.
         message_count: Messages in the log, rewound ones apart.
-        tokens: Their size by the store's counter.
+        tokens: Their size, by the token counter of the store that appended last.
         usage: By model the sums of its own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; the
             model is "unknown" where messages do not name it.
         last_message: The beginning of the last message with a text, None before there is one; in a listing exact to
@@ -323,3 +325,56 @@ class ConversationPage(_Value):
 
     conversations: list[ConversationInfo] = []
     next_cursor: str | None = None
+
+
+class Finding(_Value):
+    """Something in the database that is not as it should be.
+
+    Attributes:
+        kind: What sort of thing; docs/operations.md lists all of them.
+        collection: Where it is, without the store's prefix.
+        document_id: The ``_id`` of the document, of the first of several, or the name of an index.
+        problem: What is wrong, in words. It holds no text of messages.
+        conversation: The id of the conversation in the log; "" if it is of none.
+        repairable: Whether ``repair=True`` can mend it without guessing.
+        repaired: Whether that was done.
+    """
+
+    kind: str
+    collection: str
+    document_id: str
+    problem: str
+    conversation: str = ""
+    repairable: bool = False
+    repaired: bool = False
+
+
+class VerifyReport(_Value):
+    """What `verify` looked at and what it found.
+
+    Attributes:
+        conversations: Conversations that were read to their end.
+        entries: Their entries.
+        messages: The messages in them.
+        payload_chunks: Their payload chunks, each read and compared with its checksum.
+        summaries: Their summaries.
+        annotations: Their annotated messages.
+        findings: The first 1,000.
+        counts: How many findings of each kind there were, those that are not listed too.
+        left: How many of all findings were not repaired.
+    """
+
+    conversations: int = 0
+    entries: int = 0
+    messages: int = 0
+    payload_chunks: int = 0
+    summaries: int = 0
+    annotations: int = 0
+    findings: tuple[Finding, ...] = ()
+    counts: dict[str, int] = {}
+    left: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is as it should be, or was brought back to that."""
+        return self.left == 0

@@ -17,14 +17,25 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from convstore.codec import SourcePlace
+from convstore.codec import MESSAGE_TYPES, SourcePlace
+from convstore.codec.stored import (
+    from_stored,
+    stored_bytes,
+    stored_list,
+    stored_number,
+    stored_number_or_none,
+    stored_text,
+    to_stored,
+    utc,
+)
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, OpenCall, PayloadRef, Preview, Totals
+from convstore.entries.reading import BODY_DIGEST_BYTES
+from convstore.entries.rewinds import all_gaps
 from convstore.exceptions import CorruptDocumentError
-from convstore.sources import DIGEST_BYTES
+from convstore.sources import pack_shown, unpack_shown
 from convstore.summaries import SummaryRecord
 
 __all__ = [
@@ -63,8 +74,6 @@ LOG = "log"
 HEADS = "heads"
 SUMMARIES = "summaries"
 MIGRATIONS = "convstore_migrations"
-
-_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,10 @@ def source_parts(entry: Entry) -> dict[str, Any]:
     """What an entry keeps of its sources, which loads leave out; nothing without sources."""
     if not entry.sources:
         return {}
-    return {"sources": [_source_document(source) for source in entry.sources], "shown": _pack(entry.totals.shown or {})}
+    return {
+        "sources": [_source_document(source) for source in entry.sources],
+        "shown": pack_shown(entry.totals.shown or {}),
+    }
 
 
 def _source_document(source: EntrySource) -> dict[str, Any]:
@@ -181,19 +193,6 @@ def _source_document(source: EntrySource) -> dict[str, Any]:
     }
     optional = {"piece": to_stored(source.piece), "given": source.given, "earlier": source.earlier}
     return document | {key: value for key, value in optional.items() if value}
-
-
-def _pack(shown: Mapping[bytes, int]) -> bytes:
-    return b"".join(digest + number.to_bytes(_NUMBER_BYTES) for digest, number in shown.items())
-
-
-def unpack_shown(packed: Any) -> dict[bytes, int]:
-    """The newest different sources as an entry keeps them: digest and number, one after the other."""
-    text, step = _bytes(packed), DIGEST_BYTES + _NUMBER_BYTES
-    if len(text) % step:
-        raise ValueError("the digests of sources are cut off")
-    pieces = (text[start : start + step] for start in range(0, len(text), step))
-    return {piece[:DIGEST_BYTES]: int.from_bytes(piece[DIGEST_BYTES:]) for piece in pieces}
 
 
 def entry_from(document: Mapping[str, Any]) -> Entry:
@@ -209,12 +208,16 @@ def entry_from(document: Mapping[str, Any]) -> Entry:
 
 
 def _entry_from(document: Mapping[str, Any]) -> Entry:
-    first, count, totals = _number(document["first"]), _number(document["count"]), totals_from(document["totals"])
+    first, count, totals = (
+        stored_number(document["first"]),
+        stored_number(document["count"]),
+        totals_from(document["totals"]),
+    )
     if "shown" in document or not totals.shown_at:
         totals = replace(totals, shown=unpack_shown(document.get("shown", b"")))
-    if document["_id"] != entry_id(_text(document["conversation"]), totals.entries):
+    if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
         raise ValueError("the key, the conversation and the number of the entry do not agree")
-    messages = _list(document.get("messages", ()))
+    messages = stored_list(document.get("messages", ()))
     if first + count - 1 != totals.messages or ("messages" in document and len(messages) != count):
         raise ValueError("the number of messages does not agree with their ordinals")
     entry = Entry(
@@ -222,19 +225,20 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         at=utc(document["at"]),
         messages=tuple(_message_from(one, first + place, document["_id"]) for place, one in enumerate(messages)),
         totals=totals,
-        sources=tuple(_source_from(one) for one in _list(document.get("sources", ()))),
-        gaps=_gaps_from(document) if "gaps" in document else (),
-        undo=_number(document["undo"]) if totals.marker == totals.entries else 0,
-        size=_number(document["size"]),
+        sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
+        gaps=_gaps_from(document, totals) if "gaps" in document else (),
+        undo=stored_number(document["undo"]) if totals.marker == totals.entries else 0,
+        size=stored_number(document["size"]),
     )
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
         raise ValueError("the entry is not found by its results")
     return entry
 
 
-def _gaps_from(document: Mapping[str, Any]) -> tuple[Gap, ...]:
+def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[Gap, ...]:
     """What a marker says is rewound."""
-    return tuple(Gap(*map(_number, _list(gap))) for gap in _list(document["gaps"]))
+    gaps = (Gap(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
+    return all_gaps(gaps, totals)
 
 
 def _has_results(entry: Entry) -> bool:
@@ -265,23 +269,29 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 def totals_from(document: Mapping[str, Any]) -> Totals:
     """The totals that `totals_document` wrote."""
     return Totals(
-        entries=_number(document["entries"]),
-        messages=_number(document["messages"]),
-        live=_number(document["live"]),
-        turns=_number(document["turns"]),
-        results=_number(document["results"]),
-        tokens=_number(document["tokens"]),
-        view_tokens=_number(document["view_tokens"]),
+        entries=stored_number(document["entries"]),
+        messages=stored_number(document["messages"]),
+        live=stored_number(document["live"]),
+        turns=stored_number(document["turns"]),
+        results=stored_number(document["results"]),
+        tokens=stored_number(document["tokens"]),
+        view_tokens=stored_number(document["view_tokens"]),
         counter=from_stored(document["counter"]),
-        marker=_number(document["marker"]),
-        sources_through=_number(document["sources_through"]),
+        marker=stored_number(document["marker"]),
+        sources_through=stored_number(document["sources_through"]),
         usage={
-            from_stored(model): (_number(a, least=None), _number(b, least=None), _number(c, least=None))
-            for model, a, b, c in _list(document["usage"])
+            from_stored(model): (
+                stored_number(a, least=None),
+                stored_number(b, least=None),
+                stored_number(c, least=None),
+            )
+            for model, a, b, c in stored_list(document["usage"])
         },
-        calls=tuple(OpenCall(*map(from_stored, _list(call))) for call in _list(document["calls"])),
-        preview=None if (preview := document.get("preview")) is None else Preview(*map(from_stored, _list(preview))),
-        shown_at=_number(document["shown_at"]),
+        calls=tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
+        preview=None
+        if (preview := document.get("preview")) is None
+        else Preview(*map(from_stored, stored_list(preview))),
+        shown_at=stored_number(document["shown_at"]),
         updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
     )
 
@@ -309,20 +319,22 @@ def _message_document(message: EntryMessage) -> dict[str, Any]:
 
 def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
     payload, stub = document.get("payload"), document.get("stub")
+    if document["type"] not in MESSAGE_TYPES:
+        raise ValueError(f"{document['type']!r} in the place of a type")
     return EntryMessage(
         ordinal,
-        _text(document["id"]),
-        _text(document["type"]),
+        stored_text(document["id"]),
+        stored_text(document["type"]),
         from_stored(document["body"]),
-        _bytes(document["digest"]),
-        _number(document["tokens"]),
-        _number(document["view_tokens"]),
-        _number(document.get("calls", 0)),
+        stored_bytes(document["digest"]),
+        stored_number(document["tokens"]),
+        stored_number(document["view_tokens"]),
+        stored_number(document.get("calls", 0)),
         from_stored(document.get("tool", "")),
-        _text(document.get("call", "")),
+        stored_text(document.get("call", "")),
         from_stored(document.get("arguments", "")),
-        _text(document.get("sources", "")),
-        None if stub is None else _text(stub),
+        stored_text(document.get("sources", "")),
+        None if stub is None else stored_text(stub),
         None if payload is None else _payload_from(payload),
         entry,
     )
@@ -334,28 +346,34 @@ def _payload_document(ref: PayloadRef) -> dict[str, Any]:
 
 
 def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
-    ends = tuple(_number(end) for end in _list(document["ends"], least=1))
+    ends = tuple(stored_number(end) for end in stored_list(document["ends"], least=1))
     if any(start >= end for start, end in pairwise(ends)):
         raise ValueError("the chunks of a payload do not follow each other")
+    body = b"" if (found := document.get("body")) is None else stored_bytes(found, length=BODY_DIGEST_BYTES)
     return PayloadRef(
-        _text(document["token"]),
-        _number(document["chunk"]),
+        stored_text(document["token"]),
+        stored_number(document["chunk"]),
         ends,
-        _bytes(document["digest"]),
-        _number(document["size"]),
-        _bytes(document.get("body", b"")),
+        stored_bytes(document["digest"]),
+        stored_number(document["size"]),
+        body,
     )
 
 
-def _source_from(document: Mapping[str, Any]) -> EntrySource:
+def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
+    start, middle, end = (stored_number(part) for part in stored_list(document["place"]))
+    if not start <= middle <= end:
+        raise ValueError("the place of a source is none")
     return EntrySource(
-        _number(document["id"]),
-        _text(document["message"]),
+        stored_number(document["id"]),
+        stored_text(document["message"]),
         from_stored(document["title"]),
         from_stored(document["url"]),
-        SourcePlace(*(_number(part) for part in _list(document["place"]))),
+        SourcePlace(start, middle, end),
         from_stored(document.get("piece", "")),
-        *(None if document.get(key) is None else _number(document[key]) for key in ("given", "earlier")),
+        stored_number_or_none(document.get("given")),
+        stored_number_or_none(document.get("earlier")),
+        entry,
     )
 
 
@@ -368,6 +386,7 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "previous": record.previous,
         "range": [record.first, record.last, record.entry],
         "totals": [record.live, record.turns, record.view_tokens],
+        "counter": to_stored(record.counter),
         "gaps": [list(gap) for gap in record.gaps],
         "text": to_stored(record.text),
         "model": to_stored(record.model),
@@ -375,81 +394,55 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "at": record.at,
         "results": [list(result) for result in record.results],
         "messages": [to_stored(body) for body in record.messages],
+        "digest": record.digest,
     }
 
 
-def summary_from(document: Mapping[str, Any]) -> SummaryRecord:
+def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecord:
     """The summary that a document holds.
+
+    Args:
+        document: Of the collection of summaries, or what a head has of one.
+        head: Key of that head.
 
     Raises:
         CorruptDocumentError: It is not what `summary_document` writes.
     """
+    key, collection = (head, HEADS) if head else (str(document.get("_id")), SUMMARIES)
     try:
+        if not head and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
+            raise ValueError("the key, the conversation and the token do not agree")
         (first, last, entry), (live, turns, view_tokens) = document["range"], document["totals"]
         tokens_in, tokens_out = document["tokens"]
-        return SummaryRecord(
-            token=_text(document["token"]),
-            version=_number(document["version"]),
-            parent=_text(document["parent"]),
-            previous=_text(document["previous"]),
-            first=_number(first),
-            last=_number(last),
-            entry=_number(entry),
-            live=_number(live),
-            turns=_number(turns),
-            view_tokens=_number(view_tokens),
-            gaps=tuple((_number(low), _number(high)) for low, high in _list(document["gaps"])),
+        record = SummaryRecord(
+            token=stored_text(document["token"]),
+            version=stored_number(document["version"]),
+            parent=stored_text(document["parent"]),
+            previous=stored_text(document["previous"]),
+            first=stored_number(first),
+            last=stored_number(last),
+            entry=stored_number(entry),
+            live=stored_number(live),
+            turns=stored_number(turns),
+            view_tokens=stored_number(view_tokens),
+            counter=from_stored(document["counter"]),
+            gaps=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["gaps"])),
             text=from_stored(document["text"]),
             model=from_stored(document["model"]),
-            tokens_in=_number(tokens_in),
-            tokens_out=_number(tokens_out),
+            tokens_in=stored_number(tokens_in),
+            tokens_out=stored_number(tokens_out),
             at=utc(document["at"]),
-            results=tuple((_text(id_), _text(sources)) for id_, sources in _list(document["results"])),
-            folded=tuple((_text(id_), _text(sources)) for id_, sources in _list(document.get("folded", ()))),
-            messages=tuple(from_stored(body) for body in _list(document["messages"])),
+            results=tuple(
+                (stored_text(id_), stored_text(sources)) for id_, sources in stored_list(document["results"])
+            ),
+            folded=tuple(
+                (stored_text(id_), stored_text(sources)) for id_, sources in stored_list(document.get("folded", ()))
+            ),
+            messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
+            place=(key, collection),
         )
+        if document.get("digest", record.digest) != record.digest:
+            raise ValueError("it is not what was written")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDocumentError(f"summary {document.get('token')}", repr(error)) from error
-
-
-def to_stored(text: str) -> str | bytes:
-    """A text as BSON can hold it: bytes if it has lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
-
-
-def from_stored(stored: str | bytes) -> str:
-    """The text that `to_stored` stored."""
-    return stored if isinstance(stored, str) else _bytes(stored).decode("utf-8", "surrogatepass")
-
-
-def utc(moment: datetime) -> datetime:
-    """A moment as the driver gives it, which may have lost its zone."""
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _number(value: Any, *, least: int | None = 0) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        raise TypeError(f"{value!r} in the place of a whole number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} in the place of a text")
-    return value
-
-
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"{value!r} in the place of bytes")
-    return value
-
-
-def _list(value: Any, *, least: int = 0) -> Sequence[Any]:
-    if not isinstance(value, list | tuple) or len(value) < least:
-        raise TypeError(f"{value!r} in the place of a list")
-    return value
+        raise CorruptDocumentError(key, f"a summary: {error!r}", collection=collection) from error
+    return record

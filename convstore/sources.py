@@ -7,7 +7,7 @@ by ``extraction``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,15 +15,18 @@ from typing import Any
 from langchain_core.documents import Document
 
 from convstore.codec import Codec, DocumentFields, digest_of, is_text
+from convstore.codec.stored import stored_bytes
 
 __all__ = [
     "DIGEST_BYTES",
     "MAX_SOURCES",
     "FoundSource",
     "FoundSources",
+    "pack_shown",
     "read_ids",
     "source_in",
     "text_digest",
+    "unpack_shown",
     "write_ids",
 ]
 
@@ -32,6 +35,8 @@ MAX_SOURCES = 1_000
 
 DIGEST_BYTES = 8
 """Enough to tell the sources of one conversation apart."""
+
+_NUMBER_BYTES = 8
 
 _TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 _TITLE_KEYS = ("title", "name", "filename")
@@ -136,6 +141,20 @@ def source_in(item: Any) -> FoundSource | None:
     ):
         return FoundSource(item, item[0], _named(item[1]))
     return None
+
+
+def pack_shown(shown: Mapping[bytes, int]) -> bytes:
+    """The newest different sources as an entry keeps them."""
+    return b"".join(digest + number.to_bytes(_NUMBER_BYTES) for digest, number in shown.items())
+
+
+def unpack_shown(packed: Any) -> dict[bytes, int]:
+    """The newest different sources as an entry keeps them: digest and number, one after the other."""
+    text, step = stored_bytes(packed), DIGEST_BYTES + _NUMBER_BYTES
+    if len(text) % step:
+        raise ValueError("the digests of sources are cut off")
+    pieces = (text[start : start + step] for start in range(0, len(text), step))
+    return {piece[:DIGEST_BYTES]: int.from_bytes(piece[DIGEST_BYTES:]) for piece in pieces}
 
 
 def write_ids(ids: Iterable[int]) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,50 +23,20 @@ from convstore.driver import Driver, close_client, open_client
 from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
 from convstore.extraction import SourceExtractor
 from convstore.migrate import Migrator
-from convstore.models import ConversationPage, ErasureReceipt, ToolRecord
+from convstore.models import ConversationPage, ErasureReceipt, ToolRecord, VerifyReport
 from convstore.policy import HistoryPolicy
-from convstore.repository import Annotations, Endings, Heads, Log, Summaries
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
-from convstore.services.annotations import Annotator
-from convstore.services.compactor import Compactor
-from convstore.services.directory import Directory
-from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, KnownConversations, Scope
-from convstore.services.loader import Loader
-from convstore.services.pager import Pager
-from convstore.services.reader import Reader
-from convstore.services.records import Records
-from convstore.services.retention import Retention
-from convstore.services.rewinder import Rewinder
+from convstore.services.parts import Parts, make_parts
 from convstore.services.sync import LoopThread
-from convstore.services.turns import Turns
-from convstore.services.writer import Writer
 from convstore.summarization.folders import as_folder
 from convstore.summarization.summarizers import SummarizerLike
 from convstore.tokens import NamedCounter, TokenCounter, approximate_tokens
 
-__all__ = ["ConversationStore", "Parts"]
+__all__ = ["ConversationStore"]
 
 _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What does the work of a store."""
-
-    writer: Writer
-    reader: Reader
-    loader: Loader
-    records: Records
-    turns: Turns
-    pager: Pager
-    directory: Directory
-    retention: Retention
-    compactor: Compactor
-    kept: KeptSummaries
-    rewinder: Rewinder
-    annotator: Annotator
 
 
 class ConversationStore:
@@ -83,8 +53,9 @@ class ConversationStore:
         summarizer: Writes the summaries that `Conversation.compact` keeps: a `RunningSummarizer`, a
             `ChainSummarizer`, or an async function from messages and the earlier summary to the new one.
         token_counter: Gives the tokens of a list of messages; counts are kept with the messages, under its name. A
-            store with another counter counts anew what it loads, and the log once when it first appends to it.
-        token_counter_name: What tells it from others; None takes the name of the function, and of the model.
+            store with another counter counts anew what it loads, and the log once.
+        token_counter_name: What tells it from others; None takes the name of the function, and of the model. Lambdas
+            and closures need one.
         collection_prefix: Put before the names of the collections, for a database with a ``log`` of its own.
         clock: Where time comes from; for tests.
 
@@ -112,51 +83,27 @@ class ConversationStore:
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = policy or HistoryPolicy()
         self._codec = Codec()
-        self._folder = None if summarizer is None else as_folder(summarizer)
         self.source_extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
         self._known = KnownConversations(self._clock)
         self._all_known = [self._known]
         counter = token_counter if token_counter_name is None else NamedCounter(token_counter_name, token_counter)
-        self._parts = self._make_parts(driver, collection_prefix, counter)
+        self._parts = make_parts(
+            *(driver, collection_prefix, self._migrator, self._known),
+            codec=self._codec,
+            counter=counter,
+            clock=self._clock,
+            folder=None if summarizer is None else as_folder(summarizer),
+            extractors=self.source_extractors,
+            forget=self._forget_values,
+        )
         self._swept_at = self._clock.monotonic()
         self._is_ready = self._is_closed = False
         self._client: Any = None
         self._make_twin: Callable[[], ConversationStore] | None = None
         self._twin: tuple[LoopThread, ConversationStore] | None = None
         self._twin_lock = threading.Lock()
-
-    def _make_parts(self, driver: Driver, prefix: str, counter: TokenCounter) -> Parts:
-        heads, log = Heads(driver, prefix=prefix), Log(driver, prefix=prefix)
-        endings, known, codec, clock = Endings(driver, prefix=prefix), self._known, self._codec, self._clock
-        reader = Reader(heads, log, known, codec=codec, counter=counter)
-        annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
-        kept = KeptSummaries(reader, heads, log, summaries)
-        compactor = Compactor(
-            reader, heads, log, kept, summaries, codec=codec, counter=counter, clock=clock, folder=self._folder
-        )
-        annotator = Annotator(reader, annotations, codec=codec, clock=clock)
-        return Parts(
-            writer=Writer(
-                *(reader, heads, endings, log, known),
-                codec=codec,
-                counter=counter,
-                clock=clock,
-                extractors=self.source_extractors,
-            ),
-            reader=reader,
-            loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
-            records=Records(reader, annotator, codec=codec),
-            turns=Turns(reader),
-            pager=Pager(reader, codec=codec),
-            directory=Directory(heads, log, known, codec=codec, clock=clock),
-            retention=Retention(endings, log, annotations, summaries, clock=clock, forget=self._forget_values),
-            compactor=compactor,
-            kept=kept,
-            rewinder=Rewinder(reader, heads, log, kept, codec=codec, clock=clock),
-            annotator=annotator,
-        )
 
     @classmethod
     async def connect(cls, uri: str, **options: Any) -> Self:
@@ -299,6 +246,32 @@ class ConversationStore:
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await (await self.parts()).retention.prune(scope, older_than=older_than, dry_run=dry_run)
+
+    async def verify(
+        self,
+        *,
+        repair: bool = False,
+        progress: Callable[[VerifyReport], None] | None = None,
+        **partial_scope: str,
+    ) -> VerifyReport:
+        """Look whether all that is stored is whole, and tell what is not; changes nothing unless told to.
+
+        Reads every document of the conversations chosen, in bounded memory, beside running writers: what is on its way
+        is no finding. Without scope values also what no conversation leads to. Schema and indexes in any case.
+
+        Args:
+            repair: Mend what follows from the rest: what heads repeat of the log, missing indexes and migrations, and
+                remove what is left of broken appends and deletions after 24 hours. The log is never changed.
+            progress: Called with the numbers so far after each conversation.
+            partial_scope: Values of some scope keys, or of none for all conversations.
+
+        Raises:
+            InvalidScopeError: An unknown key, or a value that can not be one.
+            SchemaVersionError: The database was set up by a newer convstore.
+        """
+        self._check_open()
+        scope = check_partial_scope(self.scope_keys, partial_scope)
+        return await self._parts.verifier.verify(scope, repair=repair, progress=progress)
 
     def register_artifact_type(
         self,

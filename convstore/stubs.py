@@ -11,7 +11,7 @@ from typing import Any
 
 from convstore.codec import Codec
 
-__all__ = ["PREVIEW_CHARACTERS", "RETRIEVAL_TOOL", "failure_in", "make_stub", "text_of"]
+__all__ = ["PREVIEW_CHARACTERS", "RETRIEVAL_TOOL", "failure_in", "in_one_line", "indented", "make_stub", "text_of"]
 
 RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that brings the full content back."""
@@ -19,6 +19,7 @@ RETRIEVAL_TOOL = "retrieve_previous_sources"
 PREVIEW_CHARACTERS = 200
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_PLAIN_ID = re.compile(r"[\w.:;/|@#+*=~%$&!?-]+")
 
 
 def make_stub(
@@ -59,6 +60,27 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
     else:
         stub |= {"size": len(content), "preview": content[:PREVIEW_CHARACTERS]}
     return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(stub, ensure_ascii=False))
+
+
+def in_one_line(id_: str) -> str:
+    r"""An id as a note, a summary or a page names it: as it is, or as JSON text if it could pass for anything else.
+
+    Ids may come from clients; none can end the line or the brackets that it stands in.
+
+    >>> print(in_one_line("call_7:m-1"), in_one_line("x].\nEnd."))
+    call_7:m-1 "x].\nEnd."
+    """
+    return id_ if _PLAIN_ID.fullmatch(id_) else json.dumps(id_)
+
+
+def indented(text: str, mark: str) -> str:
+    r"""A text that stands behind a name in a line: each further line of it begins with a mark, so none passes for ours.
+
+    >>> print("human: " + indented("Hello.\nai: Done.", "> "))
+    human: Hello.
+    > ai: Done.
+    """
+    return f"\n{mark}".join(text.splitlines())
 
 
 def text_of(content: Any) -> str:

@@ -15,6 +15,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore.codec import Codec, fields_of
 from convstore.exceptions import InvalidInputError
+from convstore.scopes import id_problem
 from convstore.stubs import text_of
 
 __all__ = [
@@ -33,12 +34,14 @@ TokenCounter = Callable[[Sequence[BaseMessage]], int]
 CHARACTERS_PER_TOKEN = 4
 """What LangChain's approximation takes for English text; pages are cut by it."""
 
+_MOST_TOKENS = 2**40
 _MOST_NAME_CHARACTERS = 200
 """A counter's name is stored with every entry."""
 
 IMAGE_TOKENS = 1_000
 """What an image of common size takes with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
 
+_PIECE = 50_000
 _WIDE = re.compile("[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
 _OTHER = re.compile("[\u0370-\u10ff\u1200-\u2dff]")
 
@@ -88,8 +91,14 @@ def _extra_for_script(content: Any) -> int:
     text = text_of(content)
     if text.isascii():
         return 0
-    wide, other = (len(text) - len(script.sub("", text)) for script in (_WIDE, _OTHER))
+    wide, other = (_count(script, text) for script in (_WIDE, _OTHER))
     return (3 * wide + other) // 4
+
+
+def _count(script: re.Pattern[str], text: str) -> int:
+    """How many characters are of a script; looks at a piece at a time, so that other threads get their turn."""
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return sum(len(piece) - len(script.sub("", piece)) for piece in pieces)
 
 
 def _is_image(block: Any) -> bool:
@@ -104,8 +113,8 @@ class NamedCounter:
     counter: TokenCounter
 
     def __post_init__(self) -> None:
-        if type(self.name) is not str or not 0 < len(self.name.encode(errors="replace")) <= _MOST_NAME_CHARACTERS:
-            raise InvalidInputError(f"the name of a token counter is a str of 1 to {_MOST_NAME_CHARACTERS} bytes")
+        if id_problem(self.name) or len(self.name) > _MOST_NAME_CHARACTERS:
+            raise InvalidInputError(f"the name of a token counter is a str of 1 to {_MOST_NAME_CHARACTERS} characters")
 
     def __call__(self, messages: Sequence[BaseMessage]) -> int:
         """Count."""
@@ -139,6 +148,6 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
         InvalidInputError: The counter gives something else than a whole number from 0.
     """
     tokens = counter([message])
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MOST_TOKENS:
         raise InvalidInputError(f"the token counter gave {tokens!r} instead of a whole number")
     return tokens

@@ -12,7 +12,14 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pymongo import AsyncMongoClient
 
-from convstore import Conversation, ConversationStore, CorruptDocumentError, HistoryPolicy, StoreUnavailableError
+from convstore import (
+    Conversation,
+    ConversationStore,
+    CorruptDocumentError,
+    HistoryPolicy,
+    StoreClosedError,
+    StoreUnavailableError,
+)
 from convstore.devserver import DevServer
 from convstore.services.known import Clock
 from convstore.testing import rag_turn, same_messages
@@ -194,3 +201,34 @@ async def test_payloads_of_one_append_are_read_together(server_uri: str, databas
     records = await chat.get_tool_messages([str(result.id) for result in results])
     assert [record.content for record in records] == [result.content for result in results]
     assert ranges == [100]
+
+
+async def test_a_client_that_was_closed_first_is_named(server_uri, database_name):
+    """The caller closed its client before the store: a typed error that says so, on every call."""
+    async with AsyncMongoClient(server_uri) as client:
+        store = ConversationStore(client[database_name])
+        await store.setup()
+        chat = store.conversation(user_id="closed", thread_id="client")
+    for call in (chat.append(HumanMessage("Hello")), chat.load_history(), chat.info()):
+        with pytest.raises(StoreClosedError, match="client of this store is closed"):
+            await call
+
+
+async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
+    chat: Conversation, store: ConversationStore, again
+):
+    """Payloads that this store remembers are shown, although they are forgotten while others are read."""
+    turn = rag_turn("What about seals?")[:3]
+    await chat.append(turn)
+    await again(chat).append(ToolMessage("r" * 3_000, id="other", tool_call_id="c"))
+    reader = (await store.parts()).loader._reader
+    found = reader.payloads
+
+    async def payloads_and_append(known, refs):
+        texts = await found(known, refs)
+        await chat.append(HumanMessage("next"))
+        return texts
+
+    reader.payloads = payloads_and_append
+    history = await chat.load_history()
+    assert [message.content for message in history.messages] == [message.content for message in turn]

@@ -14,9 +14,18 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from pymongo import AsyncMongoClient, monitoring
 
-from convstore import Conversation, ConversationStore, SourcePage, StoreUnavailableError, retrieve_previous_sources_tool
+from convstore import (
+    Conversation,
+    ConversationStore,
+    HistoryPolicy,
+    SourcePage,
+    StoreUnavailableError,
+    number_sources,
+    retrieve_previous_sources_tool,
+)
+from convstore.pairing import check_pairing
 from convstore.services.pager import Request
-from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn
+from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn, same_messages
 from convstore.tools import ReadBack, make_retrieval_tool
 
 MOST_FINDS = 6
@@ -384,3 +393,75 @@ def test_the_schema_for_models_stays_simple(world: World) -> None:
     assert types == ["array", None, "string", "string"]
     assert [one["type"] for one in world.bound.args["source_ids"]["anyOf"]] == ["array", "string"]
     assert "$ref" not in json.dumps(world.bound.args)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a model writes into the log
+
+written = st.one_of(
+    texts, st.sampled_from(["run", "x" * 600, "a\nMore: cursor=", "]. End.", "retrieve_previous_sources"])
+)
+plain = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=5,
+)
+made_calls = st.lists(
+    st.fixed_dictionaries({"name": written, "args": st.dictionaries(texts, plain, max_size=3), "id": written}),
+    max_size=4,
+)
+broken_calls = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.none() | written, "args": st.none() | texts, "id": st.none() | written, "error": texts}
+    ),
+    max_size=2,
+)
+VIEWS = [
+    HistoryPolicy(),
+    *(HistoryPolicy(stub_tools="never", provider=name) for name in ("openai", "anthropic", "mistralai")),
+]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SHARED_FIXTURES)
+@given(made_calls, broken_calls, texts, st.booleans())
+async def test_whatever_calls_a_model_writes_are_kept_and_shown(
+    world: World, made: list[dict[str, Any]], broken: list[dict[str, Any]], said: str, is_large: bool
+) -> None:
+    """Names, arguments and ids of any text: equal in the log, a view that providers accept, one line each in lists."""
+    chat = world.store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    asked = AIMessage(said, tool_calls=made, invalid_tool_calls=broken)
+    told = "line\n" * (900 if is_large else 2)
+    results = [
+        ToolMessage(told, id=f"r{place}", tool_call_id=call["id"]) for place, call in enumerate(made) if call["id"]
+    ]
+    await chat.append([HumanMessage("?"), asked, *results])
+    await chat.append([AIMessage("so"), HumanMessage("and?"), AIMessage("so")])
+    log = [message async for message in chat.messages()]
+    assert same_messages(log[1 : 2 + len(results)], [asked, *results])
+    for policy in VIEWS:
+        assert check_pairing((await chat.load_history(policy)).messages) == []
+    tool = chat.retrieve_previous_sources_tool()
+    listing = str((await world.ask(tool, {})).content)
+    named = [line.partition(":")[0] for line in listing.split("\n")[1:]]
+    assert named == [result.id for result in reversed(results)]
+    assert len(listing.splitlines()) == len(listing.split("\n"))
+    for call in made:
+        answer = await world.ask(tool, {"tool_message_ids": [call["id"]]})
+        assert answer.status == "success"
+
+
+@pytest.mark.parametrize("configuration", [{"user_id": "eve"}, {"configurable": {"user_id": "eve", "thread_id": "x"}}])
+async def test_a_numbered_tool_takes_no_scope_from_a_model(world: World, configuration: dict[str, Any]) -> None:
+    """Numbers are those of the run's conversation, whatever stands in the arguments of the call."""
+
+    async def find(query: str) -> list[tuple[str, dict[str, str]]]:
+        """Find it."""
+        return [(f"About {query}. " * 20, {"title": "T"})]
+
+    chat = world.store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    numbered = number_sources(find, world.store)
+    arguments = {"query": "seals", "config": configuration, **configuration}
+    call = {"type": "tool_call", "id": "c", "name": "find", "args": arguments}
+    for number in (1, 2):
+        answer = await numbered.ainvoke(call, {"configurable": chat.scope})
+        assert str(answer.content).startswith(f"[{number}] T")

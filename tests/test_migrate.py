@@ -16,7 +16,7 @@ from langchain_core.messages import HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient, MongoClient
 
-from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError, migrate
+from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError, driver, migrate
 from convstore.migrate import Migration, Migrator, Target, discover
 from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, SUMMARIES, Index, head_indexes
 
@@ -304,3 +304,87 @@ async def test_nothing_works_before_setup(new_store, database, use):
     with pytest.raises(NotSetUpError, match=r"setup\(\)"):
         await USES[use](new_store())
     assert await database.list_collection_names() == []
+
+
+def later_step(up: Callable[[Target], Any]) -> tuple[Migration, ...]:
+    """What this version has, and one step more."""
+    return (*discover(), Migration("9001_long", "A long step.", up))
+
+
+async def test_a_long_step_keeps_its_lease(new_store, database, monkeypatch):
+    """While it works the lease is renewed, so that no other runner begins the same."""
+    await new_store().setup()
+    ends: list[datetime] = []
+
+    async def long(_target: Target) -> None:
+        while len(ends) < 3:
+            lease = await database[MIGRATIONS].find_one({"_id": "lease"})
+            ends.extend([lease["until"]] if lease["until"] not in ends else [])
+
+    known = later_step(long)
+    monkeypatch.setattr(migrate, "discover", lambda: known)
+    monkeypatch.setattr(migrate, "_RENEW_SECONDS", 0.01)
+    await new_store().setup()
+    assert ends == sorted(ends)
+    assert await applied(database) == [migration.name for migration in known]
+
+
+async def test_a_step_stops_when_its_lease_is_lost(new_store, database, monkeypatch):
+    """A runner that was not there for a minute does not work beside the one that took over."""
+    await new_store().setup()
+    stopped = asyncio.Event()
+
+    async def long(_target: Target) -> None:
+        await database[MIGRATIONS].update_one({"_id": "lease"}, {"$set": {"owner": "another"}})
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    known = later_step(long)
+    monkeypatch.setattr(migrate, "discover", lambda: known)
+    monkeypatch.setattr(migrate, "_RENEW_SECONDS", 0.01)
+    with pytest.raises(StoreUnavailableError, match="took over"):
+        await new_store().setup()
+    assert stopped.is_set()
+    assert "9001_long" not in await applied(database)
+    assert (await database[MIGRATIONS].find_one({"_id": "lease"}))["owner"] == "another"
+
+
+async def test_a_step_may_take_longer_than_a_command(new_store, database, monkeypatch):
+    """An index over a large collection takes as long as it takes; other commands give up after 40 s."""
+    asked: list[float | None] = []
+    limit = driver.driver_errors
+
+    def limited(*, seconds: float | None = driver.COMMAND_SECONDS) -> Any:
+        asked.append(seconds)
+        return limit(seconds=seconds)
+
+    monkeypatch.setattr(driver, "driver_errors", limited)
+    await new_store().setup()
+    assert None in asked
+
+
+async def test_two_runners_do_a_step_once(new_store, database, monkeypatch):
+    """The second one waits until the first is done, and finds nothing left to do."""
+    await new_store().setup()
+    ran: list[str] = []
+
+    async def once(_target: Target) -> None:
+        ran.append("begun")
+        for _ in range(20):
+            await database[MIGRATIONS].find_one({})
+
+    known = later_step(once)
+    monkeypatch.setattr(migrate, "discover", lambda: known)
+    await asyncio.gather(*(new_store().setup() for _ in range(3)))
+    assert ran == ["begun"]
+
+
+async def test_nothing_is_waited_for_when_nothing_is_to_do(new_store, database):
+    """A process that starts while another one migrates something else's keys does not stand still."""
+    await new_store().setup()
+    until = datetime.now(UTC) + timedelta(seconds=60)
+    await database[MIGRATIONS].insert_one({"_id": "lease", "owner": "alive", "until": until})
+    await new_store().setup()
+    assert (await database[MIGRATIONS].find_one({"_id": "lease"}))["owner"] == "alive"

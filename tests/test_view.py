@@ -21,6 +21,7 @@ from langchain_core.messages import (
 from strategies import PureLog, Round, log_of, policies, same, turn, turns
 
 from convstore.codec import Codec
+from convstore.exceptions import CorruptDocumentError
 from convstore.pairing import check_pairing
 from convstore.policy import HistoryPolicy
 from convstore.stubs import make_stub
@@ -313,11 +314,11 @@ def test_a_view_is_the_callers_own():
     "body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}']
 )
 def test_a_damaged_message_is_named(body):
-    """A body that can not be read is a ValueError with the message's id, whichever form it would have had."""
+    """A body that can not be read is an error with the message's id, whichever form it would have had."""
     log = _log(turn(1, [Round((3_000,), sources=True)]))
     rows = rows_of(log.entries)
     for place in range(len(rows)):
         damaged = [*rows]
         damaged[place] = replace(rows[place], message=replace(rows[place].message, body=body))
-        with pytest.raises(ValueError, match=f"message '{rows[place].message.id}'"):
+        with pytest.raises(CorruptDocumentError, match=f"message '{rows[place].message.id}'"):
             build_view(damaged, DEFAULT, codec=log.codec, counter=log.counter, payloads=log.payloads)

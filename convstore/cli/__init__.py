@@ -1,4 +1,4 @@
-"""The command line ``convstore``: a demo, a replay of recorded conversations, migrations, import and export.
+"""The command line ``convstore``: a demo, a replay of recorded conversations, migrations, import, export and upkeep.
 
 Layer 6. Talks to people and to scripts. typer and rich are an extra, so nothing here needs them before `main` runs.
 """

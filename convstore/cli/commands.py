@@ -23,6 +23,7 @@ from convstore.cli.recordings import check_readable, count_lines
 from convstore.cli.replay import Replay
 from convstore.cli.report import FileReport, as_json, print_report
 from convstore.cli.transferring import EXPORT, IMPORT, export_command, import_command
+from convstore.cli.upkeep import DOCTOR, PRUNE, doctor_command, prune_command
 
 __all__ = ["app"]
 
@@ -164,6 +165,8 @@ def _migrate(
 
 app.command("import", help=IMPORT)(import_command)
 app.command("export", help=EXPORT)(export_command)
+app.command("prune", help=PRUNE)(prune_command)
+app.command("doctor", help=DOCTOR)(doctor_command)
 
 
 async def _replayed(files: list[Path], limit: int | None, *, quiet: bool, **options: Any) -> list[FileReport]:

@@ -8,6 +8,7 @@ No pickle, no import by stored name: a stored document can only ever become a va
 from __future__ import annotations
 
 from convstore.codec.messages import (
+    MESSAGE_TYPES,
     PART_MINIMUM,
     EncodedMessage,
     SourceItem,
@@ -25,6 +26,7 @@ from convstore.codec.values import Codec, DocumentFields, Kind, Omitted, Payload
 
 __all__ = [
     "CHUNK_BYTES",
+    "MESSAGE_TYPES",
     "PART_MINIMUM",
     "Codec",
     "DocumentFields",

@@ -31,6 +31,7 @@ from langchain_core.messages import (
 from convstore.codec.values import Codec, PayloadRange, is_text
 
 __all__ = [
+    "MESSAGE_TYPES",
     "PART_MINIMUM",
     "EncodedMessage",
     "SourceItem",
@@ -61,6 +62,9 @@ _CLASSES: dict[str, type[BaseMessage]] = {
     "function": FunctionMessage,
     "chat": ChatMessage,
 }
+MESSAGE_TYPES = frozenset(_CLASSES)
+"""What a message calls its class."""
+
 _DEFAULTS: dict[str, dict[str, Any]] = {
     name: {
         key: None if info.default_factory or info.is_required() else info.default

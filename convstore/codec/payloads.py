@@ -77,6 +77,6 @@ def _fit(text: str, start: int, size: int) -> int:
 def _tools() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
     # zstandard's objects must not be used by two threads at once, and are worth keeping.
     if not hasattr(_local, "tools"):
-        _local.tools = (zstandard.ZstdCompressor(level=_LEVEL), zstandard.ZstdDecompressor())
+        _local.tools = (zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True), zstandard.ZstdDecompressor())
     tools: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _local.tools
     return tools

@@ -163,7 +163,7 @@ class Codec:
             return node
         name, plain = node["$"]
         if name == _LINE:
-            return lines[plain]
+            return lines.pop(plain)  # each is referred to once; a text that shares them could unfold without end
         kind = self._by_name[name]
         try:
             value = kind.load(plain)

@@ -39,6 +39,8 @@ _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
 _SHORT = 2_000
 """A result of so few characters may be shorter than its stub; whether it is shows only with its ids."""
 _HEAVY = 200_000
+_PER_MESSAGE = 500
+"""What a message takes beside its characters."""
 _NO_SOURCES = FoundSources()
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
 
@@ -127,6 +129,12 @@ class Batch:
     def digests(self) -> list[bytes]:
         """Digests of the messages."""
         return [one.digest for one in self.prepared]
+
+    @property
+    def characters(self) -> int:
+        """About how long it takes to make an entry of it."""
+        encoded = (one.split.encoded if one.split else one.whole for one in self.prepared)
+        return sum(_PER_MESSAGE + len(one.body) for one in encoded if one)
 
     @property
     def kept_source_ids(self) -> list[int]:

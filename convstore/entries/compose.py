@@ -7,7 +7,7 @@ ordinals, numbers of sources, names of tools, stubs and running totals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -24,7 +24,7 @@ from convstore.sources import write_ids
 from convstore.stubs import make_stub, text_of
 from convstore.tokens import count, counter_name
 
-__all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "compose", "totals_through"]
+__all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "compose", "totals_behind", "totals_through"]
 
 MOST_SHOWN = 200
 """A source remembers an earlier number if it was one of so many newest different ones."""
@@ -103,13 +103,17 @@ def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: C
     Raises:
         ValueError: A stored message is damaged.
     """
+    return totals_behind(before, [(message, decode_message(codec, message.body)) for message in messages], at=at)
+
+
+def totals_behind(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMessage]], *, at: datetime) -> Totals:
+    """What the log holds behind some messages, each as it is stored and as it was appended; sources apart."""
     running = _Running(before, before.sources_through, set())
-    for message in messages:
-        decoded = decode_message(codec, message.body)
+    for message, appended in messages:
         running.messages += 1
         running.tokens += message.tokens
         running.view_tokens += message.view_tokens
-        running.follow(decoded, calls_of(decoded))
+        running.follow(appended, calls_of(appended))
     return running.totals(at, shown_now=False)
 
 

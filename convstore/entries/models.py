@@ -94,6 +94,7 @@ class EntrySource:
         piece: The source itself, if its message has no payload.
         given: The number it came with, if that was taken.
         earlier: The number under which the same text was shown before, None if it is new.
+        entry: Key of the entry that it was read from.
     """
 
     id: int
@@ -104,6 +105,7 @@ class EntrySource:
     piece: str = ""
     given: int | None = None
     earlier: int | None = None
+    entry: str = field(default="", compare=False)
 
 
 class OpenCall(NamedTuple):

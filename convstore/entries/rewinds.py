@@ -8,13 +8,13 @@ is live. Taking a rewind back is a marker too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from convstore.entries import Entry, Gap, Totals
 
-__all__ = ["is_live", "live_after", "live_before", "rewound", "undone"]
+__all__ = ["all_gaps", "is_live", "live_after", "live_before", "rewound", "undone"]
 
 
 def is_live(gaps: Sequence[Gap], ordinal: int) -> bool:
@@ -25,6 +25,20 @@ def is_live(gaps: Sequence[Gap], ordinal: int) -> bool:
     """
     place = bisect_right(gaps, ordinal, key=lambda gap: gap.first)
     return not place or gaps[place - 1].last < ordinal
+
+
+def all_gaps(gaps: Iterable[Gap], totals: Totals) -> tuple[Gap, ...]:
+    """What a marker with these totals says is rewound.
+
+    Raises:
+        ValueError: It is not just what is not live, in order.
+    """
+    found = tuple(gaps)
+    ends = [end for gap in found for end in (gap.first, gap.last)]
+    rewound = sum(gap.last - gap.first + 1 for gap in found)
+    if ends != sorted(ends) or rewound != totals.messages - totals.live:
+        raise ValueError("what is rewound does not agree with what is live")
+    return found
 
 
 def live_before(gaps: Sequence[Gap], number: int) -> int:

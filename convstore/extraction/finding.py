@@ -45,6 +45,8 @@ _HELD = ("content", "output")
 _DEPTH = 5
 """Values inside values inside values; no known form goes deeper."""
 
+_LONG = 100_000
+
 _NOTHING = FoundSources()
 
 
@@ -107,8 +109,10 @@ def parse_json(text: str) -> Any:
     """
     if text.lstrip()[:1] not in ("{", "["):
         return None
+    # Called for each dict, Python lets other threads have their turn in the middle of a long text.
+    hook = dict if len(text) > _LONG else None
     try:
-        return json.loads(text)
+        return json.loads(text, object_hook=hook)
     except (ValueError, RecursionError):
         return None
 

@@ -8,8 +8,22 @@ from __future__ import annotations
 
 from convstore.repository.annotations import Annotations
 from convstore.repository.endings import Endings, HeadKey
-from convstore.repository.heads import Head, Heads
+from convstore.repository.heads import Head, Heads, head_from
+from convstore.repository.inspection import Inspection, SchemaInspection
 from convstore.repository.log import Log, SlotTaken, StoredMessageRow
 from convstore.repository.summaries import Summaries
 
-__all__ = ["Annotations", "Endings", "Head", "HeadKey", "Heads", "Log", "SlotTaken", "StoredMessageRow", "Summaries"]
+__all__ = [
+    "Annotations",
+    "Endings",
+    "Head",
+    "HeadKey",
+    "Heads",
+    "Inspection",
+    "Log",
+    "SchemaInspection",
+    "SlotTaken",
+    "StoredMessageRow",
+    "Summaries",
+    "head_from",
+]

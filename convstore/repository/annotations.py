@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from convstore.codec.stored import from_stored, stored_number, stored_text, to_stored
 from convstore.driver import Driver, driver_errors
+from convstore.exceptions import CorruptDocumentError
 from convstore.repository.ranges import count_range, delete_range
-from convstore.schema import ANNOTATIONS, annotation_id, conversation_range, from_stored, to_stored
+from convstore.schema import ANNOTATIONS, annotation_id, conversation_range
 
 __all__ = ["Annotations"]
 
@@ -42,10 +44,7 @@ class Annotations:
         async with driver_errors():
             found = self._annotations.find({"_id": {"$in": keys}, "conversation": conversation})
             documents = await found.batch_size(len(keys) + 1).to_list(None)
-        return {
-            document["ordinal"]: {name: from_stored(text) for name, text in document.get("values", {}).items()}
-            for document in documents
-        }
+        return dict(map(_values_in, documents))
 
     async def delete(self, conversation: str) -> int:
         """Remove everything that is said in a conversation; gives the number of documents."""
@@ -54,3 +53,19 @@ class Annotations:
     async def count(self, conversation: str) -> int:
         """How many messages of a conversation something is said of. One command."""
         return await count_range(self._annotations, conversation, *conversation_range(conversation))
+
+
+def _values_in(document: Mapping[str, Any]) -> tuple[int, dict[str, str]]:
+    """The ordinal of a message and what is said of it.
+
+    Raises:
+        CorruptDocumentError: The document is not what was written.
+    """
+    key = str(document["_id"])
+    try:
+        ordinal = stored_number(document["ordinal"])
+        if key != annotation_id(stored_text(document["conversation"]), ordinal):
+            raise ValueError("the key, the conversation and the ordinal do not agree")
+        return ordinal, {name: from_stored(text) for name, text in document.get("values", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptDocumentError(key, repr(error), collection=ANNOTATIONS) from error

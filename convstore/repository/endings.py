@@ -122,14 +122,14 @@ class Endings:
         query: dict[str, Any] = {f"marks.{key}": _mark(key, value) for key, value in partial_scope.items()}
         query["sweep_at"] = {"$exists": True}
         async with driver_errors():
-            documents = await self._heads.find(query, {"conversation": 1}).sort("_id", 1).to_list(None)
-        return [document["conversation"] for document in documents]
+            documents = await self._heads.find(query, {"_id": 1}).sort("_id", 1).to_list(None)
+        return [_ended(document) for document in documents]
 
     async def due(self, *, at: datetime, limit: int = 100) -> list[str]:
         """Ended conversations whose second sweep is due. One command."""
         async with driver_errors():
-            found = await self._heads.find({"sweep_at": {"$lte": at}}).limit(limit).to_list(None)
-        return [document["conversation"] for document in found]
+            found = await self._heads.find({"sweep_at": {"$lte": at}}, {"_id": 1}).limit(limit).to_list(None)
+        return [_ended(document) for document in found]
 
     async def is_ended(self, conversation: str) -> bool:
         """Whether a conversation with a tombstone has no head any more; it has one if its end broke off."""
@@ -137,7 +137,7 @@ class Endings:
             tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)})
             if tombstone is None:
                 return False
-            head = await self._heads.find_one({"_id": tombstone["head"], "conversation": conversation}, {"_id": 1})
+            head = await self._heads.find_one({"_id": tombstone.get("head"), "conversation": conversation}, {"_id": 1})
         return head is None
 
     async def forget(self, conversation: str, *, at: datetime) -> None:
@@ -155,6 +155,10 @@ def _of_scope(partial_scope: Mapping[str, str]) -> dict[str, Any]:
 
 def _tombstone_id(conversation: str) -> str:
     return f"deleted:{conversation}"
+
+
+def _ended(tombstone: Mapping[str, Any]) -> str:
+    return str(tombstone["_id"]).partition(":")[2]
 
 
 def _mark(key: str, value: object) -> str:

@@ -17,9 +17,10 @@ from typing import Any
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
+from convstore.codec.stored import stored_number, stored_text
 from convstore.driver import Driver, driver_errors
 from convstore.entries import Totals
-from convstore.exceptions import InvalidCursorError
+from convstore.exceptions import CorruptDocumentError, InvalidCursorError
 from convstore.schema import (
     HEADS,
     from_stored,
@@ -33,7 +34,7 @@ from convstore.schema import (
 )
 from convstore.summaries import SummaryRecord
 
-__all__ = ["Head", "Heads"]
+__all__ = ["Head", "Heads", "head_from"]
 
 
 _Start = tuple[int, int, int, int, str]
@@ -82,7 +83,7 @@ class Heads:
         """The head of a scope; None if it has no conversation. One command."""
         async with driver_errors():
             document = await self._heads.find_one({"_id": head_id(scope)})
-        return _head_from(document) if document else None
+        return head_from(document) if document else None
 
     async def claim(self, scope: Mapping[str, str], *, at: datetime) -> tuple[Head, bool]:
         """The head of a scope, made if there is none; whether it was made now. One command.
@@ -114,7 +115,7 @@ class Heads:
             except DuplicateKeyError:
                 # Two upserts of one key: the server lets one of them fail; now it is there.
                 document = await upsert()
-        return _head_from(document), document["conversation"] == conversation
+        return head_from(document), document["conversation"] == conversation
 
     async def refresh(self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: _Start) -> bool:
         """Bring a head up to date; False if the scope has another conversation by now. One command."""
@@ -197,25 +198,39 @@ class Heads:
         async with driver_errors():
             found = self._heads.find(query, {"summary": 0}).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
             documents = await found.to_list(None)
-        return [(_head_from(document), _write_cursor(document)) for document in documents]
+        return [(head_from(document), _write_cursor(document)) for document in documents]
 
 
-def _head_from(document: Mapping[str, Any]) -> Head:
-    return Head(
-        conversation=document["conversation"],
-        scope=dict(document["scope"]),
-        created_at=utc(document["created_at"]),
-        updated_at=utc(document["updated_at"]),
-        totals=totals_from(document["totals"]),
-        start=tuple(document["start"]),
-        details={name: from_stored(text) for name, text in document.get("details", {}).items()},
-        revision=document["revision"],
-        summary=summary_from(document["summary"]) if document.get("summary") else None,
-        newest=document.get("newest", ""),
-        versions=document.get("versions", 0),
-        failures=document.get("failures", 0),
-        wait_until=utc(document["wait_until"]) if document.get("wait_until") else None,
-    )
+def head_from(document: Mapping[str, Any]) -> Head:
+    """The head that a document holds.
+
+    Raises:
+        CorruptDocumentError: It is not what was written.
+    """
+    key = str(document.get("_id"))
+    try:
+        scope = {name: stored_text(value) for name, value in document["scope"].items()}
+        if head_id(scope) != key:
+            raise ValueError("the key and the scope do not agree")
+        *start, counter = document["start"]
+        marker, revision, entry, first = map(stored_number, start)
+        return Head(
+            conversation=stored_text(document["conversation"]),
+            scope=scope,
+            created_at=utc(document["created_at"]),
+            updated_at=utc(document["updated_at"]),
+            totals=totals_from(document["totals"]),
+            start=(marker, revision, entry, first, stored_text(counter)),
+            details={name: from_stored(text) for name, text in document.get("details", {}).items()},
+            revision=stored_number(document["revision"]),
+            summary=summary_from(summary, head=key) if (summary := document.get("summary")) is not None else None,
+            newest=stored_text(document.get("newest", "")),
+            versions=stored_number(document.get("versions", 0)),
+            failures=stored_number(document.get("failures", 0)),
+            wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptDocumentError(key, repr(error), collection=HEADS) from error
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

@@ -18,6 +18,7 @@ import bson
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from convstore.codec import decompress
+from convstore.codec.stored import stored_list, stored_number
 from convstore.driver import Driver, driver_errors
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
 from convstore.entries.batch import Chunk
@@ -44,6 +45,7 @@ _BATCH = 1_000
 _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
+_MANY = 150
 _LEAN = {"sources": 0, "shown": 0, "gaps": 0, "totals.preview": 0}
 """What views do not need of an entry."""
 
@@ -94,7 +96,10 @@ class Log:
             )
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
-        return entry_from(document)
+        entry = entry_from(document)
+        if entry.totals.marker == number and "gaps" not in document:
+            raise CorruptDocumentError(key, "it does not say what is rewound")
+        return entry
 
     async def shown(self, conversation: str, number: int) -> dict[bytes, int]:
         """The newest different sources, as the last entry with sources keeps them. One command.
@@ -208,7 +213,7 @@ class Log:
         async with driver_errors():
             query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
             documents = await self._log.find(query, {"sources.id": 1}).to_list(None)
-        return sorted({source["id"] for document in documents for source in document["sources"]} & wanted)
+        return sorted({number for document in documents for number in _source_ids(document)} & wanted)
 
     async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
         """All entries from a number on, or up to another, in order. One command up to a thousand entries."""
@@ -216,7 +221,7 @@ class Log:
         async with driver_errors():
             found = self._log.find(between(conversation, *span), _LEAN).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
-        return [entry_from(document) for document in documents]
+        return await _entries(documents)
 
     async def newest_entries(
         self, conversation: str, *, start: int = 0, before: int | None = None, limit: int
@@ -226,7 +231,7 @@ class Log:
         async with driver_errors():
             found = self._log.find(between(conversation, *span), _LEAN).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
-        return [entry_from(document) for document in reversed(documents)]
+        return await _entries(documents[::-1])
 
     async def entries_around(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """The last entries that begin before an ordinal, in order. One command."""
@@ -234,7 +239,7 @@ class Log:
         async with driver_errors():
             found = self._log.find(query, _LEAN).sort([("first", -1), ("_id", -1)]).limit(limit)
             documents = await found.batch_size(_BATCH).to_list(None)
-        return [entry_from(document) for document in reversed(documents)]
+        return await _entries(documents[::-1])
 
     async def newest_results(
         self, conversation: str, *, before: int, limit: int, gaps: Sequence[Gap] = ()
@@ -246,7 +251,7 @@ class Log:
         async with driver_errors():
             found = self._log.find(query, _LEAN).sort("results_at", -1).limit(limit)
             documents = await found.to_list(None)
-        return [entry_from(document) for document in documents]
+        return await _entries(documents)
 
     async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
         """The whole text of some payloads, in their order; one command for those that stand together, in parallel.
@@ -329,6 +334,27 @@ class Log:
         parts = log_ranges(conversation)
         entries, chunks = await asyncio.gather(*(count_range(self._log, conversation, *part) for part in parts))
         return entries, chunks
+
+
+def _source_ids(document: Mapping[str, Any]) -> list[int]:
+    """The numbers of an entry's sources, from as much of its document as holds them.
+
+    Raises:
+        CorruptDocumentError: They are none.
+    """
+    try:
+        return [stored_number(source["id"]) for source in stored_list(document["sources"])]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+
+
+async def _entries(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """The entries that documents hold; many are made in a thread, as that takes the event loop's time."""
+
+    def made() -> list[Entry]:
+        return [entry_from(document) for document in documents]
+
+    return await asyncio.to_thread(made) if len(documents) > _MANY else made()
 
 
 def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:

@@ -11,6 +11,7 @@ from typing import Any
 from convstore.codec import Codec
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
 from convstore.repository import Annotations
+from convstore.schema import ANNOTATIONS, annotation_id
 from convstore.services.known import Clock, Known, Scope
 from convstore.services.reader import Reader
 
@@ -60,11 +61,14 @@ class Annotator:
             CorruptDocumentError: A stored value is damaged.
         """
         found = await self._annotations.find(known.conversation, ordinals)
+        return {ordinal: self._decode(known, ordinal, texts) for ordinal, texts in found.items() if texts}
+
+    def _decode(self, known: Known, ordinal: int, texts: Mapping[str, str]) -> dict[str, Any]:
         try:
-            decoded = {at: {name: self._codec.decode(text) for name, text in one.items()} for at, one in found.items()}
+            return {name: self._codec.decode(text) for name, text in texts.items()}
         except ValueError as error:
-            raise CorruptDocumentError(known.conversation, f"an annotation: {error}") from error
-        return {ordinal: values for ordinal, values in decoded.items() if values}
+            key = annotation_id(known.conversation, ordinal)
+            raise CorruptDocumentError(key, str(error), collection=ANNOTATIONS) from error
 
     def _encode(self, values: Mapping[str, Any]) -> dict[str, str]:
         if not values:

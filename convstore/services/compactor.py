@@ -25,11 +25,13 @@ from convstore.repository import Head, Heads, Log, Summaries
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, Known, Scope
 from convstore.services.reader import Reader, check_dense
+from convstore.stubs import indented
 from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
 from convstore.summaries.compaction import clean_cuts, plan_compaction, weigh
 from convstore.summarization.folders import Folded, Folder, Folding
-from convstore.tokens import TokenCounter, count
-from convstore.view.window import Row, leading_system, rows_of, shown_whole
+from convstore.tokens import TokenCounter, count, counter_name
+from convstore.view.marks import without_mark
+from convstore.view.window import Row, is_finished, leading_system, rows_of, shown_whole
 
 __all__ = ["Compactor"]
 
@@ -40,6 +42,10 @@ _DEFAULT = HistoryPolicy()
 _MOST_TRIGGERS, _ENTRIES_AT_ONCE = 8, 100
 _ENDING_SECONDS = 5.0
 _MOST_PROBLEM = 1_000
+_TOO_LARGE = (
+    "let ChainSummarizerConfig(use_qa=True, summarize_human_in_qa=True) fold old questions too, or raise "
+    "max_tokens_before_summary"
+)
 _NO_SUMMARIZER = (
     "this store has no summarizer; make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
 )
@@ -140,7 +146,7 @@ class Compactor:
         while most > 0:
             entries = await self._log.entries(known.conversation, start=start, before=start + _ENTRIES_AT_ONCE)
             check_dense(known, entries, first=start)
-            entries = self._reader.counted(known, entries)
+            entries = self._reader.counted(entries)
             found += entries
             if len(entries) < _ENTRIES_AT_ONCE:
                 break
@@ -193,7 +199,7 @@ class Compactor:
         folding = Folding(
             messages=messages,
             cut=plan.cut,
-            cuts=[cut for cut, _ in clean_cuts(plan.rows)],
+            cuts=_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
             standing=self._reader.standing(replace(earlier, results=())) if earlier else (),
         )
@@ -202,6 +208,8 @@ class Compactor:
             return None
         record = await self._filled(replace(plan, cut=folded.cut), owner, folded)
         shown, replaced = self._shown(record), sum(weigh(plan.rows)[: folded.cut])
+        if folded.messages and shown > self.rule.max_tokens_before_summary:
+            raise SummaryError(f"what stands for old messages would take {shown} tokens; {_TOO_LARGE}")
         replaced += self._shown(earlier) if earlier else 0
         if shown >= replaced:
             raise SummaryError(
@@ -214,9 +222,9 @@ class Compactor:
         return sum(count(self._counter, message) for message in self._reader.standing(record))
 
     async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
-        """The first messages as views show them: results in full in the turn in progress, unless they are very large.
+        """The first messages as views show them, but what is larger than the trigger as its stub.
 
-        The largest are known to views by their stubs alone, as those of finished turns.
+        Payloads of finished turns are not read: what came of those results is in the answers.
         """
         most = self.rule.max_tokens_before_summary
         whole = shown_whole(plan.rows, _DEFAULT)
@@ -229,7 +237,7 @@ class Compactor:
             read = [row.message for row in plan.rows[:number] if row.message.id in large]
             texts = await self._reader.payloads_of(plan.known, read)
         return [
-            self._reader.decode(row.message, texts[row.message.id])
+            without_mark(self._reader.decode(row.message, texts[row.message.id]))
             if row.message.id in large
             else self._reader.shorten(row.message)
             for row in plan.rows[:number]
@@ -250,6 +258,7 @@ class Compactor:
     async def _filled(self, plan: _Plan, owner: str, folded: Folded) -> SummaryRecord:
         earlier, last = plan.earlier, plan.folded[-1]
         text, bodies = await self._text(plan, folded), self._bodies(plan, folded)
+        name = counter_name(self._counter)
         results = [(row.message.id, row.message.sources) for row in plan.folded if row.message.type == "tool"]
         tokens_in = sum(row.message.view_tokens for row in plan.folded) + (earlier.tokens_out if earlier else 0)
         return SummaryRecord(
@@ -263,6 +272,7 @@ class Compactor:
             live=last.place + (earlier.live if earlier else 0),
             turns=last.turn + (earlier.turns if earlier else 0),
             view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),
+            counter=name if earlier is None or earlier.counter == name else "",
             gaps=clipped(plan.gaps, last.message.ordinal),
             text=text,
             model=self._folder.name if self._folder else "",
@@ -281,9 +291,11 @@ class Compactor:
             SummaryError: It is too long.
         """
         text = folded.text
-        if not folded.messages and plan.is_inside_turn and (asked := await self._question(plan)):
+        if folded.messages:
+            return text[-_MOST_CHARACTERS:]  # views show the messages
+        if plan.is_inside_turn and (asked := await self._question(plan)):
             words = self._reader.shorten(asked).text[: _MOST_CHARACTERS // 10]
-            text = f"{text}\nThe message of the user that is being worked on: {words}"
+            text = f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"
         if len(text) > _MOST_CHARACTERS:
             raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
         return text
@@ -303,10 +315,7 @@ class Compactor:
         ]
         bodies = tuple(self._codec.encode(fields_of(message), omitted=None) for message in kept)
         if sum(map(len, bodies)) > _MOST_BODIES:
-            raise SummaryError(
-                f"what stands for old messages has more than {_MOST_BODIES:,} characters; "
-                "let ChainSummarizerConfig(use_qa=True) fold old sections into one"
-            )
+            raise SummaryError(f"what stands for old messages has more than {_MOST_BODIES:,} characters; {_TOO_LARGE}")
         return bodies
 
     async def _while_leased(self, plan: _Plan, owner: str, work: Coroutine[Any, Any, Folded | None]) -> Folded | None:
@@ -328,6 +337,17 @@ class Compactor:
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # asked for, so not logged
             task.cancel()
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # one that does not end is not waited for
+
+
+def _cuts(rows: Sequence[Row]) -> list[int]:
+    """Where messages may take the place of others: not inside a turn in progress whose question has large parts.
+
+    Those stay with the log, and the question is shown whole while its turn goes on.
+    """
+    cuts = [cut for cut, _ in clean_cuts(rows)]
+    asked = max((place for place, row in enumerate(rows) if row.message.type == "human"), default=0)
+    is_kept = bool(rows) and not is_finished(rows) and rows[asked].message.payload is not None
+    return [cut for cut in cuts if cut <= asked] if is_kept else cuts
 
 
 def _answer(task: asyncio.Future[Folded | None]) -> Folded | None:

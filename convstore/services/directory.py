@@ -11,9 +11,10 @@ from types import EllipsisType
 from typing import Any
 
 from convstore.codec import Codec
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.repository import Head, Heads, Log
+from convstore.schema import HEADS, head_id
 from convstore.services.known import Clock, KnownConversations, Scope
 
 __all__ = ["Directory"]
@@ -76,12 +77,28 @@ class Directory:
             known = self._known.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), known.conversation, details)
 
+    def _details(self, head: Head) -> tuple[Any, Any]:
+        """Title and metadata as they were set.
+
+        Raises:
+            CorruptDocumentError: They are not what was written.
+        """
+        try:
+            given = {name: self._codec.decode(text) for name, text in head.details.items()}
+        except ValueError as error:
+            raise CorruptDocumentError(head_id(head.scope), str(error), collection=HEADS) from error
+        title, metadata = given.get("title"), given.get("metadata", {})
+        if not isinstance(title, str | None) or not isinstance(metadata, dict):
+            raise CorruptDocumentError(head_id(head.scope), "its title or metadata are none", collection=HEADS)
+        return title, metadata
+
     def _info(self, head: Head) -> ConversationInfo:
         totals, preview = head.totals, head.totals.preview
+        title, metadata = self._details(head)
         return ConversationInfo(
             scope=head.scope,
-            title=self._codec.decode(head.details["title"]) if "title" in head.details else None,
-            metadata=self._codec.decode(head.details["metadata"]) if "metadata" in head.details else {},
+            title=title,
+            metadata=metadata,
             created_at=head.created_at,
             updated_at=head.updated_at,
             message_count=totals.live,

@@ -12,9 +12,10 @@ from langchain_core.messages import BaseMessage
 
 from convstore.entries import Gap
 from convstore.entries.rewinds import is_live
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import Summary
 from convstore.repository import Heads, Log, Summaries
+from convstore.schema import SUMMARIES, summary_id
 from convstore.services.known import Scope
 from convstore.services.reader import Reader, check_dense
 from convstore.summaries import SummaryRecord, fits
@@ -31,20 +32,25 @@ class KeptSummaries:
     async def all(self, scope: Scope) -> list[Summary]:
         """Every summary that was made, oldest first; see `Conversation.summaries`."""
         head = await self._heads.find(dict(scope))
-        if head is None or not head.newest:
+        known = self._reader.seen(scope, head)
+        if head is None or known is None or not head.newest:
             return []
-        found = await self._summaries.all(head.conversation)
-        current = head.summary.token if head.summary else ""
-        made = reversed(_chain(found, head.newest, "previous"))
-        return [self.public(record, found, is_current=record.token == current) for record in made]
+        async with self._reader.reading(known):
+            found = await self._summaries.all(head.conversation)
+            current = head.summary.token if head.summary else ""
+            made = reversed(_whole_chain(known.conversation, found, head.newest, "previous"))
+            return [self.public(record, found, is_current=record.token == current) for record in made]
 
     async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
         """The messages that a summary stands for; see `Conversation.expand_summary`."""
         head = await self._heads.find(dict(scope))
-        found = await self._summaries.all(head.conversation) if head else {}
-        committed = _chain(found, head.newest if head else "", "previous")
-        record = next((one for one in committed if one.version == version), None)
         known = self._reader.seen(scope, head)
+        committed: list[SummaryRecord] = []
+        if head is not None and known is not None:
+            async with self._reader.reading(known):
+                found = await self._summaries.all(head.conversation)
+                committed = _whole_chain(known.conversation, found, head.newest, "previous")
+        record = next((one for one in committed if one.version == version), None)
         if record is None or known is None:
             raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
         async with self._reader.reading(known):
@@ -61,9 +67,10 @@ class KeptSummaries:
         known = self._reader.seen(scope, head)
         if head is None or known is None or head.summary is None:
             return False
-        found = await self._summaries.all(head.conversation)
-        marker = (await self._log.last_totals(head.conversation)).marker
-        parent = found.get(head.summary.parent)
+        async with self._reader.reading(known):
+            found = await self._summaries.all(head.conversation)
+            marker = (await self._log.last_totals(head.conversation)).marker
+            parent = next(iter(_whole_chain(known.conversation, found, head.summary.parent, "parent")), None)
         return await self._heads.commit(dict(scope), head, parent, owner=None, marker=marker)
 
     async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
@@ -94,9 +101,28 @@ class KeptSummaries:
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """Summaries from one back along a link, newest first."""
-    chain = []
+    """Summaries from one back along a link, newest first, as far as they were found.
+
+    Raises:
+        CorruptDocumentError: One leads to a later one, and so round in a circle.
+    """
+    chain: list[SummaryRecord] = []
     while record := found.get(token):
+        if chain and record.version >= chain[-1].version:
+            key, collection = chain[-1].place
+            raise CorruptDocumentError(key, f"its {link} is a later summary", collection=collection)
         chain.append(record)
         token = getattr(record, link)
+    return chain
+
+
+def _whole_chain(conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+    """All summaries from one back along a link, newest first.
+
+    Raises:
+        CorruptDocumentError: One is missing, or they lead round in a circle.
+    """
+    chain = _chain(found, token, link)
+    if missing := getattr(chain[-1], link) if chain else token:
+        raise CorruptDocumentError(summary_id(conversation, missing), "it is missing", collection=SUMMARIES)
     return chain

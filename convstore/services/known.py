@@ -97,6 +97,8 @@ class Known:
 
     What is rewound (`gaps`), starts and system messages are as of the newest `marker` that was seen. `asked` is the
     last human message that this store appended: its id, its place among the live messages, and the marker then.
+    `counted` is the last tail that another token counter wrote, counted anew.
+    `entries` of the log are sure to be there, as they were acknowledged or read before; it never goes back.
     """
 
     scope: Scope
@@ -105,6 +107,8 @@ class Known:
     told_at: float = float("-inf")
     told_entries: int = 0
     tail: Totals | None = None
+    counted: Totals | None = None
+    entries: int = 0
     asked: tuple[str, int, int] = ("", 0, 0)
     marker: int = 0
     gaps: tuple[Gap, ...] = ()
@@ -135,6 +139,7 @@ class Known:
 
     def advance(self, tail: Totals) -> None:
         """Keep the newest tail of an acknowledged insert or a majority read."""
+        self.entries = max(self.entries, tail.entries)
         if self.tail is None or self.tail.entries < tail.entries:
             self.tail = tail
 

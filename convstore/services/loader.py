@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import islice
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -25,6 +25,7 @@ from convstore.models import History, HistoryReport
 from convstore.policy import HistoryPolicy
 from convstore.repository import Head, Heads, Log
 from convstore.services.known import UNKNOWN_START, Known, KnownConversations, Scope, Start
+from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.reader import Reader, check_dense, results_in
 from convstore.summaries import SummaryRecord, fits
 from convstore.tokens import TokenCounter, count, counter_name
@@ -162,8 +163,17 @@ class Loader:
             return None
         start = known.starts.get(policy, UNKNOWN_START)
         limit = _entries_needed(start, known.tail or Totals(), policy)
-        reading = self._log.newest_entries(known.conversation, start=start.entry, limit=limit)
-        head, entries = await asyncio.gather(self._heads.find(dict(scope)), reading)
+
+        async def read() -> tuple[Head | None, list[Entry]]:
+            reading = self._log.newest_entries(known.conversation, start=start.entry, limit=limit)
+            return await asyncio.gather(self._heads.find(dict(scope)), reading)
+
+        def last(found: tuple[Head | None, list[Entry]]) -> int:
+            head, entries = found
+            is_gone = head is None or head.conversation != known.conversation
+            return known.entries if is_gone else entries[-1].number if entries else 0
+
+        head, entries = await self._reader.caught_up(known, read, last=last)
         if head is None or self._reader.seen(scope, head) is not known:
             return None
         load = _Load(policy, known, head, start, documents=1, round_trips=1)
@@ -213,7 +223,12 @@ class Loader:
                 load.standing = self._reader.standing(summary, talk=load.policy.view == "conversation")
             if (load.start.marker, load.start.revision) != (load.marker, load.head.revision):
                 load.start = UNKNOWN_START
-        load.take(self._reader.counted(load.known, entries))
+        counted = self._reader.counted(entries)
+        if counted:
+            # By the store's counter too, so that every process comes to the same start.
+            totals = await self._reader.counted_tail(load.known, entries[-1].totals)
+            counted[-1] = replace(counted[-1], totals=totals)
+        load.take(counted)
 
     async def _follow(self, load: _Load, entries: Sequence[Entry]) -> None:
         """Take note of what is rewound as of the last of some entries."""
@@ -248,7 +263,7 @@ class Loader:
             check_dense(known, entries, first=start)
             load.count(entries)
             load.round_trips += until > _FIRST_ENTRIES
-            rows = rows_of(self._reader.counted(known, entries), load.gaps)
+            rows = rows_of(self._reader.counted(entries), load.gaps)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
                 load.learn_system(rows)
             until *= 4
@@ -272,12 +287,15 @@ class Loader:
             entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(f"{load.known.conversation}:{before - 1:012d}", "the entry is missing")
-            load.take(self._reader.counted(load.known, entries))
+            load.take(self._reader.counted(entries))
 
     def _window(self, load: _Load) -> Window | None:
         """Where the view begins, None if what is read does not tell."""
+        summary = load.summary
+        if not load.is_complete and (not load.rows or (summary and summary.counter != self._counter_name)):
+            return None  # sizes up to a summary by another counter do not tell where rows behind it begin
         if not load.rows:
-            return Window(0, 0, lasting=False) if load.is_complete else None
+            return Window(0, 0, lasting=False)
         return choose_window(
             load.rows,
             load.policy,
@@ -296,8 +314,6 @@ class Loader:
         """Keep where the next view begins, and what lies before it; tell the head if it would have saved reading."""
         if not window.lasting or window.start >= len(load.rows):
             return
-        if load.entries[-1].totals.counter != self._counter_name:
-            return  # the next append counts the log anew, and views may then begin elsewhere
         number = load.rows[window.start].entry
         begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
         first, results = load.rows[begin].message.ordinal, load.results_before(begin)
@@ -310,7 +326,8 @@ class Loader:
     async def _show(self, load: _Load, window: Window) -> History:
         rows = load.rows[window.start :]
         payloads = await self._read_payloads(load, payloads_needed(rows, load.policy))
-        view = build_view(
+        build = partial(
+            build_view,
             rows,
             load.policy,
             codec=self._codec,
@@ -319,20 +336,22 @@ class Loader:
             notes=load.notes(window),
             payloads=payloads,
         )
+        view = await off_loop(build, characters=characters_of([row.message for row in rows], payloads))
         if is_finished(load.rows):
             self._known.drop_payloads(load.known)
         summary = load.summary.text if load.summary else None
         return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
 
     async def _read_payloads(self, load: _Load, needed: Sequence[tuple[str, PayloadRef]]) -> dict[str, str]:
-        own = load.known.payloads
+        # As they are now: an append that ends while others are read drops them.
+        own = {id_: load.known.payloads[id_] for id_, _ in needed if id_ in load.known.payloads}
         missing = {id_: ref for id_, ref in needed if id_ not in own}
         if missing:
             load.round_trips += 1
             load.documents += sum(len(ref.ends) for ref in missing.values())
             load.bytes += sum(ref.size for ref in missing.values())
         texts = await self._reader.payloads(load.known, list(missing.values()))
-        return dict(own) | dict(zip(missing, texts, strict=True))
+        return own | dict(zip(missing, texts, strict=True))
 
 
 def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:

@@ -32,6 +32,7 @@ from convstore.services.passages import (
     snippets,
 )
 from convstore.services.reader import Reader
+from convstore.stubs import in_one_line
 from convstore.tokens import CHARACTERS_PER_TOKEN
 
 __all__ = ["Pager", "Request"]
@@ -42,7 +43,7 @@ _SUGGESTED = 5
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
 _LISTED = 20
 _NAMED = 20
-_NAME_CHARACTERS = 60
+_NAME_CHARACTERS, _CALL_CHARACTERS = 60, 300
 _MOST_APPENDS = 8
 """A page shows payloads of so many appends, as each of them is a command; a text is looked for in so many."""
 _READ_AT_ONCE = 4_000_000
@@ -301,7 +302,7 @@ class Pager:
         try:
             return make_source(self._codec, source, content=part.text, item=part.item)
         except ValueError as error:
-            raise CorruptDocumentError(source.message_id, str(error)) from error
+            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
 
     async def _listing(self, known: Known | None, characters: int) -> str:
         """What can be read, for a model that names nothing."""
@@ -310,8 +311,9 @@ class Pager:
             return "There are no tool results in this conversation yet."
         text = "Tool results that can be read, newest first (tool_message_id: tool and its arguments, source ids):"
         for result in results:
-            called = f"{result.tool or 'tool'} {result.arguments}".strip()
-            line = f"\n{result.id}: {called}" + (f", source ids {result.sources}" if result.sources else "")
+            called = in_line(f"{result.tool or 'tool'} {result.arguments}".strip(), _CALL_CHARACTERS)
+            sources = f", source ids {result.sources}" if result.sources else ""
+            line = f"\n{in_one_line(result.id)}: {called}{sources}"
             if len(text) + len(line) > characters:
                 break
             text += line
@@ -401,7 +403,7 @@ def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -
         named.append(text)
     more = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
     ids, left = list[str](), room // 2 - len(" Valid ids: .")
-    for id_ in valid:
+    for id_ in map(in_one_line, valid):
         left -= len(id_) + 2
         ids += [id_] if left >= 0 else []
     line = f"Not found: {', '.join(named)}{more}."

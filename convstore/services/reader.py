@@ -7,11 +7,12 @@ anew in the middle of a call is told from one that is damaged: `ConversationDele
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import zip_longest
+from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -19,9 +20,10 @@ from convstore.codec import Codec
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
 from convstore.entries.reading import read_message
 from convstore.entries.rewinds import is_live, live_after
-from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
+from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
 from convstore.repository import Head, Heads, Log, StoredMessageRow
 from convstore.services.known import Known, KnownConversations, Scope
+from convstore.services.off_loop import characters_of, off_loop
 from convstore.summaries import SummaryRecord, summary_messages
 from convstore.tokens import TokenCounter, counter_name
 from convstore.view import shorten
@@ -33,6 +35,8 @@ PlacedMessage = tuple[EntryMessage, datetime]
 """A message of the log and when it was appended."""
 
 _ENTRIES_AT_ONCE = 100
+_PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
+_Found = TypeVar("_Found")
 
 
 class Reader:
@@ -73,9 +77,48 @@ class Reader:
                 raise
             raise ConversationDeletedError("the conversation was deleted while it was read; call again") from error
 
+    async def caught_up(
+        self, known: Known, read: Callable[[], Awaitable[_Found]], *, last: Callable[[_Found], int]
+    ) -> _Found:
+        """What is read of the end of the log, read again until it holds all that this store knows to be in it.
+
+        A primary that was just elected shows for a moment only what it knows a majority to have, which may be less
+        than the one before it acknowledged.
+
+        Args:
+            known: The conversation.
+            read: Reads.
+            last: Gives the number of the last entry of what was read.
+
+        Raises:
+            ConversationDeletedError: It has less because the conversation was deleted.
+            StoreUnavailableError: It still is behind after two seconds.
+        """
+        least = known.entries
+        for pause in _PAUSES:
+            if pause:
+                await asyncio.sleep(pause)
+            found = await read()
+            if last(found) >= least:
+                return found
+            if self.seen(known.scope, await self._heads.find(dict(known.scope))) is not known:
+                raise ConversationDeletedError("the conversation was deleted while it was read; call again")
+        self._known.forget(known)  # of a database that was restored from a backup the next call takes what there is
+        raise StoreUnavailableError("the server does not have yet what was acknowledged before; repeat the call")
+
     async def messages_by_id(self, known: Known, ids: Sequence[str]) -> dict[str, StoredMessageRow]:
         """Those of some messages that the conversation has, by id."""
-        return await self._log.messages_by_id(known.conversation, ids)
+        found = await self._log.messages_by_id(known.conversation, ids)
+        if len(found) < len(set(ids)) and known.entries and await self._was_behind(known):
+            found = await self._log.messages_by_id(known.conversation, ids)
+        return found
+
+    async def _was_behind(self, known: Known) -> bool:
+        """Whether a read before may have missed what this store knows to be in the log; no more after this."""
+        if (await self._log.last_totals(known.conversation)).entries >= known.entries:
+            return False
+        await self.tail(known)
+        return True
 
     async def messages_by_call(self, known: Known, calls: Sequence[str]) -> list[StoredMessageRow]:
         """The results of some tool calls, in the order of the log."""
@@ -98,8 +141,12 @@ class Reader:
         return results_in(entries, gaps)[:limit]
 
     async def tail(self, known: Known) -> Totals:
-        """What the last entry says of the log."""
-        return await self._log.last_totals(known.conversation)
+        """What the last entry says of the log; holds all that this store knows to be in it."""
+        totals = await self.caught_up(
+            known, lambda: self._log.last_totals(known.conversation), last=lambda totals: totals.entries
+        )
+        known.entries = max(known.entries, totals.entries)
+        return totals
 
     async def gaps(self, known: Known, marker: int | None = None) -> tuple[Gap, ...]:
         """What is rewound.
@@ -112,7 +159,13 @@ class Reader:
             marker = (await self.tail(known)).marker
         if marker == known.marker or not marker:
             return known.gaps if marker else ()
-        gaps = (await self._log.entry(known.conversation, marker)).gaps
+        known.entries = max(known.entries, marker)
+        try:
+            gaps = (await self._log.entry(known.conversation, marker)).gaps
+        except CorruptDocumentError:
+            if not await self._was_behind(known):
+                raise
+            gaps = (await self._log.entry(known.conversation, marker)).gaps
         known.follow(marker, gaps)
         return gaps
 
@@ -136,34 +189,46 @@ class Reader:
             CorruptDocumentError: What is stored is not what was written.
         """
         texts = await self.payloads_of(known, messages)
-        return [self.decode(message, texts.get(message.id)) for message in messages]
 
-    def counted(self, known: Known, entries: Sequence[Entry]) -> list[Entry]:
+        def decode() -> list[BaseMessage]:
+            return [self.decode(message, texts.get(message.id)) for message in messages]
+
+        return await off_loop(decode, characters=characters_of(messages, texts))
+
+    def counted(self, entries: Sequence[Entry]) -> list[Entry]:
         """Entries with sizes by the store's counter, whatever counter wrote them."""
         return recounted(entries, codec=self._codec, counter=self._counter)
 
     async def counted_tail(self, known: Known, tail: Totals) -> Totals:
         """What the last entry says of the log, with sizes by the store's counter.
 
-        Reads the log once, payloads apart, if another counter wrote that entry.
+        If another counter wrote that entry, the log is read once, payloads apart, and later only what is new.
         """
         if tail.counter == self._counter_name or not tail.messages:
             return tail
-        gaps, start, tokens, view_tokens = await self.gaps(known, tail.marker), 1, 0, 0
+        gaps, last = await self.gaps(known, tail.marker), known.counted
+        is_part = last is not None and last.marker == tail.marker and last.entries <= tail.entries
+        counted = last if last is not None and is_part else Totals()
+        start, tokens, view_tokens = counted.entries + 1, counted.tokens, counted.view_tokens
         while (start := live_after(gaps, start)) <= tail.entries:
             before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
             entries = await self._log.entries(known.conversation, start=start, before=before)
             check_dense(known, entries, first=start, last=before - 1)
-            counted = await asyncio.to_thread(self.counted, known, entries)
-            live = [one for entry in counted for one in entry.messages if is_live(gaps, one.ordinal)]
+            anew = await asyncio.to_thread(self.counted, entries)
+            live = [one for entry in anew for one in entry.messages if is_live(gaps, one.ordinal)]
             tokens += sum(message.tokens for message in live)
             view_tokens += sum(message.view_tokens for message in live)
             start = before
-        return replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter_name)
+        known.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter_name)
+        return known.counted
 
     def shorten(self, message: EntryMessage) -> BaseMessage:
         """A message as views show it once its turn is finished."""
         return shorten(self._codec, message)
+
+    async def shorten_all(self, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+        """Messages as views show them once their turns are finished."""
+        return await off_loop(lambda: list(map(self.shorten, messages)), characters=characters_of(messages, {}))
 
     async def entries(self, known: Known, *, start: int, before: int) -> list[Entry]:
         """The entries from one number and before another, in order."""
@@ -171,10 +236,13 @@ class Reader:
 
     def standing(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
         """The messages that show a summary; `talk` for a view without tool messages."""
+        if summary is None:
+            return []
         try:
-            return summary_messages(summary, self._codec, talk=talk) if summary else []
-        except ValueError as error:
-            raise CorruptDocumentError(f"summary {summary.token if summary else ''}", str(error)) from error
+            return summary_messages(summary, self._codec, talk=talk)
+        except (TypeError, ValueError) as error:
+            key, collection = summary.place
+            raise CorruptDocumentError(key, f"the messages of a summary: {error}", collection=collection) from error
 
     async def walk(
         self, scope: Scope, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
@@ -192,7 +260,7 @@ class Reader:
         known = await self.find(scope)
         while known is not None:
             async with self.reading(known):
-                entries = await self._log.entries(known.conversation, start=start, before=start + at_once)
+                entries = await self._next_entries(known, start, at_once)
                 check_dense(known, entries, first=start)
             for entry in entries:
                 yield known, entry
@@ -202,6 +270,17 @@ class Reader:
                     raise ConversationDeletedError("the conversation was deleted while it was read; call again")
                 return
             start += at_once
+
+    async def _next_entries(self, known: Known, start: int, most: int) -> list[Entry]:
+        """Entries from a number on; fewer than the most if the log ends there."""
+
+        def last(entries: Sequence[Entry]) -> int:
+            return known.entries if len(entries) == most else start + len(entries) - 1
+
+        async def read() -> list[Entry]:
+            return await self._log.entries(known.conversation, start=start, before=start + most)
+
+        return await self.caught_up(known, read, last=last)
 
     async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
         """Every message of the log in order, as it is stored and in full; reads some entries at a time.

@@ -17,6 +17,7 @@ from convstore.repository import StoredMessageRow
 from convstore.services.annotations import Annotator
 from convstore.services.known import Scope
 from convstore.services.passages import make_source
+from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.reader import Reader
 
 __all__ = ["Records"]
@@ -37,8 +38,13 @@ class Records:
             return []
         async with self._reader.reading(known):
             rows = await self._reader.messages_by_id(known, ids)
-            payloads = await self._reader.payloads_of(known, [row.message for row in rows.values()])
-            records = {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
+            messages = [row.message for row in rows.values()]
+            payloads = await self._reader.payloads_of(known, messages)
+
+            def decode() -> dict[str, ToolRecord]:
+                return {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
+
+            records = await off_loop(decode, characters=characters_of(messages, payloads))
         return [records[id_] for id_ in ids if id_ in records]
 
     async def page(
@@ -55,10 +61,11 @@ class Records:
             return []
         async with self._reader.reading(known):
             rows = await self._reader.page(known, before=before, after=after, limit=limit)
+            stored = [message for message, _ in rows]
             if full:
-                messages = await self._reader.decode_whole(known, [message for message, _ in rows])
+                messages = await self._reader.decode_whole(known, stored)
             else:
-                messages = [self._reader.shorten(message) for message, _ in rows]
+                messages = await self._reader.shorten_all(stored)
             said = await self._annotator.of(known, [row.ordinal for row, _ in rows])
         return [
             StoredMessage(ordinal=row.ordinal, created_at=at, message=message, annotations=said.get(row.ordinal, {}))
@@ -92,4 +99,4 @@ class Records:
         try:
             return make_source(self._codec, source, content=text, item=item)
         except ValueError as error:
-            raise CorruptDocumentError(source.message_id, str(error)) from error
+            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import ErasureReceipt
 from convstore.repository import Annotations, Endings, HeadKey, Log, Summaries
+from convstore.schema import HEADS
 from convstore.services.known import ID_LIFETIME, Clock, Scope
 from convstore.services.writer import APPEND_SECONDS
 
@@ -51,7 +52,7 @@ class Retention:
         """End one conversation; see `Conversation.delete`."""
         head = await self._endings.find(dict(scope))
         if head and not head.conversation:
-            raise CorruptDocumentError(head.key, "it does not say which conversation it is the head of")
+            raise CorruptDocumentError(head.key, "it does not say which conversation it is of", collection=HEADS)
         receipt = await (self._end(head) if head else self._finish(scope))
         await self.sweep()
         return receipt
@@ -66,7 +67,9 @@ class Retention:
         await self.sweep()
         if damaged:
             raise CorruptDocumentError(
-                damaged, f"it does not say which conversation it is the head of; all others are erased: {receipt}"
+                damaged,
+                f"it does not say which conversation it is of; all others are erased: {receipt}",
+                collection=HEADS,
             )
         return receipt
 
@@ -75,10 +78,16 @@ class Retention:
         if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
             raise InvalidInputError(f"older_than is a timedelta of at least {LEAST_AGE}, not {older_than!r}")
         before = self._clock.now() - older_than
+        damaged: list[CorruptDocumentError] = []
 
         async def end(head: HeadKey) -> ErasureReceipt:
-            # Heads lag behind the log by seconds, or longer if a process died.
-            if not head.conversation or not await self._is_idle(head, before):
+            try:
+                # Heads lag behind the log by seconds, or longer if a process died.
+                is_idle = bool(head.conversation) and await self._is_idle(head, before)
+            except CorruptDocumentError as error:
+                damaged.append(error)
+                is_idle = False
+            if not is_idle:
                 return _NOTHING
             return await (self._count(head.conversation) if dry_run else self._end(head, pruned=True))
 
@@ -87,6 +96,8 @@ class Retention:
             receipt = _sum([receipt, *await self._each(end, heads)])
         if not dry_run:
             await self.sweep()
+        if damaged:
+            raise damaged[0]
         return receipt
 
     async def sweep(self) -> int:

@@ -134,7 +134,7 @@ class Rewinder:
             except SlotTaken:
                 await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, 0.002 * 2**tries)))  # noqa: S311 - jitter
                 continue
-            known.tail = entry.totals
+            known.advance(entry.totals)
             known.follow(entry.number, entry.gaps)
             start = (entry.number, 0, 0, 0, "")
             await self._heads.refresh(dict(known.scope), known.conversation, totals=entry.totals, start=start)

@@ -35,6 +35,7 @@ from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
 from convstore.repository import Endings, Heads, Log, SlotTaken, StoredMessageRow
 from convstore.services.known import ID_LIFETIME, UNKNOWN_START, Clock, Known, KnownConversations, Scope
+from convstore.services.off_loop import off_loop
 from convstore.services.reader import Reader
 from convstore.sources import text_digest
 from convstore.tokens import TokenCounter
@@ -213,7 +214,8 @@ class Writer:
             raise UnknownMessageError(turn)
         now = self._clock.now()
         # What can not be written begins no conversation.
-        self._log.check_size(compose(batch, Totals(), at=now, token="").entry)
+        work = partial(compose, batch, Totals(), at=now, token="")
+        self._log.check_size((await off_loop(work, characters=batch.characters)).entry)
         head, is_new = await self._heads.claim(dict(scope), at=now)
         claimed = self._known.add(scope, head.conversation)
         if is_new:
@@ -236,7 +238,8 @@ class Writer:
                     if attempt.is_done:
                         return True
                 await self._find_taken(known, attempt, tail)
-                attempt.compose(tail, self._clock.now())
+                work = partial(attempt.compose, tail, self._clock.now())
+                await off_loop(work, characters=attempt.pending.characters)
                 if not self._known.is_fresh(known) and not await self._refresh(known, attempt.totals):
                     self._known.forget(known)
                     return False
@@ -271,10 +274,11 @@ class Writer:
         try:
             if self._clock.monotonic() - known.told_at < ID_LIFETIME:
                 await insert
-            elif not await self._beside(insert, self._refresh(known, attempt.totals)):
-                # Deleted, it was meant to end with all that was on its way; a policy means only what is old.
-                if await self._endings.was_pruned(known.conversation):
-                    raise _WasPruned
+            elif not await self._beside(
+                insert, self._refresh(known, attempt.totals)
+            ) and await self._endings.was_pruned(known.conversation):
+                # Who deletes it means all that is on its way, too; a policy means only what is old.
+                raise _WasPruned
         except SlotTaken:
             attempt.sent.update(chunk.number for chunk in chunks)
             attempt.composed = None

@@ -15,6 +15,7 @@ from convstore.view.window import Row, is_finished
 
 __all__ = ["clean_cuts", "plan_compaction", "weigh"]
 
+_GIVEN_UP = 8
 _LEAST_SAVING = 8
 """At least this part of the trigger must be saved: less is not worth a model call and another prompt prefix."""
 
@@ -55,18 +56,20 @@ def weigh(rows: Sequence[Row]) -> list[int]:
 def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     """Where a log may be parted without parting calls from their results, in order, each with whether a turn begins.
 
-    Before a human message, before an AI message when all calls of its turn have results, and behind a finished log.
+    Before a human message, before an AI message when all calls of its turn have results, and behind a finished log. A
+    call that is still open when the agent has gone on several times is given up: it is not answered any more.
     """
-    cuts, calls, answered = list[tuple[int, bool]](), 0, set[str]()
+    cuts, calls, answered, went_on = list[tuple[int, bool]](), 0, set[str](), 0
     for place, message in enumerate(row.message for row in rows):
         if message.type == "human":
             cuts += [(place, True)] if place else []
-            calls, answered = 0, set()
+            calls, answered, went_on = 0, set(), 0
         elif message.type == "tool":
             answered.add(message.call)  # a second result for a call answers no other
         elif message.type == "ai":
-            if len(answered) >= calls:
-                calls, answered = 0, set()
+            went_on += 1
+            if len(answered) >= calls or went_on > _GIVEN_UP:
+                calls, answered, went_on = 0, set(), 0
                 cuts += [(place, False)] if place else []
             calls += message.calls
     return [*cuts, (len(rows), True)] if rows and is_finished(rows) else cuts

@@ -6,21 +6,25 @@ summariser gives messages that take the place of those it read, headers included
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.chain import ChainSummarizer, ChainSummary
+from convstore.chain import SUMMARY_PREFIX, ChainSummarizer, ChainSummary
 from convstore.exceptions import SummaryError
 from convstore.pairing import pair
 from convstore.policy import CompactionRule
-from convstore.stubs import text_of
+from convstore.stubs import indented, text_of
 from convstore.summaries import is_summary
 from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer, words_of
+from convstore.tokens import approximate_tokens
 
 __all__ = ["Folded", "Folder", "Folding", "as_folder"]
+
+_RUNNING = re.compile(r"summary-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class _RunningFolder:
     async def fold(self, folding: Folding) -> Folded:
         earlier = folding.earlier
         if len(folding.standing) > 1:  # of a chain: its text alone has no questions
-            earlier = "\n\n".join(f"{message.type}: {words_of(message)}" for message in folding.standing)
+            earlier = "\n\n".join(f"{one.type}: {indented(words_of(one), '  ')}" for one in folding.standing)
         text = await self._summarizer.summarize(folding.messages[: folding.cut], summary=earlier)
         if not isinstance(text, str) or not text.strip():
             raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
@@ -121,26 +125,28 @@ class _ChainFolder:
         self.rule, self.name = summarizer.rule, summarizer.name
 
     async def fold(self, folding: Folding) -> Folded | None:
-        read = _Read([*folding.standing, *folding.messages])
-        done = await self._summarizer.summarize(read.chain)
-        errors = [done.error, *(call.error for call in done.calls)]
-        if done.error or all(errors[1:]):
-            if error := next(filter(None, errors), None):
-                raise SummaryError(f"the chain summarizer failed: {error}") from error
+        if not folding.cuts:
             return None
-        stood = len(folding.standing)
-        for cut in folding.cuts:
-            if stood + cut > read.last_summed_up(done) and (messages := read.in_place_of(done, stood + cut)):
-                texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
-                return Folded(cut, "\n\n".join(texts), messages)
-        return None
+        standing = [_as_answer(one) for one in folding.standing]
+        read = _Read([*standing, *folding.messages])
+        done = _checked(await self._summarizer.summarize(read.chain))
+        folded = read.folded(done, len(standing), folding.cuts)
+        if folded is None or approximate_tokens(folded.messages) > self.rule.max_tokens_before_summary:
+            # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one.
+            again = _checked(await self._summarizer.fold_qa_pairs(done.messages))
+            if again.calls:
+                done = _behind(done, again)
+                folded = read.folded(done, len(standing), folding.cuts) or folded
+        if folded is None and done.calls:
+            raise SummaryError("the conversation can not be parted where its summaries end; try again when it went on")
+        return folded
 
 
 class _Read:
     """A list of messages as a chain, and where in the list each message of the chain comes from.
 
-    System messages are no part of it. A result whose call is missing is told as what an AI message said, so that it is
-    shown.
+    System messages are no part of it. What has no place in a chain, such as a result whose call is missing, is told as
+    what an AI message said, so that it is shown.
     """
 
     def __init__(self, messages: Sequence[BaseMessage]) -> None:
@@ -148,13 +154,20 @@ class _Read:
         kept = {index for index in pairing.indexes if index is not None}
         self._messages = messages
         self._places = [place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)]
-        self.chain = [messages[place] if place in kept else _told(messages[place]) for place in self._places]
+        self.chain = [_told(messages[place], is_kept=place in kept) for place in self._places]
 
-    def last_summed_up(self, done: ChainSummary) -> int:
-        """The last place whose message became part of a new summary."""
+    def folded(self, done: ChainSummary, standing: int, cuts: Sequence[int]) -> Folded | None:
+        """What stands for the messages up to a cut: the first one behind all new summaries, else the last before."""
         came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
-        new = (origins for one, origins in results if is_summary(one) and id(one) not in came)
-        return max((self._places[origin] for origins in new for origin in origins), default=-1)
+        new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
+        last = max((self._places[origin] for _, origins in new for origin in origins), default=-1) - standing
+        behind, before = [cut for cut in cuts if cut > last], [cut for cut in reversed(cuts) if cut <= last]
+        for cut in [*behind, *before] if new else ():
+            messages = self.in_place_of(done, standing + cut)
+            if not {id(one) for one in messages}.isdisjoint(made for made, _ in new):
+                texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
+                return Folded(cut, "\n\n".join(texts), messages)
+        return None
 
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
         """What stands for all messages before a place and for no others; empty if there is no such list."""
@@ -176,9 +189,42 @@ def as_folder(given: SummarizerLike | ChainSummarizer) -> Folder:
     return _ChainFolder(given) if isinstance(given, ChainSummarizer) else _RunningFolder(as_summarizer(given))
 
 
-def _told(message: BaseMessage) -> BaseMessage:
-    """A result without its call as text; any other message as it is."""
-    if not isinstance(message, ToolMessage):
+def _as_answer(message: BaseMessage) -> BaseMessage:
+    """The message of a running summary as a summary of a chain, so that it is not taken for a question."""
+    is_running = (
+        isinstance(message, HumanMessage) and is_summary(message) and re.fullmatch(r"summary-\d+", str(message.id))
+    )
+    if not is_running:
         return message
-    said = f"(A result of {message.name or 'a tool'} without its call: {text_of(message.content)})"
-    return AIMessage(said, id=message.id, additional_kwargs={"convstore": {"kind": "summary"}})
+    said = f"{SUMMARY_PREFIX}{message.text}"
+    return AIMessage(said, id=message.id, additional_kwargs=message.additional_kwargs)
+
+
+def _told(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
+    """What has no place in a chain as text; any other message as it is."""
+    if is_kept and isinstance(message, HumanMessage | AIMessage | ToolMessage):
+        return message
+    what = (
+        f"A result of {message.name or 'a tool'} without its call" if isinstance(message, ToolMessage) else message.type
+    )
+    marks = {"convstore": {"kind": "summary"}}
+    return AIMessage(f"({what}: {text_of(message.content)})", id=message.id, additional_kwargs=marks)
+
+
+def _checked(done: ChainSummary) -> ChainSummary:
+    """What the chain summariser made.
+
+    Raises:
+        SummaryError: It failed, in all that it tried.
+    """
+    errors = [call.error for call in done.calls]
+    if done.error or (errors and all(errors)):
+        error = next(filter(None, [*errors, done.error]))
+        raise SummaryError(f"the chain summarizer failed: {type(error).__name__}: {error}") from error
+    return done
+
+
+def _behind(first: ChainSummary, second: ChainSummary) -> ChainSummary:
+    """Two steps as one: the second read what the first made."""
+    origins = [sorted({place for one in ones for place in first.origins[one]}) for ones in second.origins]
+    return replace(second, calls=(*first.calls, *second.calls), origins=tuple(map(tuple, origins)))

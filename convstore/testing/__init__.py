@@ -27,6 +27,7 @@ from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.testing.sources import SourcesContract
 from convstore.testing.turns import TurnContract
+from convstore.testing.verifying import VerifyContract
 
 __all__ = ["StoreContract", "rag_turn", "same_messages"]
 
@@ -43,6 +44,7 @@ class StoreContract(
     IsolationContract,
     EndContract,
     RetentionContract,
+    VerifyContract,
     ContractFixtures,
 ):
     """All promises of the architecture that a store keeps by itself, one test each."""

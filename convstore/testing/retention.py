@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from convstore.conversation import Conversation
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, InvalidScopeError
 from convstore.models import ErasureReceipt
+from convstore.policy import CompactionRule
 from convstore.repository import Log
 from convstore.services.known import Clock
 from convstore.store import ConversationStore
@@ -39,8 +40,8 @@ async def fill(chat: Conversation) -> ErasureReceipt:
     turn = rag_turn("What about seals?")
     await chat.append(turn[:1])
     await chat.append(turn[1:])
-    await chat.append([HumanMessage("And then?", id=new_id()), AIMessage("more " * 9_000, id=new_id())])
-    await chat.append([HumanMessage("And now?", id=new_id()), AIMessage("most " * 9_000, id=new_id())])
+    for word in ("more ", "most "):
+        await chat.append([HumanMessage(word * 1_000, id=new_id()), AIMessage(word * 9_000, id=new_id())])
     await chat.annotate(str(turn[0].id), rating=1)
     await chat.annotate(str(turn[3].id), rating=1)
     assert (await chat.compact(force=True)).status == "done"
@@ -65,7 +66,8 @@ class RetentionContract:
     @pytest.fixture
     async def summing(self, new_store: NewStore) -> ConversationStore:
         """A store that can summarise."""
-        store = new_store(summarizer=HeadTailSummarizer())
+        rule = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1)
+        store = new_store(summarizer=HeadTailSummarizer(rule))
         await store.setup()
         return store
 
@@ -144,7 +146,9 @@ class RetentionContract:
     ) -> None:
         """Also what had lost its head already goes, at once, by any store; other users' remains are not counted."""
         user, eve = new_id(), new_id()
-        chats = [summing.conversation(user_id=name, thread_id=f"t{number}") for name in (user, eve) for number in (1, 2)]
+        chats = [
+            summing.conversation(user_id=name, thread_id=f"t{number}") for name in (user, eve) for number in (1, 2)
+        ]
         for chat in chats:
             await fill(chat)
         ids = [await id_of(database, chat) for chat in chats]
@@ -200,7 +204,9 @@ class RetentionContract:
         assert await store.prune(**policy, dry_run=True) == expected
         assert await store.prune(**policy) == expected
         assert await store.prune(**policy) == NOTHING
-        assert [one.scope["thread_id"] for one in (await store.list_conversations(user_id=user)).conversations] == ["d89"]
+        assert [one.scope["thread_id"] for one in (await store.list_conversations(user_id=user)).conversations] == [
+            "d89"
+        ]
         assert len((await store.list_conversations(user_id=eve)).conversations) == 1
 
     async def test_the_last_entry_counts_not_the_head(self, new_store: NewStore, database: Any) -> None:
@@ -224,9 +230,7 @@ class RetentionContract:
         await store.conversation(user_id=user, thread_id="t").update(title="Kept")
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == NOTHING
 
-    async def test_what_is_written_while_a_policy_ends_it_is_not_lost(
-        self, new_store: NewStore, database: Any
-    ) -> None:
+    async def test_what_is_written_while_a_policy_ends_it_is_not_lost(self, new_store: NewStore, database: Any) -> None:
         """A writer that has just read the old conversation begins a new one with what it appends."""
         now, user = datetime.now(UTC), new_id()
         old, store, writer = (new_store(clock=at(now - timedelta(days=days))) for days in (100, 0, 0))

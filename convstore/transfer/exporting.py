@@ -18,8 +18,9 @@ from convstore.exceptions import ConversationDeletedError, ConvstoreError, Inval
 from convstore.models import ConversationInfo
 from convstore.scopes import check_partial_scope
 from convstore.services.known import Known, Scope
+from convstore.services.parts import Parts
 from convstore.services.reader import PlacedMessage
-from convstore.store import ConversationStore, Parts
+from convstore.store import ConversationStore
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.records import Problem

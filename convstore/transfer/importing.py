@@ -23,7 +23,8 @@ from convstore.exceptions import (
 )
 from convstore.scopes import check_scope
 from convstore.services.known import Scope
-from convstore.store import ConversationStore, Parts
+from convstore.services.parts import Parts
+from convstore.store import ConversationStore
 from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, Problem
 from convstore.transfer.report import ImportReport

@@ -15,7 +15,7 @@ from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.repository import StoredMessageRow
 from convstore.scopes import MAX_IDS
 from convstore.services.known import Known, Scope, as_of
-from convstore.store import Parts
+from convstore.services.parts import Parts
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of
 from convstore.transfer.records import ConversationRecord
 

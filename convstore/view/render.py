@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from convstore.codec import Codec, decode_message, leave_out, with_stub
+from convstore.codec import Codec, leave_out, with_stub
 from convstore.entries import EntryMessage, PayloadRef
 from convstore.entries.reading import read_message
 from convstore.extraction import parse_json
@@ -125,9 +125,8 @@ def build_view(
     leading = [_Form(message, whole=message.payload is None) for message in system]
     forms = [*leading, *([None] * len(notes)), *later]
     decoded = [form.decode(codec, payloads) for form in [*leading, *later]]
-    if policy.provider:
-        decoded = with_original_ids(decoded, policy.provider)
-    pairing = pair([*decoded[: len(leading)], *notes, *decoded[len(leading) :]])
+    listed = [*decoded[: len(leading)], *notes, *decoded[len(leading) :]]
+    pairing = pair(with_original_ids(listed, policy.provider) if policy.provider else listed)
     places = (None if place is None else forms[place] for place in pairing.indexes)
     tokens = sum(
         form.tokens if form and form.tokens is not None else count(counter, message)
@@ -189,7 +188,7 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
         return None
     if message.tokens > HistoryPolicy().stub_min_tokens:
         return None  # was longer than its stub would be, or would have one
-    result = decode_message(codec, message.body)
+    result = read_message(codec, message)
     text = text_of(result.content)
     error = failure_in(getattr(result, "status", "success"), text, parse_json(text))
     stub = make_stub(tool=message.tool, tool_message_id=message.id, content=text, error=error)

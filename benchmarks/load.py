@@ -1,0 +1,214 @@
+"""Many users at once on one machine: throughput, waiting times, memory, and how long the event loop stands still.
+
+Run: ``python benchmarks/load.py [--conversations 1000 --turns 50 --users 64 --seconds 60 --large 0.01 --think 0]``, on a
+private real MongoDB. First every conversation gets its turns: a question, a call, a result with ten passages of 200
+words and an answer. Then each user, over and over, takes a conversation by chance, loads its view and appends a turn,
+of which a share has a result of 1 to 5 MB; now and then a result is read back whole, or a page of sources.
+
+A ticker on the loop tells how late it is called. As one turn of a busy loop serves all who are ready, the longest single
+callback is told too, with its name: in seconds by the clock, and in those that the loop's own thread had the processor,
+for a thread that waits for its turn on a busy machine stands still through nobody's fault. Memory is told at the
+beginning of each third.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import BaseMessage, ToolMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore
+from convstore.devserver import DevServer
+from convstore.testing import rag_turn
+
+_FILL_AT_ONCE = 10
+_TICK = 0.005
+_STALL = 0.020
+_NAMED = 5
+
+
+@dataclass
+class Stalls:
+    """How long the loop stands still, in seconds.
+
+    Attributes:
+        late: How late each tick was.
+        callbacks: The longest callbacks: by the clock, on the processor, name.
+    """
+
+    late: list[float] = field(default_factory=list)
+    callbacks: list[tuple[float, float, str]] = field(default_factory=list)
+
+    async def tick(self) -> None:
+        """Note how late each call is, until cancelled."""
+        while True:
+            begun = time.perf_counter()
+            await asyncio.sleep(_TICK)
+            self.late.append(max(0.0, time.perf_counter() - begun - _TICK))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Time every callback of the loop inside."""
+        run: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # noqa: SLF001 - there is no other place for it
+
+        def timed(handle: asyncio.Handle) -> None:
+            begun, begun_thread = time.perf_counter(), time.thread_time()
+            run(handle)
+            taken = time.perf_counter() - begun
+            if taken > _STALL:
+                self.callbacks.append((taken, time.thread_time() - begun_thread, _name(handle)))
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
+        try:
+            yield
+        finally:
+            asyncio.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _name(handle: asyncio.Handle) -> str:
+    """The coroutines that a callback goes on with, innermost last."""
+    task = getattr(getattr(handle, "_callback", None), "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return repr(handle)[:200]
+    names, coroutine = list[str](), task.get_coro()
+    while coroutine is not None and hasattr(coroutine, "cr_frame"):
+        names.append(f"{coroutine.__qualname__}:{coroutine.cr_frame.f_lineno if coroutine.cr_frame else 'end'}")
+        coroutine = coroutine.cr_await
+    return " > ".join(names[-4:])
+
+
+class Users:
+    """Work on conversations at once, and keep how long each call took."""
+
+    def __init__(self, chats: list[Conversation], *, large: float, think: float) -> None:
+        self.chats, self.large, self.think = chats, large, think
+        self.taken: dict[str, list[float]] = {}
+        self.dice = random.Random(1)  # noqa: S311 - text
+        words = ["".join(self.dice.choices("abcdefghiklmnoprstuvw", k=self.dice.randint(2, 9))) for _ in range(5_000)]
+        # Made ahead, as making them takes the loop's time; of words by chance, so that compression is not flattered.
+        self.common = [self._turn(words, 13_000) for _ in range(50)]
+        self.big = [self._turn(words, size) for size in range(1_000_000, 5_000_001, 1_000_000)]
+
+    def _turn(self, words: list[str], size: int) -> list[BaseMessage]:
+        turn = rag_turn("What about it?", sources=10, words=1)
+        passages = [" ".join(self.dice.choices(words, k=size // 65)) for _ in range(10)]
+        [result] = [message for message in turn if isinstance(message, ToolMessage)]
+        result.content = "\n\n".join(passages)
+        result.artifact = [(passage, {"title": f"Passage {place}"}) for place, passage in enumerate(passages)]
+        return turn
+
+    async def fill(self, turns: int) -> None:
+        """Give every conversation its turns."""
+        for begin in range(0, turns, _FILL_AT_ONCE):
+            most = min(_FILL_AT_ONCE, turns - begin)
+            await _each(self.chats, lambda chat: chat.append([one for _ in range(most) for one in self._take(0.0)]))  # noqa: B023
+
+    def _take(self, large: float) -> list[BaseMessage]:
+        """A turn under new ids."""
+        turn = self.dice.choice(self.big if self.dice.random() < large else self.common)
+        return [message.model_copy(update={"id": None}) for message in turn]
+
+    async def use(self, until: float) -> None:
+        """What one user does."""
+        while time.monotonic() < until:
+            chat = self.dice.choice(self.chats)
+            history = await self._timed("load", chat.load_history)
+            await self._timed("append", lambda: chat.append(self._take(self.large)))  # noqa: B023
+            if self.dice.random() < 0.1 and history.report.stubbed:
+                id_ = self.dice.choice(history.report.stubbed)
+                await self._timed("read back", lambda: chat.get_tool_messages([id_]))  # noqa: B023
+                await self._timed("sources", lambda: chat.get_sources(tool_message_ids=[id_]))  # noqa: B023
+            if self.think:
+                await asyncio.sleep(self.dice.uniform(0, 2 * self.think))
+
+    async def _timed(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        begun = time.perf_counter()
+        answer = await call()
+        self.taken.setdefault(name, []).append(time.perf_counter() - begun)
+        return answer
+
+
+async def _each(items: list[Any], work: Callable[[Any], Awaitable[Any]], *, at_once: int = 16) -> None:
+    """Do something for each item, some at a time."""
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for item in waiting:
+            await work(item)
+
+    await asyncio.gather(*(worker() for _ in range(at_once)))
+
+
+def _memory() -> float:
+    """Megabytes that the process has now, where the system tells it; else the most it ever had."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+def _quantile(figures: list[float], share: float) -> float:
+    return sorted(figures)[min(len(figures) - 1, int(share * len(figures)))]
+
+
+def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) -> None:
+    print(f"{'':10}{'calls':>9}{'a second':>10}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'most ms':>9}")
+    for name, taken in users.taken.items():
+        figures = [statistics.median(taken), _quantile(taken, 0.95), _quantile(taken, 0.99), max(taken)]
+        row = "".join(f"{figure * 1000:9.1f}" for figure in figures)
+        print(f"{name:10}{len(taken):9,}{len(taken) / seconds:10.1f}{row}")
+    late = stalls.late or [0.0]
+    print("memory, MB, at the beginning of each third and at the end:", *(f"{figure:.0f}" for figure in memory))
+    print(f"ticks late: p50 {statistics.median(late) * 1000:.1f} ms, p99 {_quantile(late, 0.99) * 1000:.1f} ms, ", end="")
+    print(f"most {max(late) * 1000:.1f} ms; above {_STALL * 1000:.0f} ms: {sum(one > _STALL for one in late)} of {len(late):,}")
+    print(f"callbacks above {_STALL * 1000:.0f} ms: {len(stalls.callbacks)}; by time on the processor the longest:")
+    for taken, busy, name in sorted(stalls.callbacks, key=lambda one: one[1], reverse=True)[:_NAMED]:
+        print(f"  {busy * 1000:7.1f} of {taken * 1000:7.1f} ms: {name}")
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    """Fill, load and print."""
+    async with DevServer() as server, AsyncMongoClient[dict[str, Any]](server.uri) as client:
+        store = ConversationStore(client["load"])
+        await store.setup()
+        chats = [store.conversation(user_id="load", thread_id=str(n)) for n in range(arguments.conversations)]
+        users = Users(chats, large=arguments.large, think=arguments.think)
+        begun = time.monotonic()
+        await users.fill(arguments.turns)
+        print(f"{len(chats):,} conversations of {arguments.turns} turns in {time.monotonic() - begun:.0f} s")
+        stalls, memory = Stalls(), [_memory()]
+        ticker = asyncio.create_task(stalls.tick())
+        with stalls.watching():
+            until = time.monotonic() + arguments.seconds
+            work = asyncio.gather(*(users.use(until) for _ in range(arguments.users)))
+            for _ in range(2):
+                await asyncio.wait({work}, timeout=arguments.seconds / 3)
+                memory.append(_memory())
+            await work
+        ticker.cancel()
+        memory.append(_memory())
+        _print(users, stalls, memory, arguments.seconds)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Many users at once on one machine.")
+    parser.add_argument("--conversations", type=int, default=1_000)
+    parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--users", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--large", type=float, default=0.01, help="share of turns with a result of 1 to 5 MB")
+    parser.add_argument("--think", type=float, default=0.0, help="seconds between two turns of a user, about")
+    asyncio.run(main(parser.parse_args()))

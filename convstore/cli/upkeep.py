@@ -1,0 +1,211 @@
+"""The commands ``prune`` and ``doctor``: their options and help, and what they print.
+
+Talks to people; the store does the work. Added to the application by ``commands``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from convstore.cli.output import plain, run, safe_address, screen, write_json
+from convstore.models import ErasureReceipt, Finding, VerifyReport
+from convstore.store import ConversationStore
+
+__all__ = ["DOCTOR", "PRUNE", "doctor_command", "prune_command", "read_age"]
+
+PRUNE = """Remove conversations to which nothing was appended for long.
+
+\b
+Whole conversations, by their last message: messages, results, summaries
+and annotations. One that is written to in the same moment is not lost.
+Nothing in the database expires by itself; run this as often as your
+policy wants, from cron for example. Safe to repeat, to kill and to race.
+
+\b
+Examples:
+  convstore prune --uri mongodb://localhost:27017/app --older-than 90d \\
+      --dry-run
+  convstore prune --uri mongodb://… --older-than 12w --scope user_id=ada
+  convstore prune --uri mongodb://… --older-than 36h --json
+"""
+
+DOCTOR = """Look whether everything in the database is as it should be.
+
+\b
+Reads every entry and every payload, compares them with their checksums
+and with each other, and looks at heads, summaries, annotations, indexes,
+options and migrations, beside running writers. What it finds is named by
+collection and document; docs/operations.md tells each kind of finding.
+
+\b
+--repair mends what follows from the rest: what heads repeat of the log,
+missing indexes and migrations; and removes what broken appends and
+deletions left behind more than 24 hours ago. It never changes the log.
+Exit code 1 if anything was found that was not repaired.
+
+\b
+Examples:
+  convstore doctor --uri mongodb://localhost:27017/app
+  convstore doctor --uri mongodb://… --scope user_id=ada --json
+  convstore doctor --uri mongodb://… --repair
+"""
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SHOWN = 50
+
+_Pairs = list[str] | None
+_Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database.", envvar="CONVSTORE_URI")]
+_Scope = Annotated[_Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
+_ScopeKeys = Annotated[
+    _Pairs, typer.Option("--scope-key", metavar="KEY", help="A scope key of your store; once for each, in order.")
+]
+_Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+def prune_command(
+    *,
+    uri: _Uri,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count; change nothing.")] = False,
+    scope: _Scope = None,
+    scope_key: _ScopeKeys = None,
+    collection_prefix: _Prefix = "",
+    as_document: _Json = False,
+) -> None:
+    """See `PRUNE`."""
+    age, chosen = read_age(older_than), _values(scope)
+
+    async def work() -> ErasureReceipt:
+        async with await _store(uri, scope_key, collection_prefix) as store:
+            return await store.prune(older_than=age, dry_run=dry_run, **chosen)
+
+    receipt = run(work())
+    if as_document:
+        said = {"database": safe_address(uri), "dry_run": dry_run, "older_than_seconds": int(age.total_seconds())}
+        write_json({**said, **receipt.model_dump()})
+    else:
+        _print_receipt(screen(), receipt, dry_run=dry_run)
+
+
+def doctor_command(
+    *,
+    uri: _Uri,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without guessing.")] = False,
+    scope: _Scope = None,
+    scope_key: _ScopeKeys = None,
+    collection_prefix: _Prefix = "",
+    as_document: _Json = False,
+) -> None:
+    """See `DOCTOR`."""
+    chosen = _values(scope)
+
+    async def work() -> VerifyReport:
+        with _progress() as advance:
+            async with await _store(uri, scope_key, collection_prefix) as store:
+                return await store.verify(repair=repair, progress=advance, **chosen)
+
+    report = run(work())
+    if as_document:
+        said = {"database": safe_address(uri), "repair": repair, "ok": report.ok}
+        write_json({**said, **report.model_dump(mode="json")})
+    else:
+        _print_report(screen(), report, repair=repair)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def read_age(text: str) -> timedelta:
+    """A length of time as people write it.
+
+    >>> read_age("90d"), read_age("36h")
+    (datetime.timedelta(days=90), datetime.timedelta(days=1, seconds=43200))
+
+    Raises:
+        typer.BadParameter: None, or longer than there are dates.
+    """
+    found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
+    if not found:
+        raise typer.BadParameter(f"an age is a number and m, h, d or w, such as 90d, not {text!r}")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+async def _store(uri: str, keys: _Pairs, prefix: str) -> ConversationStore:
+    names = keys or ["user_id", "thread_id"]
+    return await ConversationStore.connect(uri, scope_keys=names, collection_prefix=prefix)
+
+
+def _values(given: _Pairs) -> dict[str, str]:
+    """Scope values as they are given."""
+    values: dict[str, str] = {}
+    for text in given or []:
+        key, sign, value = text.partition("=")
+        if not sign or not value or not key.isidentifier() or key in values:
+            raise typer.BadParameter(f"--scope takes KEY=VALUE, each key once, not {text!r}")
+        values[key] = value
+    return values
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[VerifyReport], None] | None]:
+    """A line on stderr that tells how far it is, if a person looks at it."""
+    console = screen(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("looking") as status:
+        yield lambda report: status.update(f"{report.conversations:,} conversations, {report.entries:,} entries")
+
+
+def _print_receipt(console: Console, receipt: ErasureReceipt, *, dry_run: bool) -> None:
+    rows = [(name.replace("_", " "), f"{number:,}") for name, number in receipt.model_dump().items()]
+    console.print(_table(("removed" if not dry_run else "would be removed", ""), rows))
+
+
+def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:
+    looked = report.model_dump(exclude={"findings", "counts", "left"})
+    console.print(_table(("looked at", ""), [(name.replace("_", " "), f"{n:,}") for name, n in looked.items()]))
+    if report.findings:
+        console.print()
+    for finding in report.findings[:_SHOWN]:
+        console.print(Text(f"{finding.kind}, {_state(finding)}", style="green" if finding.repaired else "yellow"))
+        console.print(f"  {plain(finding.collection)} {plain(finding.document_id)}", soft_wrap=True)
+        console.print(f"  {plain(finding.problem)}", soft_wrap=True)
+    total = sum(report.counts.values())
+    if total > _SHOWN:
+        console.print(f"… and {total - _SHOWN:,} more; --json lists 1,000")
+    console.print()
+    console.print(_verdict(report, total, repair=repair), style="dim")
+
+
+def _state(finding: Finding) -> str:
+    if finding.repaired:
+        return "repaired"
+    return "can be repaired" if finding.repairable else "not repaired"
+
+
+def _verdict(report: VerifyReport, total: int, *, repair: bool) -> str:
+    if not total:
+        return "All is as it should be."
+    text = f"{total:,} found, {total - report.left:,} repaired."
+    if not repair and any(finding.repairable for finding in report.findings):
+        text += " Run it again with --repair."
+    return text
+
+
+def _table(headings: tuple[str, str], rows: list[tuple[str, str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(headings[0])
+    table.add_column(headings[1], justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,304 @@
+"""Looks at one conversation: its head, its log, its summaries and annotations.
+
+Layer 4. What is found is told only if the conversation is still there afterwards: one that ends meanwhile has holes
+everywhere. What is younger than an append can last is not told, either: it may be on its way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from convstore.codec import Codec
+from convstore.codec.stored import stored_number
+from convstore.entries import Entry, Totals
+from convstore.exceptions import CorruptDocumentError
+from convstore.models import Finding
+from convstore.repository import Head, Inspection, Log, head_from
+from convstore.schema import (
+    ANNOTATIONS,
+    HEADS,
+    SUMMARIES,
+    annotation_id,
+    entry_id,
+    from_stored,
+    summary_document,
+    summary_from,
+    summary_id,
+    totals_document,
+    utc,
+)
+from convstore.services.findings import Findings, Looked
+from convstore.services.log_check import ORPHAN_AGE, LogCheck
+from convstore.summaries import SummaryRecord
+
+__all__ = ["ConversationCheck"]
+
+_ON_ITS_WAY = timedelta(minutes=2)
+_NO_START = [0, 0, 0, 0, ""]
+
+
+@dataclass(slots=True)
+class ConversationCheck:
+    """One conversation, found by its head.
+
+    Attributes:
+        document: The head as it is stored.
+        inspection: Reads and mends documents.
+        log: Tells the newest totals.
+        codec: Reads values, those of unknown types too.
+        now: The time of the check.
+        findings: Where findings go.
+    """
+
+    document: Mapping[str, Any]
+    inspection: Inspection
+    log: Log
+    codec: Codec
+    now: datetime
+    findings: Findings
+    _found: list[Finding] = field(default_factory=list)
+
+    @property
+    def conversation(self) -> str:
+        """Its id, "" if the head does not say."""
+        found = self.document.get("conversation")
+        return found if isinstance(found, str) else ""
+
+    async def run(self) -> None:
+        """Look at everything, tell what was found, and mend what can be."""
+        looked = Looked()
+        head, problem = self._head()
+        if not self.conversation:
+            self._tell("head", problem or "it does not say which conversation it is of")
+        else:
+            start = head.start[2] if head else 0
+            told = head.totals.entries if head else 0
+            wanted = frozenset({start, told})
+            check = LogCheck(
+                *(self.conversation, self.inspection, self.codec, self.now, self.findings.repair, looked), told, wanted
+            )
+            await check.run()
+            self._found += check.findings
+            await self._compare(head, problem, check)
+            await self._summaries(head, looked)
+            await self._annotations(looked, check.tail.messages)
+        if self._found and not await self._is_there():
+            return
+        for name, number in asdict(looked).items():
+            setattr(self.findings.looked, name, getattr(self.findings.looked, name) + number)
+        for finding in self._found:
+            self.findings.add(finding)
+        self.findings.advance()
+
+    def _tell(self, kind: str, problem: str, *, document: str = "", collection: str = HEADS, **more: Any) -> None:
+        key = document or str(self.document["_id"])
+        self._found.append(
+            Finding(
+                kind=kind,
+                collection=collection,
+                document_id=key,
+                problem=problem,
+                conversation=self.conversation,
+                **more,
+            )
+        )
+
+    def _head(self) -> tuple[Head | None, str]:
+        try:
+            return head_from(self.document), ""
+        except CorruptDocumentError as error:
+            return None, str(error)
+
+    async def _is_there(self) -> bool:
+        now = await self.inspection.head(str(self.document["_id"]))
+        return now is not None and now.get("conversation") == self.document.get("conversation")
+
+    async def _compare(self, head: Head | None, problem: str, check: LogCheck) -> None:
+        """Look at what the head says of the log."""
+        tail = check.tail
+        if head is None:
+            await self._mend("head", problem, self._rebuilt(check))
+            return
+        at_head = check.kept.get(head.totals.entries)
+        then = at_head.totals if at_head else Totals()
+        told_at = head.totals.updated_at
+        if head.totals.entries > tail.entries or head.totals != then or (told_at and head.updated_at < told_at):
+            if self._is_old(head.updated_at) and not check.is_damaged:
+                ahead = head.totals.entries - tail.entries
+                lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
+                text = f"what it tells of the log is not what the log says{lost}"
+                await self._mend("head_totals", text, self._told(tail), if_same=True)
+        elif head.totals.entries < tail.entries and self._is_old(tail.updated_at):
+            text = f"it was not told of the last {tail.entries - head.totals.entries} entries; listings are out of date"
+            await self._mend("head_behind", text, self._told(tail), if_same=True)
+        if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
+            await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
+
+    def _is_old(self, moment: datetime | None) -> bool:
+        return moment is None or self.now - moment > _ON_ITS_WAY
+
+    def _is_wrong_start(self, head: Head, entry: Entry | None, tail: Totals) -> bool:
+        marker, revision, number, first, _ = head.start
+        if marker > max(tail.marker, head.totals.marker) or revision > head.revision:
+            return True
+        return bool(number) and number <= tail.entries and (entry is None or entry.first != first)
+
+    @staticmethod
+    def _told(tail: Totals) -> dict[str, Any]:
+        updated_at = {"updated_at": tail.updated_at} if tail.updated_at else {}
+        return {"totals": totals_document(tail), **updated_at}
+
+    def _rebuilt(self, check: LogCheck) -> dict[str, Any] | None:
+        """What of a damaged head follows from the log, if the head is whole with it."""
+        changes: dict[str, Any] = {"totals": totals_document(check.tail), "start": _NO_START}
+        moments = {"updated_at": check.tail.updated_at, "created_at": check.first_at}
+        changes |= {
+            name: moment
+            for name, moment in moments.items()
+            if moment and not isinstance(self.document.get(name), datetime)
+        }
+        try:
+            head_from({**self.document, **changes})
+        except CorruptDocumentError:
+            return None
+        return changes
+
+    async def _mend(self, kind: str, problem: str, changes: Mapping[str, Any] | None, *, if_same: bool = False) -> None:
+        """Tell what is wrong with the head, and set it right unless somebody just did."""
+        if if_same:
+            now = await self.inspection.head(str(self.document["_id"]))
+            if now is None or any(now.get(name) != self.document.get(name) for name in ("totals", "start")):
+                return
+        repaired = False
+        if changes and self.findings.repair:
+            repaired = await self.inspection.set_head(self.document, changes)
+            self.document = {**self.document, **changes} if repaired else self.document
+        self._tell(kind, problem, repairable=bool(changes), repaired=repaired)
+
+    async def _summaries(self, head: Head | None, looked: Looked) -> None:
+        found: dict[str, SummaryRecord] = {}
+        after, is_whole = "", True
+        while documents := await self.inspection.beside(SUMMARIES, self.conversation, after=after):
+            for document in documents:
+                looked.summaries += 1
+                record = self._summary(document)
+                is_whole = is_whole and record is not None
+                if head and head.summary and record and record.token == head.summary.token:
+                    self._compare_summaries(head.summary, record)
+                if record is not None:
+                    # The texts of all summaries may be large.
+                    found[record.token] = replace(record, text="", messages=(), folded=(), results=())
+            after = str(documents[-1]["_id"])
+        if head is None:
+            return
+        committed, missing = _chain(found, head.newest)
+        current = head.summary.token if head.summary else ""
+        if missing or (current and current not in found):
+            name = summary_id(self.conversation, missing or current)
+            self._tell("summary", "the head leads to it, and it is missing", document=name, collection=SUMMARIES)
+        for record in found.values():
+            if problem := _misplaced(record, found):
+                self._tell(
+                    "summary", problem, document=summary_id(self.conversation, record.token), collection=SUMMARIES
+                )
+            await self._covers(record, is_named=record.token in committed or bool(missing) or not is_whole)
+
+    def _summary(self, document: Mapping[str, Any]) -> SummaryRecord | None:
+        key = str(document["_id"])
+        try:
+            record = summary_from(document)
+            if (key, document.get("conversation")) != (summary_id(self.conversation, record.token), self.conversation):
+                raise CorruptDocumentError(key, "the key, the conversation and the token do not agree")
+        except CorruptDocumentError as error:
+            self._tell("damaged", str(error), document=key, collection=SUMMARIES)
+            return None
+        return record
+
+    def _compare_summaries(self, at_head: SummaryRecord, record: SummaryRecord) -> None:
+        if summary_document(at_head) != summary_document(record):
+            self._tell("summary", "the copy of the current summary differs from the summary")
+
+    async def _covers(self, record: SummaryRecord, *, is_named: bool) -> None:
+        """Whether a summary stands for messages, and whether anything leads to it."""
+        key = summary_id(self.conversation, record.token)
+        if not is_named:
+            if self.now - record.at > ORPHAN_AGE:
+                removed = self.findings.repair and await self.inspection.remove(SUMMARIES, [key])
+                text = "it was never made the current one, and nothing leads to it"
+                self._tell(
+                    "summary_unused",
+                    text,
+                    document=key,
+                    collection=SUMMARIES,
+                    repairable=True,
+                    repaired=bool(removed),
+                )
+            return
+        entry = await self.inspection.entry_span(entry_id(self.conversation, record.entry))
+        first, count = (entry or {}).get("first"), (entry or {}).get("count")
+        holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
+        if not holds or not 1 <= record.first <= record.last:
+            text = f"it stands for messages {record.first} to {record.last}, which are not where it says"
+            self._tell("summary", text, document=key, collection=SUMMARIES)
+
+    async def _annotations(self, looked: Looked, last: int) -> None:
+        after = ""
+        while documents := await self.inspection.beside(ANNOTATIONS, self.conversation, after=after):
+            for document in documents:
+                looked.annotations += 1
+                problem, ordinal = self._about_annotation(document)
+                if problem:
+                    self._tell("damaged", problem, document=str(document["_id"]), collection=ANNOTATIONS)
+                elif not 1 <= ordinal <= last:
+                    last = max(last, await self._last())
+                    if not 1 <= ordinal <= last:
+                        text = "no message has its ordinal"
+                        self._tell("annotation", text, document=str(document["_id"]), collection=ANNOTATIONS)
+            after = str(documents[-1]["_id"])
+
+    async def _last(self) -> int:
+        """The last ordinal as of now; none is too high while that can not be read."""
+        try:
+            return (await self.log.last_totals(self.conversation)).messages
+        except CorruptDocumentError:
+            return sys.maxsize
+
+    def _about_annotation(self, document: Mapping[str, Any]) -> tuple[str, int]:
+        """What is wrong with an annotation, and its ordinal."""
+        try:
+            ordinal = stored_number(document["ordinal"])
+            if document["_id"] != annotation_id(self.conversation, ordinal):
+                return "the key and the ordinal do not agree", 0
+            if document["conversation"] != self.conversation:
+                return "the field `conversation` names another one", 0
+            utc(document["at"])
+            for text in document.get("values", {}).values():
+                self.codec.decode(from_stored(text))
+        except Exception as error:  # noqa: BLE001 - damage can look like anything, and the rest is to be looked at
+            return repr(error), 0
+        return "", ordinal
+
+
+def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
+    """What is wrong with a summary beside the ones before it."""
+    previous, parent = found.get(record.previous), found.get(record.parent)
+    if (previous and record.version != previous.version + 1) or (not record.previous and record.version != 1):
+        return "its version does not follow that of the summary before"
+    if parent and (record.first != parent.first or record.last <= parent.last):
+        return "it does not begin where the summary begins that it extends, or ends no later"
+    return ""
+
+
+def _chain(found: Mapping[str, SummaryRecord], token: str) -> tuple[set[str], str]:
+    """Tokens of a summary and of those made before it, and the first that is missing, "" if none is."""
+    chain: set[str] = set()
+    while token and token not in chain:
+        if token not in found:
+            return chain, token
+        chain.add(token)
+        token = found[token].previous
+    return chain, ""

@@ -1,0 +1,32 @@
+"""Long work leaves the event loop, so that who waits on it for something else is not kept waiting.
+
+Layer 4. In a thread Python lets others have their turn every few milliseconds, unless one call of C takes longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from convstore.entries import EntryMessage
+
+__all__ = ["characters_of", "off_loop"]
+
+_Result = TypeVar("_Result")
+
+_LONG = 200_000
+"""Characters that take about 10 ms to decode at worst, which is nested JSON; as many in one text take a twentieth."""
+
+_PER_MESSAGE = 500
+"""What a message takes beside its characters."""
+
+
+async def off_loop(work: Callable[[], _Result], *, characters: int) -> _Result:
+    """What the work gives: done at once if it is short, else in a thread."""
+    return await asyncio.to_thread(work) if characters > _LONG else work()
+
+
+def characters_of(messages: Iterable[EntryMessage], payloads: Mapping[str, str]) -> int:
+    """About how long it takes to decode messages, those payloads that are given among them."""
+    return sum(map(len, payloads.values())) + sum(_PER_MESSAGE + len(message.body) for message in messages)

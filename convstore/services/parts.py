@@ -1,0 +1,108 @@
+"""Puts the services of a store together.
+
+Layer 4. What they work on is made here, once for each store, without I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from convstore.codec import Codec
+from convstore.driver import Driver
+from convstore.extraction import SourceExtractor
+from convstore.migrate import Migrator
+from convstore.repository import Annotations, Endings, Heads, Inspection, Log, Summaries
+from convstore.services.annotations import Annotator
+from convstore.services.compactor import Compactor
+from convstore.services.directory import Directory
+from convstore.services.kept_summaries import KeptSummaries
+from convstore.services.known import Clock, KnownConversations
+from convstore.services.loader import Loader
+from convstore.services.pager import Pager
+from convstore.services.reader import Reader
+from convstore.services.records import Records
+from convstore.services.retention import Retention
+from convstore.services.rewinder import Rewinder
+from convstore.services.schema_check import SchemaCheck
+from convstore.services.turns import Turns
+from convstore.services.verifier import Verifier
+from convstore.services.writer import Writer
+from convstore.summarization.folders import Folder
+from convstore.tokens import TokenCounter
+
+__all__ = ["Parts", "make_parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What does the work of a store."""
+
+    writer: Writer
+    reader: Reader
+    loader: Loader
+    records: Records
+    turns: Turns
+    pager: Pager
+    directory: Directory
+    retention: Retention
+    verifier: Verifier
+    compactor: Compactor
+    kept: KeptSummaries
+    rewinder: Rewinder
+    annotator: Annotator
+
+
+def make_parts(
+    driver: Driver,
+    prefix: str,
+    migrator: Migrator,
+    known: KnownConversations,
+    *,
+    codec: Codec,
+    counter: TokenCounter,
+    clock: Clock,
+    folder: Folder | None,
+    extractors: Mapping[str, SourceExtractor],
+    forget: Callable[[dict[str, str]], None],
+) -> Parts:
+    """The parts of one store.
+
+    Args:
+        driver: The database.
+        prefix: Stands before the names of collections.
+        migrator: Knows the schema.
+        known: What the store remembers.
+        codec: Knows the types of values.
+        counter: Counts tokens.
+        clock: Where time comes from.
+        folder: Makes summaries; None if the store has no summarizer.
+        extractors: By the name of a tool what finds the sources in its results.
+        forget: Told of the scope of each conversation that ended.
+    """
+    heads, endings, log = Heads(driver, prefix=prefix), Endings(driver, prefix=prefix), Log(driver, prefix=prefix)
+    annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
+    reader = Reader(heads, log, known, codec=codec, counter=counter)
+    kept = KeptSummaries(reader, heads, log, summaries)
+    annotator = Annotator(reader, annotations, codec=codec, clock=clock)
+    return Parts(
+        writer=Writer(
+            *(reader, heads, endings, log, known), codec=codec, counter=counter, clock=clock, extractors=extractors
+        ),
+        reader=reader,
+        loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
+        records=Records(reader, annotator, codec=codec),
+        turns=Turns(reader),
+        pager=Pager(reader, codec=codec),
+        directory=Directory(heads, log, known, codec=codec, clock=clock),
+        retention=Retention(endings, log, annotations, summaries, clock=clock, forget=forget),
+        verifier=Verifier(
+            Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
+        ),
+        compactor=Compactor(
+            reader, heads, log, kept, summaries, codec=codec, counter=counter, clock=clock, folder=folder
+        ),
+        kept=kept,
+        rewinder=Rewinder(reader, heads, log, kept, codec=codec, clock=clock),
+        annotator=annotator,
+    )

@@ -1,0 +1,365 @@
+"""Compares the log of a round with what its clients were told and saw; for the fault runs (`faults.py`).
+
+The log is read with majority concern when every node is there again. Problems are sorted under a name each, so that
+a table can count them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fault_client import USER, Marks, make_turn
+from langchain_core.messages import BaseMessage, ToolMessage
+from pymongo import ReadPreference
+from pymongo.read_concern import ReadConcern
+
+from convstore import Conversation, ConversationStore
+from convstore.entries import Entry
+from convstore.exceptions import ConvstoreError
+from convstore.models import Summary
+from convstore.schema import chunk_id, entry_from, entry_range, log_ranges
+from convstore.services.known import Clock
+from convstore.testing import same_messages
+
+__all__ = ["Findings", "check_round", "read_notes"]
+
+Notes = Sequence[Mapping[str, Any]]
+
+_IDS_AT_ONCE = 200
+_LEFT_BEHIND = {"head_behind", "head_start", "head_totals", "orphan_chunks", "summary_unused"}
+
+
+@dataclass
+class Findings:
+    """What a round did, and what is wrong with it.
+
+    Attributes:
+        told: Turns that clients were told are in the log.
+        refused: Calls that ended with `StoreUnavailableError`, and were made again.
+        cancelled: Appends that were cancelled in the middle, and made again.
+        reads: Logs, pages, views and payloads that were read meanwhile.
+        older: Reads of a log that had not yet what the same client was told of before.
+        orphans: Chunks that no entry leads to, before a sweep.
+        stall: Longest time in which no patient client was told that a turn is in the log.
+        problems: What must not be, in words, by what is broken: "lost", "doubled", "hole", …
+    """
+
+    told: int = 0
+    refused: int = 0
+    cancelled: int = 0
+    reads: int = 0
+    older: int = 0
+    orphans: int = 0
+    stall: float = 0.0
+    problems: dict[str, list[str]] = field(default_factory=dict)
+
+    def wrong(self, what: str, problem: str) -> None:
+        """Note a problem."""
+        self.problems.setdefault(what, []).append(problem)
+
+    def count(self, what: str) -> int:
+        """How often something is broken."""
+        return len(self.problems.get(what, ()))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A conversation as it is stored in the end: the log, its entries, every summary, the keys of its chunks."""
+
+    chat: Conversation
+    messages: Sequence[BaseMessage]
+    entries: Sequence[Entry]
+    summaries: Sequence[Summary]
+    chunks: frozenset[str]
+    conversation: str
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the log."""
+        return [str(message.id) for message in self.messages]
+
+    @property
+    def ends(self) -> list[int]:
+        """Last ordinals of the entries: what a reader may see is the log up to one of them."""
+        return [0, *(entry.last for entry in self.entries)]
+
+    def live_at(self, number: int) -> list[str]:
+        """Ids that views show behind an entry."""
+        entry = self.entries[number - 1]
+        gone = gone_in(next((one.gaps for one in self.entries if one.number == entry.totals.marker), ()))
+        return [id_ for ordinal, id_ in enumerate(self.ids[: entry.last], 1) if ordinal not in gone]
+
+
+def gone_in(gaps: Iterable[Any]) -> set[int]:
+    """Ordinals in some gaps."""
+    return {ordinal for gap in gaps for ordinal in range(gap.first, gap.last + 1)}
+
+
+def read_notes(journals: Iterable[Path]) -> list[Mapping[str, Any]]:
+    """Everything that clients wrote down, the last line of a killed one apart if it is cut off."""
+    notes = []
+    for journal in journals:
+        lines = journal.read_text(encoding="utf-8").split("\n")
+        notes += [{**json.loads(line), "client": journal.stem} for line in lines[:-1]]
+    return notes
+
+
+async def check_round(database: Any, threads: Sequence[str], notes: Notes, *, since: float) -> Findings:
+    """Compare the conversations of a round with the notes of its clients, which have settled."""
+    findings = Findings()
+    own = [note for note in notes if note.get("thread") in threads]
+    for note in notes:
+        if note["at"] >= since and note["what"] == "wrong":
+            findings.wrong("error", note["problem"])
+    findings.told = sum(note["what"] == "told" for note in own)
+    findings.refused = sum(note["what"] == "refused" and note["at"] >= since for note in notes)
+    findings.cancelled = sum(note["what"] == "cancelled" for note in own)
+    findings.reads = sum(note["what"].startswith("saw") for note in own)
+    findings.stall = _stall([note for note in own if not note["client"].startswith("impatient")])
+    for thread in threads:
+        in_thread = [note for note in own if note["thread"] == thread]
+        findings.older += _count_older(in_thread)
+        try:
+            await _check_conversation(database, thread, in_thread, findings)
+        except ConvstoreError as error:
+            findings.wrong("unreadable", f"{thread}: {error}")
+    return findings
+
+
+def _stall(notes: Notes) -> float:
+    """The longest time between two answers."""
+    moments = sorted(note["at"] for note in notes if note["what"] == "told")
+    return max((after - before for before, after in itertools.pairwise(moments)), default=0.0)
+
+
+def _count_older(notes: Notes) -> int:
+    last, older = dict[str, list[tuple[float, int]]](), 0
+    for note in notes:
+        before = last.setdefault(note["client"], [])
+        if note["what"] == "told" and note["ordinals"]:
+            before.append((note["at"], max(note["ordinals"])))
+        elif note["what"] == "saw log":
+            older += any(at < note["begun"] and ordinal > note["count"] for at, ordinal in before)
+    return older
+
+
+async def _check_conversation(database: Any, thread: str, notes: Notes, findings: Findings) -> None:
+    chat = ConversationStore(database).conversation(user_id=USER, thread_id=thread)
+    stored = await _read(database, chat)
+    _check_log(stored, notes, findings)
+    _check_told(stored, notes, findings)
+    _check_seen(stored, notes, findings)
+    _check_sources(stored, notes, findings)
+    await _check_payloads(stored, findings)
+    await _check_summaries(stored, notes, findings)
+    await _check_annotations(stored, notes, findings)
+    await _sweep(database, chat, findings)
+
+
+async def _read(database: Any, chat: Conversation) -> Stored:
+    majority = {"read_concern": ReadConcern("majority"), "read_preference": ReadPreference.PRIMARY}
+    heads, log = (database.get_collection(name, **majority) for name in ("heads", "log"))
+    conversation = (await heads.find_one({"scope.thread_id": chat.scope["thread_id"]}))["conversation"]
+    low, high = entry_range(conversation)
+    documents = await log.find({"_id": {"$gte": low, "$lt": high}}).sort("_id", 1).to_list(None)
+    low, high = log_ranges(conversation)[1]
+    chunks = await log.find({"_id": {"$gte": low, "$lt": high}}, {"_id": 1}).to_list(None)
+    return Stored(
+        chat,
+        [message async for message in chat.messages()],
+        [entry_from(document) for document in documents],
+        await chat.summaries(),
+        frozenset(chunk["_id"] for chunk in chunks),
+        conversation,
+    )
+
+
+def _check_log(stored: Stored, notes: Notes, findings: Findings) -> None:
+    """Dense, each message once, each turn whole and as it was made, and none that nobody appended."""
+    ids, tried = stored.ids, {note["turn"] for note in notes if note["what"] == "try"}
+    for id_, times in Counter(ids).items():
+        if times > 1:
+            findings.wrong("doubled", f"{id_} is in the log {times} times")
+    numbers = [entry.number for entry in stored.entries]
+    ordinals = [one.ordinal for entry in stored.entries for one in entry.messages]
+    if numbers != [*range(1, len(numbers) + 1)] or ordinals != [*range(1, len(ids) + 1)]:
+        findings.wrong("hole", f"entries {numbers} with messages {ordinals}")
+    for turn, group in itertools.groupby(stored.messages, key=lambda message: str(message.id).rpartition("|")[0]):
+        found = list(group)
+        if turn not in tried:
+            findings.wrong("foreign", f"nobody appended {turn}")
+        elif not same_messages(found, _made(turn)):
+            findings.wrong("changed", f"{turn} is not what was appended: {[message.id for message in found]}")
+
+
+@cache
+def _made(turn: str) -> list[BaseMessage]:
+    return make_turn(turn)
+
+
+def _check_told(stored: Stored, notes: Notes, findings: Findings) -> None:
+    """What a client was told is in the log, at the place it was told; what it rewound is not live."""
+    ids = stored.ids
+    there = set(ids)
+    for note in notes:
+        if note["what"] == "told":
+            wanted = [str(message.id) for message in _made(note["turn"])]
+            if missing := [id_ for id_ in wanted if id_ not in there]:
+                findings.wrong("lost", f"{note['client']} was told of {missing}")
+            elif note["ordinals"] and [ids[ordinal - 1] for ordinal in note["ordinals"]] != wanted:
+                findings.wrong("moved", f"{note['turn']} is not at {note['ordinals']}")
+    gone = gone_in(stored.entries[stored.entries[-1].totals.marker - 1].gaps) if stored.entries else set[int]()
+    for note in notes:
+        if note["what"] == "rewound" and note["id"] in there and ids.index(note["id"]) + 1 not in gone:
+            findings.wrong("unrewound", f"{note['id']} was rewound and is shown")
+
+
+def _check_seen(stored: Stored, notes: Notes, findings: Findings) -> None:
+    """Whatever a reader saw is the log up to an entry; of a page less what was rewound; of a view behind a summary."""
+    checks = {"saw log": _log_marks(stored), "saw view": _view_marks(stored)}
+    pages = _Pages(stored)
+    for note in notes:
+        if note["what"] in checks and (note.get("summary") or "", note["mark"]) not in checks[note["what"]]:
+            findings.wrong("hole", str(note))
+        if note["what"] == "saw page" and not pages.could_be(note["ordinals"], note["mark"]):
+            findings.wrong("hole", str(note))
+        if note["what"] == "saw view" and note["wrong"]:
+            findings.wrong("invalid view", str(note))
+        if note["what"] == "saw payload" and not note["equal"]:
+            findings.wrong("payload", str(note))
+
+
+def _log_marks(stored: Stored) -> set[tuple[str, str]]:
+    marks = Marks()
+    each = [str(marks), *map(marks.add, stored.ids)]
+    return {("", each[end]) for end in stored.ends}
+
+
+def _view_marks(stored: Stored) -> set[tuple[str, str]]:
+    """Marks of all views without a summary, and of those behind the message that a summary names as its last."""
+    found = _log_marks(stored)
+    if any(entry.totals.marker for entry in stored.entries):
+        found = {("", str(Marks()))} | {("", str(Marks(stored.live_at(entry.number)))) for entry in stored.entries}
+    for summary in stored.summaries:
+        marks = Marks()
+        each = [str(marks), *map(marks.add, stored.ids[summary.last :])]
+        found |= {(summary.text, each[end - summary.last]) for end in stored.ends if end >= summary.last}
+    return found
+
+
+class _Pages:
+    """What a page of all messages may be: those up to an entry, less what one of the markers says is gone."""
+
+    def __init__(self, stored: Stored) -> None:
+        self._ids, self._ends = stored.ids, set(stored.ends)
+        self._gone = [set[int](), *(gone_in(entry.gaps) for entry in stored.entries if entry.gaps)]
+
+    def could_be(self, ordinals: Sequence[Sequence[int]], mark: str) -> bool:
+        """Whether these ordinals, with ids of this mark, are such a page."""
+        shown = [ordinal for first, last in ordinals for ordinal in range(first, last + 1)]
+        if any(ordinal > len(self._ids) for ordinal in shown):
+            return False
+        if str(Marks([self._ids[ordinal - 1] for ordinal in shown])) != mark:
+            return False
+        return any(self._is_whole(shown, gone) for gone in self._gone)
+
+    def _is_whole(self, shown: Sequence[int], gone: set[int]) -> bool:
+        last = shown[-1] if shown else 0
+        if shown != [ordinal for ordinal in range(1, last + 1) if ordinal not in gone]:
+            return False
+        while last not in self._ends and last + 1 in gone:
+            last += 1  # the end of an entry may be gone
+        return last in self._ends
+
+
+def _check_sources(stored: Stored, notes: Notes, findings: Findings) -> None:
+    """No number stands for two sources, nobody uses a reserved one, and clients were told the right ones."""
+    sources = [source for entry in stored.entries for source in entry.sources]
+    reserved = [number for note in notes if note["what"] == "reserved" for number in (note["first"], note["last"])]
+    reserved += [first + 1 for first in reserved[::2]]
+    for number, times in Counter([*(source.id for source in sources), *reserved]).items():
+        if times > 1:
+            findings.wrong("source number", f"{number} was given {times} times")
+    by_turn: dict[str, list[int]] = {}
+    for source in sources:
+        by_turn.setdefault(source.message_id.rpartition("|")[0], []).append(source.id)
+    for note in notes:
+        if note["what"] == "told" and note["sources"]:
+            numbers = by_turn.get(note["turn"], [0])
+            if note["sources"] != [min(numbers), max(numbers)]:
+                findings.wrong("source number", f"{note['turn']} has {numbers}, not {note['sources']}")
+
+
+async def _check_payloads(stored: Stored, findings: Findings) -> None:
+    """Every stub leads to its result, equal to what was appended; counts the chunks that nothing leads to."""
+    results = {str(message.id): message for message in stored.messages if isinstance(message, ToolMessage)}
+    ids = list(results)
+    for begin in range(0, len(ids), _IDS_AT_ONCE):
+        for record in await stored.chat.get_tool_messages(ids[begin : begin + _IDS_AT_ONCE]):
+            result = results.pop(record.tool_message_id)
+            if (record.content, record.artifact) != (result.content, result.artifact) or not record.sources:
+                findings.wrong("payload", f"{record.tool_message_id} is not what was appended")
+    for id_ in results:
+        findings.wrong("payload", f"{id_} leads nowhere")
+    used = _used_chunks(stored)
+    for key in used - stored.chunks:
+        findings.wrong("payload", f"{key} is missing")
+    findings.orphans += len(stored.chunks - used)
+
+
+def _used_chunks(stored: Stored) -> set[str]:
+    return {
+        chunk_id(stored.conversation, message.payload.token, message.payload.chunk + place)
+        for entry in stored.entries
+        for message in entry.messages
+        if message.payload
+        for place in range(len(message.payload.ends))
+    }
+
+
+async def _sweep(database: Any, chat: Conversation, findings: Findings) -> None:
+    """A day later the store finds nothing but what killed and cancelled calls left behind, and removes it."""
+    later = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))
+    report = await ConversationStore(database, clock=later).verify(repair=True, **chat.scope)
+    for finding in report.findings:
+        if finding.kind not in _LEFT_BEHIND or not finding.repaired:
+            findings.wrong("verify", str(finding))
+    stored = await _read(database, chat)
+    if stored.chunks != _used_chunks(stored):
+        findings.wrong("orphan", f"{stored.chunks ^ _used_chunks(stored)} after a sweep")
+
+
+async def _check_summaries(stored: Stored, notes: Notes, findings: Findings) -> None:
+    """Each one goes on where the one before it ends, and leads to its messages; none that was told of is lost."""
+    last = 0
+    for summary in stored.summaries:
+        is_next = (summary.first, summary.last > last) == (1, True)
+        named = stored.ids[summary.last - 1]
+        if not is_next or not summary.text.startswith(f"through {named} "):
+            findings.wrong("summary", f"{summary.version} stands for {summary.first}-{summary.last}: {summary.text}")
+        last = summary.last
+    made = {(summary.version, summary.last, summary.text) for summary in stored.summaries}
+    for note in notes:
+        if note["what"] == "compacted" and (note["version"], note["last"], note["text"]) not in made:
+            findings.wrong("lost", f"{note['client']} was told of summary {note['version']}")
+    if stored.summaries:
+        expanded = await stored.chat.expand_summary(stored.summaries[-1].version)
+        if [message.id for message in expanded] != stored.ids[:last]:
+            findings.wrong("summary", f"{stored.summaries[-1].version} does not lead to its messages")
+
+
+async def _check_annotations(stored: Stored, notes: Notes, findings: Findings) -> None:
+    """What was said of messages is there."""
+    said = {note["id"]: note["value"] for note in notes if note["what"] == "annotated"}
+    found = await stored.chat.annotations(list(said)) if said else {}
+    for id_, value in said.items():
+        if found.get(id_, {}).get("seen") != value:
+            findings.wrong("lost", f"annotation of {id_}: {found.get(id_)}")

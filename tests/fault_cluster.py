@@ -1,0 +1,212 @@
+"""Three nodes that faults can be done to, behind a link each that can be cut; for the fault runs (`faults.py`).
+
+The replica set is told that its members are where the links are, so that clients and the other nodes go through them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import Any, Self
+
+from pymongo.errors import PyMongoError
+
+from convstore.devserver import DevNode, DevServer, DevServerError
+
+__all__ = ["Cluster", "Link"]
+
+_HOST = "127.0.0.1"
+_BYTES = 65_536
+_WAIT_SECONDS = 30.0
+
+
+class Link:
+    """All that goes to one node, by a TCP proxy.
+
+    Attributes:
+        port: Where it listens; the node is known by it.
+        delay: Seconds that each piece is held back.
+    """
+
+    def __init__(self, target: int) -> None:
+        self.port, self.delay = 0, 0.0
+        self._target = target
+        self._is_whole = asyncio.Event()
+        self._is_whole.set()
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> asyncio.Server:
+        """Listen."""
+        server = await asyncio.start_server(self._accept, _HOST, 0)
+        self.port = int(server.sockets[0].getsockname()[1])
+        return server
+
+    def cut(self) -> None:
+        """Nothing gets through any more, and nobody is told so."""
+        self._is_whole.clear()
+
+    def mend(self) -> None:
+        """What was held back, and all that comes, gets through again."""
+        self._is_whole.set()
+
+    def drop(self) -> None:
+        """End every connection there is, as a firewall does that forgets them."""
+        for end in self._ends:
+            end.transport.abort()
+
+    def _accept(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(near, near_end))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+        self._ends.add(near_end)
+        try:
+            await self._is_whole.wait()
+            far, far_end = await asyncio.open_connection(_HOST, self._target)
+            self._ends.add(far_end)
+            try:
+                await asyncio.gather(self._pump(near, far_end), self._pump(far, near_end))
+            finally:
+                self._ends.discard(far_end)
+                far_end.transport.abort()
+        except OSError:
+            pass  # the node is down, or one side went; the other side is told by the end of its connection
+        finally:
+            self._ends.discard(near_end)
+            near_end.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while piece := await source.read(_BYTES):
+            await self._is_whole.wait()
+            if self.delay:
+                await asyncio.sleep(self.delay)
+            target.write(piece)
+            await target.drain()
+        raise ConnectionResetError  # of a half-open connection nobody makes use
+
+    async def stop(self) -> None:
+        """End everything that goes through."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Cluster:
+    """A replica set of three nodes behind links; runs inside ``async with``."""
+
+    def __init__(self) -> None:
+        self._server = DevServer(nodes=3)
+        self._links: dict[DevNode, Link] = {}
+        self._down: set[DevNode] = set()
+        self._stack = AsyncExitStack()
+        self.uri = ""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._server)
+            for node in self._server.nodes:
+                link = self._links[node] = Link(node.port)
+                stack.push_async_callback(link.stop)
+                stack.callback((await link.start()).close)
+            await asyncio.to_thread(self._move_members)
+            self._stack = stack.pop_all()
+        set_name = self._server.uri.partition("replicaSet=")[2]
+        hosts = ",".join(f"{_HOST}:{link.port}" for link in self._links.values())
+        self.uri = f"mongodb://{hosts}/?replicaSet={set_name}"
+        await self.whole()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def _move_members(self) -> None:
+        primary = self._server.primary()
+        config = primary.command("replSetGetConfig")["config"]
+        for member, link in zip(config["members"], self._links.values(), strict=True):
+            member["host"] = f"{_HOST}:{link.port}"
+        primary.command("replSetReconfig", {**config, "version": config["version"] + 1}, force=True)
+
+    def link(self, node: DevNode) -> Link:
+        """What leads to a node."""
+        return self._links[node]
+
+    async def primary(self) -> DevNode:
+        """The node that takes writes; of two that think so the one that was elected last."""
+        nodes: list[DevNode] = []
+
+        async def is_found() -> bool:
+            nodes.extend(node for node, _ in sorted(await self._primaries(), key=lambda pair: pair[1])[-1:])
+            return bool(nodes)
+
+        await self._wait(is_found)
+        return nodes[-1]
+
+    async def secondaries(self) -> list[DevNode]:
+        """The other two."""
+        primary = await self.primary()
+        return [node for node in self._server.nodes if node is not primary]
+
+    async def _primaries(self) -> list[tuple[DevNode, Any]]:
+        found = []
+        for node in self._server.nodes:
+            with suppress(PyMongoError, DevServerError):
+                said = await self._ask(node, "hello")
+                if said["isWritablePrimary"]:
+                    found.append((node, said["electionId"]))
+        return found
+
+    async def _ask(self, node: DevNode, command: str, value: Any = 1, **options: Any) -> dict[str, Any]:
+        if node in self._down:
+            raise DevServerError("the node is down or stopped")
+        return await asyncio.to_thread(node.command, command, value, **options)
+
+    async def whole(self) -> None:
+        """Return when every node is there and one is primary, and all have what it has."""
+
+        async def is_so() -> bool:
+            said = [await self._ask(node, "hello") for node in self._server.nodes]
+            return sum(one["isWritablePrimary"] for one in said) == 1 and all(
+                one["isWritablePrimary"] or one["secondary"] for one in said
+            )
+
+        await self._wait(is_so)
+
+    async def _wait(self, is_so: Callable[[], Any]) -> None:
+        async with asyncio.timeout(_WAIT_SECONDS):
+            while True:
+                with suppress(PyMongoError, DevServerError):
+                    if await is_so():
+                        return
+                await asyncio.sleep(0.05)
+
+    async def kill(self, node: DevNode) -> None:
+        """SIGKILL."""
+        self._down.add(node)
+        await asyncio.to_thread(node.kill)
+
+    async def restart(self, node: DevNode) -> None:
+        """Start a node that was killed."""
+        await asyncio.to_thread(node.restart)
+        self._down.discard(node)
+
+    async def pause(self, node: DevNode) -> None:
+        """SIGSTOP: it is there, and nothing answers."""
+        self._down.add(node)
+        await asyncio.to_thread(node.pause)
+
+    async def resume(self, node: DevNode) -> None:
+        """SIGCONT."""
+        node.resume()
+        self._down.discard(node)
+
+    async def step_down(self, node: DevNode) -> None:
+        """Let a primary hand over in order; its clients are told so."""
+        with suppress(PyMongoError):  # it may end the connection that asked
+            await self._ask(node, "replSetStepDown", 5, secondaryCatchUpPeriodSecs=2)

@@ -1,0 +1,165 @@
+"""A database as the first version wrote it, kept in ``first_format.json``; ``test_first_format`` reads it.
+
+The file is never made anew once a version is released: it stands for the databases that are out there. Until then
+``python tests/first_format.py`` makes it, on a private server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from bson import json_util
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore
+from convstore.devserver import DevServer
+from convstore.policy import CompactionRule
+from convstore.services.known import Clock
+from convstore.summarization import HeadTailSummarizer
+
+FILE = Path(__file__).with_name("first_format.json")
+KEYS = ("user_id", "course_id")
+RULE = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=200, keep_last_turns=1)
+START = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+SCOPES = ({"user_id": "ada", "course_id": "bees"}, {"user_id": "bo", "course_id": "ünï"})
+
+
+def call(number: int, tool: str, **args: Any) -> AIMessage:
+    """A message that calls one tool."""
+    calls = [{"name": tool, "args": args, "id": f"call-{number}", "type": "tool_call"}]
+    return AIMessage("", id=f"ai-{number}", tool_calls=calls)
+
+
+def found(number: int) -> list[tuple[str, dict[str, Any]]]:
+    """What a search finds: pairs of text and metadata."""
+    return [
+        (f"Bees dance, part {place}. " + "A round, a run, a turn. " * 20, {"title": f"Dance {number}.{place}"})
+        for place in (1, 2, 3)
+    ]
+
+
+def odd_values() -> dict[str, Any]:
+    """An artifact with a value of every type that is known."""
+    return {
+        "a.b": {"$set": 1},
+        "nul": "\x00",
+        "lone": "\ud800",
+        "big": 2**80,
+        "nan": float("nan"),
+        "raw": b"\x00\xff",
+        "set": {3, 1, 2},
+        "tuple": (1, (2, [3])),
+        "when": datetime(2026, 1, 1, tzinfo=UTC),
+        "day": date(2026, 1, 1),
+        "span": timedelta(seconds=1.5),
+        "price": Decimal("1.10"),
+        "id": uuid.UUID(int=7),
+        "doc": Document(page_content="On bees.", metadata={"page": 3}, id="d"),
+        "keys": {1: "one", None: "none"},
+    }
+
+
+def batches() -> list[list[BaseMessage]]:
+    """What is appended to the first conversation, batch by batch; made anew at every call."""
+    usage: Any = {"input_tokens": 30, "output_tokens": 12, "total_tokens": 42}
+    answer = AIMessage(
+        [
+            {"type": "reasoning", "reasoning": "They dance.", "extras": {"signature": "c2ln"}},
+            {"type": "text", "text": "By dancing [1]."},
+        ],
+        id="ai-1b",
+        usage_metadata=usage,
+        response_metadata={"model_name": "small-1"},
+    )
+    broken: Any = [{"name": "look", "args": "{", "id": "call-x", "error": "not JSON", "type": "invalid_tool_call"}]
+    picture = {"type": "image", "base64": "aGl2ZQ==" * 3_000, "mime_type": "image/png"}
+    return [
+        [SystemMessage("You know bees.", id="system")],
+        [HumanMessage("How do bees tell the way?", id="h-1")],
+        [
+            call(1, "search", query="bees"),
+            ToolMessage("see artifact", id="t-1", name="search", tool_call_id="call-1", artifact=found(1)),
+            answer,
+        ],
+        [HumanMessage([{"type": "text", "text": "And this?"}, picture], id="h-2", name="ada")],
+        [
+            call(2, "weigh", of="hive"),
+            ToolMessage("12 kg", id="t-2", tool_call_id="call-2", artifact=odd_values()),
+            call(3, "read", page=1),
+            ToolMessage("Wax. " * 600, id="t-3", tool_call_id="call-3", status="error"),
+            AIMessage("Heavy.", id="ai-3b", invalid_tool_calls=broken, additional_kwargs={"x": [1]}),
+        ],
+        [HumanMessage("A long one: " + "hum " * 5_000, id="h-3"), AIMessage("Yes. " * 60, id="ai-yes")],
+        [HumanMessage("Not this one.", id="h-4"), AIMessage("No.", id="ai-5")],
+        [
+            HumanMessage("This one.", id="h-5"),
+            ChatMessage("noted", role="critic", id="c-1"),
+            FunctionMessage("done", name="old", id="f-1"),
+            call(4, "search", query="wax"),
+            ToolMessage("see artifact", id="t-4", name="search", tool_call_id="call-4", artifact=found(4)),
+        ],
+    ]
+
+
+async def fill(chat: Conversation) -> None:
+    """Append everything, with a reservation, a rewind, summaries and annotations in between."""
+    for number, batch in enumerate(batches()):
+        await chat.append(batch)
+        if number == 2:
+            await chat.reserve_source_ids(5)
+        if batch[0].id in ("h-3", "h-4"):
+            assert (await chat.compact(force=True)).status == "done"
+        if batch[0].id == "h-4":
+            await chat.rewind(before="h-4")
+    await chat.annotate("ai-1b", rating=1, comment="right")
+    await chat.update(title="Bees", metadata={"tags": ["sea"], "\x00": None})
+
+
+async def make() -> None:
+    """Write the file."""
+    minutes = iter(range(10_000))
+    clock = Clock(now=lambda: START + timedelta(seconds=next(minutes)))
+    with DevServer() as server:
+        async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
+            database = client["first"]
+            options: dict[str, Any] = {"scope_keys": KEYS, "summarizer": HeadTailSummarizer(RULE), "clock": clock}
+            store = ConversationStore(database, **options)
+            await store.setup()
+            await fill(store.conversation(**SCOPES[0]))
+            await store.conversation(**SCOPES[1]).append(HumanMessage("Hello", id="h-1"))
+            await store.close()
+            FILE.write_text(
+                json_util.dumps(await dump(database), indent=1, json_options=json_util.CANONICAL_JSON_OPTIONS)
+            )
+
+
+async def dump(database: Any) -> dict[str, Any]:
+    """Every collection: its options, its indexes, its documents."""
+    whole = {}
+    for name in sorted(await database.list_collection_names()):
+        indexes = (await database.command("listIndexes", name))["cursor"]["firstBatch"]
+        whole[name] = {
+            "options": await database[name].options(),
+            "indexes": [dict(index) for index in indexes if not index.get("clustered") and index["name"] != "_id_"],
+            "documents": await database[name].find({}).sort("_id", 1).to_list(None),
+        }
+    return whole
+
+
+if __name__ == "__main__":
+    asyncio.run(make())

@@ -1,0 +1,156 @@
+"""``convstore doctor`` and ``convstore prune``: what they print, what they change, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from typer.testing import CliRunner, Result
+
+from convstore import ConversationStore
+from convstore.cli.commands import app
+from convstore.services.known import Clock
+from convstore.testing.samples import rag_turn
+
+
+@pytest.fixture
+def uri(server_uri: str) -> Iterator[str]:
+    """The address of an empty database of its own."""
+    name = f"convstore_doctor_{uuid.uuid4().hex[:8]}"
+    yield server_uri.replace("/?", f"/{name}?")
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def database(uri: str) -> Iterator[Any]:
+    """The database, for those who damage it."""
+    with MongoClient[dict[str, Any]](uri) as client:
+        yield client.get_default_database()
+
+
+def convstore(*arguments: str) -> Result:
+    """Run the command line; it must not end in an exception of Python."""
+    result = CliRunner(env={"COLUMNS": "80", "FORCE_COLOR": None}).invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t") -> None:
+    """A conversation that was last written to some days ago."""
+    then = datetime.now(UTC) - timedelta(days=days)
+
+    async def append() -> None:
+        async with await ConversationStore.connect(uri, clock=Clock(now=lambda: then)) as store:
+            await store.setup()
+            await store.conversation(user_id=user_id, thread_id=thread_id).append(rag_turn("What about seals?"))
+
+    asyncio.run(append())
+
+
+def test_all_is_well(uri):
+    """What was looked at, and a verdict; exit code 0."""
+    fill(uri)
+    result = convstore("doctor", "--uri", uri)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[1:4] == ["conversations   1", "entries         1", "messages        4"]
+    assert result.stdout.endswith("All is as it should be.\n")
+
+
+def test_damage_is_told_and_mended(uri, database):
+    """Each finding with its document; what can be mended says so, is mended on demand, and then is gone."""
+    fill(uri, days=2)
+    head = database["heads"].find_one({})
+    database["heads"].update_one({}, {"$set": {"totals.live": 9}})
+    database["log"].drop_index("ordinals")
+    result = convstore("doctor", "--uri", uri)
+    assert result.exit_code == 1
+    assert f"head_totals, can be repaired\n  heads {head['_id']}\n" in result.stdout
+    assert "index_missing, can be repaired\n  log ordinals\n" in result.stdout
+    assert result.stdout.endswith("2 found, 0 repaired. Run it again with --repair.\n")
+    result = convstore("doctor", "--uri", uri, "--repair")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "2 found, 2 repaired.")
+    assert database["heads"].find_one({}) == head
+    assert convstore("doctor", "--uri", uri).exit_code == 0
+
+
+def test_programs_get_one_document(uri, database):
+    """Everything that the report has, and the address without its secrets."""
+    fill(uri, days=2)
+    entry = database["log"].find_one({"first": 1})
+    database["log"].update_one({"_id": entry["_id"]}, {"$set": {"count": "x"}})
+    result = convstore("doctor", "--uri", uri, "--json", "--scope", "user_id=ada")
+    assert (result.exit_code, result.stderr) == (1, "")
+    document = json.loads(result.stdout)
+    [damaged] = [one for one in document["findings"] if one["kind"] == "damaged"]
+    assert (damaged["collection"], damaged["document_id"], damaged["repaired"]) == ("log", entry["_id"], False)
+    assert (document["ok"], document["conversations"], document["counts"]["damaged"]) == (False, 1, 1)
+
+
+def test_only_the_chosen_are_looked_at(uri):
+    """By a scope value."""
+    fill(uri, user_id="ada")
+    fill(uri, user_id="eve")
+    document = json.loads(convstore("doctor", "--uri", uri, "--json", "--scope", "user_id=eve").stdout)
+    assert (document["conversations"], document["findings"]) == (1, [])
+
+
+def test_text_of_others_does_not_steer_the_terminal(uri, database):
+    """A key with escapes in it is printed harmless."""
+    fill(uri, days=2)
+    conversation = database["heads"].find_one({})["conversation"]
+    database["annotations"].insert_one({"_id": f"{conversation}:\x1b[2J", "conversation": conversation})
+    result = convstore("doctor", "--uri", uri)
+    assert (result.exit_code, "\x1b" in result.stdout) == (1, False)
+
+
+def test_a_policy_is_tried_and_then_done(uri):
+    """A dry run counts what the run then removes; the rest stays."""
+    fill(uri, days=100, thread_id="old")
+    fill(uri, days=1, thread_id="new")
+    arguments = ["prune", "--uri", uri, "--older-than", "90d", "--json"]
+    expected = {"conversations": 1, "entries": 1, "payload_chunks": 1, "summaries": 0, "annotations": 0}
+    for dry_run, removed in ((["--dry-run"], expected), ([], expected), ([], dict.fromkeys(expected, 0))):
+        document = json.loads(convstore(*arguments, *dry_run).stdout)
+        assert {name: document[name] for name in expected} == removed
+    result = convstore("prune", "--uri", uri, "--older-than", "90d", "--dry-run")
+    assert (result.exit_code, result.stdout.splitlines()[0].rstrip()) == (0, "would be removed")
+    assert json.loads(convstore("doctor", "--uri", uri, "--json").stdout)["conversations"] == 1
+
+
+@pytest.mark.parametrize("age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "", "90 d"])
+def test_an_age_that_is_none_is_refused(uri, age):
+    """Before anything is opened; exit code 2."""
+    result = convstore("prune", "--uri", uri, "--older-than", age)
+    assert (result.exit_code, "an age is a number" in " ".join(result.stderr.split())) == (2, True)
+
+
+@pytest.mark.parametrize("scope", ["user_id", "user_id=", "=x", "a b=x"])
+@pytest.mark.parametrize("command", [["doctor"], ["prune", "--older-than", "90d"]])
+def test_a_scope_that_is_none_is_refused(uri, command, scope):
+    """Half a filter does not become none."""
+    assert convstore(*command, "--uri", uri, "--scope", scope).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["prune", "--older-than", "4m"], "at least 0:05:00"),
+        (["prune", "--older-than", "90d", "--scope", "team=x"], "is not in this store's scope"),
+        (["doctor", "--scope", "team=x"], "is not in this store's scope"),
+        (["prune", "--older-than", "90d"], "convstore migrate"),
+    ],
+)
+def test_errors_are_one_line(uri, arguments, said):
+    """And exit code 1."""
+    if said != "convstore migrate":
+        fill(uri)
+    result = convstore(*arguments, "--uri", uri)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert said in result.stderr

@@ -1,0 +1,177 @@
+"""What was told holds, whatever fails: each fault once on a real replica set, and what the checker of that sees.
+
+``CONVSTORE_FAULT_ROUNDS=10`` does each ten times; ``python tests/faults.py --minutes 10`` prints a table.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from fault_checker import Findings, check_round
+from fault_client import USER, Marks, Summarizer, make_turn
+from faults import FAULTS, Field, table
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore
+
+ROUNDS = int(os.environ.get("CONVSTORE_FAULT_ROUNDS", "1"))
+
+
+@pytest.fixture(scope="module")
+async def field() -> AsyncIterator[Field]:
+    """A replica set and its clients, on which all rounds follow each other."""
+    async with Field() as field:
+        yield field
+
+
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "no_fault"])
+async def test_what_was_told_holds(field: Field, fault: str) -> None:
+    """Nothing acknowledged is lost, nothing is doubled, no reader saw a hole, every stub leads to its payload."""
+    rounds = [await field.round(fault) for _ in range(ROUNDS)]
+    assert [one.problems for one in rounds] == [{}] * ROUNDS, table({fault: rounds})
+    assert all(min(one.told, one.reads) > 10 for one in rounds), "nobody worked"
+
+
+class Forged:
+    """A round of one true conversation with true notes, to which a false one is added."""
+
+    def __init__(self, database: Any) -> None:
+        self.database = database
+        self.thread = f"plain-{uuid.uuid4().hex[:8]}"
+        self.notes: list[dict[str, Any]] = []
+        self.store = ConversationStore(database, summarizer=Summarizer())
+        self.chat = self.store.conversation(user_id=USER, thread_id=self.thread)
+        self.ids: list[str] = []
+
+    async def append(self, turn: str) -> None:
+        """Append a turn and note what is told of it."""
+        receipt = await self.chat.append(make_turn(turn))
+        self.ids += receipt.message_ids
+        self.note("try", turn=turn)
+        sources = receipt.source_ids and [*receipt.source_ids]
+        self.note("told", turn=turn, ordinals=list(receipt.ordinals), sources=sources)
+
+    def note(self, what: str, **values: Any) -> None:
+        """What a client writes down."""
+        note = {"what": what, "at": time.time(), "thread": self.thread, "client": "patient0", **values}
+        self.notes.append(note)
+
+    def saw(self, what: str, ids: list[str], **values: Any) -> None:
+        """What a reader writes down."""
+        self.note(f"saw {what}", mark=str(Marks(ids)), **values)
+
+    async def check(self) -> Findings:
+        """What the checker says."""
+        return await check_round(self.database, [self.thread], self.notes, since=0.0)
+
+
+@pytest.fixture
+async def forged(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Forged:
+    """Three turns, of which each has a result at least, and everything a reader may have seen."""
+    round_ = Forged(pymongo_client[database_name])
+    await round_.store.setup()
+    turns = (name for name in map("t{}".format, range(100)) if len(make_turn(name)) > 2)
+    for name in [next(turns) for _ in range(3)]:
+        await round_.append(name)
+    first = len(make_turn(round_.notes[0]["turn"]))
+    for ids in ([], round_.ids[:first], round_.ids):
+        round_.saw("log", ids, begun=0.0, count=len(ids))
+        round_.saw("page", ids, ordinals=[[1, len(ids)]] if ids else [])
+        round_.saw("view", ids, summary=None, wrong=0)
+    return round_
+
+
+async def test_the_checker_finds_nothing_wrong_where_nothing_is(forged: Forged) -> None:
+    """True notes make no findings, those of a rewind, a compaction, a reservation and an annotation among them."""
+    before = list(forged.ids)
+    reserved = await forged.chat.reserve_source_ids(3)
+    forged.note("reserved", first=reserved[0], last=reserved[-1])
+    await forged.chat.annotate(before[0], seen=2)
+    forged.note("annotated", id=before[0], value=2)
+    made = (await forged.chat.compact(force=True)).summary
+    assert made
+    forged.note("compacted", version=made.version, last=made.last, text=made.text)
+    forged.saw("view", before[made.last :], summary=made.text, wrong=0)
+    findings = await forged.check()
+    assert findings.problems == {}
+    assert (findings.told, findings.reads, findings.orphans, findings.older) == (3, 10, 0, 0)
+
+
+async def test_the_checker_knows_what_a_rewind_leaves(forged: Forged) -> None:
+    """A page and a view may lack what was rewound, and nothing else."""
+    live = forged.ids[:-1]
+    await forged.chat.rewind(before=forged.ids[-1])
+    forged.note("rewound", id=forged.ids[-1], count=1)
+    await forged.append("after")
+    left = [*live, *(str(message.id) for message in make_turn("after"))]
+    forged.saw("page", left, ordinals=[[1, len(live)], [len(live) + 2, len(forged.ids)]])
+    forged.saw("view", left, summary=None, wrong=0)
+    assert (await forged.check()).problems == {}
+    forged.saw("view", forged.ids, summary=None, wrong=0)
+    assert set((await forged.check()).problems) == {"hole"}
+
+
+FALSE_NOTES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a turn that is not there": ("lost", {"what": "told", "turn": "lost", "ordinals": [1], "sources": None}),
+    "an error": ("error", {"what": "wrong", "problem": "TypeError"}),
+    "an annotation that is not there": ("lost", {"what": "annotated", "id": "first", "value": 2}),
+    "a summary that is not there": ("lost", {"what": "compacted", "version": 1, "last": 4, "text": "through"}),
+    "a number that a source has": ("source number", {"what": "reserved", "first": 1, "last": 3}),
+    "a rewind that is not there": ("unrewound", {"what": "rewound", "id": "first", "count": 1}),
+    "another payload": ("payload", {"what": "saw payload", "id": "first", "equal": False}),
+}
+
+
+@pytest.mark.parametrize("told", FALSE_NOTES)
+async def test_the_checker_finds_what_does_not_hold(forged: Forged, told: str) -> None:
+    """What a client was told and what is not so is found, each under its name."""
+    name, note = FALSE_NOTES[told]
+    forged.note(**({"id": forged.ids[0]} | note if note.get("id") == "first" else note))
+    if note.get("id") == "first":
+        forged.notes[-1]["id"] = forged.ids[0]
+    assert set((await forged.check()).problems) == {name}
+
+
+@pytest.mark.parametrize("what", ["log", "page", "view"])
+@pytest.mark.parametrize("shape", ["a message is missing", "two are the other way round", "half of a batch"])
+async def test_the_checker_finds_holes(forged: Forged, what: str, shape: str) -> None:
+    """Any list of messages that is not the log up to an entry is one."""
+    ids, ordinals = list(forged.ids), [[1, len(forged.ids)]]
+    match shape:
+        case "a message is missing":
+            del ids[1]
+            ordinals = [[1, 1], [3, len(forged.ids)]]
+        case "two are the other way round":
+            ids[1:3] = ids[2:0:-1]
+        case _:
+            ids, ordinals = ids[:1], [[1, 1]]
+    values = {"begun": 0.0, "count": len(ids), "ordinals": ordinals, "summary": None, "wrong": 0}
+    forged.saw(what, ids, **values)
+    assert set((await forged.check()).problems) == {"hole"}
+
+
+async def test_the_checker_finds_what_was_written_twice_or_by_nobody(forged: Forged) -> None:
+    """A turn that nobody tried is foreign; one in the log that was cut short is changed."""
+    await forged.chat.append(make_turn("stranger"))
+    await forged.chat.append(make_turn("short")[:1])
+    forged.note("try", turn="short")
+    assert set((await forged.check()).problems) == {"foreign", "changed"}
+
+
+async def test_the_checker_finds_orphans_and_lost_chunks(forged: Forged) -> None:
+    """A chunk that no entry leads to is counted and swept; one that is missing breaks the read of the log."""
+    log = forged.database["log"]
+    head = await forged.database["heads"].find_one({"scope.thread_id": forged.thread})
+    key = f"{head['conversation']}#{ObjectId()}#000000"
+    await log.insert_one({"_id": key, "conversation": head["conversation"], "data": b""})
+    findings = await forged.check()
+    assert (findings.orphans, findings.problems) == (1, {})
+    assert (await forged.check()).orphans == 0
+    await log.delete_many({"conversation": head["conversation"], "data": {"$exists": True}})
+    assert set((await forged.check()).problems) == {"unreadable"}

@@ -1,0 +1,162 @@
+"""A database that the first version wrote is taken over by the newest code: shape, content, and going on with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from bson import json_util
+from first_format import FILE, KEYS, RULE, SCOPES, batches, dump
+from langchain_core.messages import HumanMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore, migrate
+from convstore.driver import Driver
+from convstore.migrate import discover
+from convstore.schema import MIGRATIONS
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing import same_messages
+
+
+@pytest.fixture
+async def empty(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+    """A database of its own."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    yield pymongo_client[name]
+    await pymongo_client.drop_database(name)
+
+
+@pytest.fixture
+async def old(empty: Any) -> Any:
+    """The database of the first version, as it was."""
+    for name, collection in json_util.loads(FILE.read_text()).items():
+        options = collection["options"]
+        if clustered := options.pop("clusteredIndex", None):
+            options |= {"clusteredIndex": {"key": clustered["key"], "unique": True}}
+            if not await Driver(empty).can_cluster():
+                del options["clusteredIndex"]
+        await empty.create_collection(name, **options)
+        for index in collection["indexes"]:
+            keys = list(index.pop("key").items())
+            await empty[name].create_index(keys, **{key: value for key, value in index.items() if key != "v"})
+        await empty[name].insert_many(collection["documents"])
+    return empty
+
+
+@pytest.fixture
+async def chat(old: Any) -> Conversation:
+    """The long conversation, by the newest code."""
+    store = ConversationStore(old, scope_keys=KEYS, summarizer=HeadTailSummarizer(RULE))
+    await store.setup()
+    return store.conversation(**SCOPES[0])
+
+
+async def shape(database: Any) -> dict[str, Any]:
+    """Options and indexes of each collection, the record of the migrations apart."""
+    whole = await dump(database)
+    return {
+        name: (collection["options"], {index["name"]: index for index in collection["indexes"]})
+        for name, collection in whole.items()
+        if name != MIGRATIONS
+    }
+
+
+async def test_a_migrated_schema_equals_a_fresh_one(
+    old: Any, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """Collections, options and indexes: a change of the schema without a migration ends here."""
+    await ConversationStore(old, scope_keys=KEYS).setup()
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    fresh = pymongo_client[name]
+    await ConversationStore(fresh, scope_keys=KEYS).setup()
+    migrated, made = await shape(old), await shape(fresh)
+    await pymongo_client.drop_database(name)
+    assert migrated == made
+
+
+@pytest.mark.parametrize("first", range(len(discover())))
+async def test_the_way_does_not_matter(
+    empty: Any,
+    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    first: int,
+) -> None:
+    """A database that was set up by any earlier version ends up like a fresh one."""
+    known = discover()
+    monkeypatch.setattr(migrate, "discover", lambda: known[: first + 1])
+    await ConversationStore(empty, scope_keys=KEYS).setup()
+    monkeypatch.undo()
+    await ConversationStore(empty, scope_keys=KEYS).setup()
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    await ConversationStore(pymongo_client[name], scope_keys=KEYS).setup()
+    expected, found = await shape(pymongo_client[name]), await shape(empty)
+    await pymongo_client.drop_database(name)
+    assert found == expected
+
+
+async def test_setup_changes_no_document(old: Any) -> None:
+    """Not of the first format, as long as the newest code reads it as it is."""
+    before = await dump(old)
+    await ConversationStore(old, scope_keys=KEYS).setup()
+    after = await dump(old)
+    ran = [migration.name for migration in discover()]
+    assert [document["_id"] for document in after.pop(MIGRATIONS)["documents"]] == ran
+    before.pop(MIGRATIONS)
+    assert {name: one["documents"] for name, one in after.items()} == {
+        name: one["documents"] for name, one in before.items()
+    }
+
+
+async def test_every_message_comes_back_equal(chat: Conversation) -> None:
+    """All kinds, with sources, artifacts of all types, payloads and what was rewound."""
+    expected = [message for batch in batches() for message in batch]
+    assert same_messages([message async for message in chat.messages()], expected)
+    ids = ["t-1", "t-2", "t-3"]
+    records = await chat.get_tool_messages(ids)
+    assert [(record.tool_message_id, record.tool, record.status) for record in records] == [
+        ("t-1", "search", "success"),
+        ("t-2", "weigh", "success"),
+        ("t-3", "read", "error"),
+    ]
+
+
+async def test_sources_keep_their_numbers(chat: Conversation) -> None:
+    """Those found, and behind the reserved ones those found later."""
+    page = await chat.get_sources("1-12", page_tokens=16_000)
+    assert [(source.source_id, source.title) for source in page.sources] == [
+        (1, "Dance 1.1"),
+        (2, "Dance 1.2"),
+        (3, "Dance 1.3"),
+        (9, "Dance 4.1"),
+        (10, "Dance 4.2"),
+        (11, "Dance 4.3"),
+    ]
+    assert [source.earlier_id for source in page.sources[3:]] == [1, 2, 3]
+    assert page.not_found == ("4-8, 12",) or set(page.not_found) >= {4, 12}
+
+
+async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> None:
+    """The view begins with the summary, the rewound question is not in it, and all is found whole."""
+    history = await chat.load_history()
+    assert [summary.version for summary in await chat.summaries()] == [1, 2]
+    assert history.summary == (await chat.summaries())[-1].text
+    shown = [message.id for message in history.messages]
+    assert (shown[0], shown[-1], "h-4" in shown) == ("system", "t-4", False)
+    assert await chat.annotations(["ai-1b"]) == {"ai-1b": {"rating": 1, "comment": "right"}}
+    info = await chat.info()
+    assert (info.title, info.metadata, info.message_count) == ("Bees", {"tags": ["sea"], "\x00": None}, 18)
+    report = await chat.store.verify()
+    assert (report.findings, report.conversations, report.entries) == ((), 2, 11)
+
+
+async def test_it_goes_on(chat: Conversation) -> None:
+    """Old batches are known, new ones follow, the rewind can be taken back, the policy ends it."""
+    assert (await chat.append(batches()[-1])).written == 0
+    receipt = await chat.append(HumanMessage("And wasps?", id="h-6"))
+    assert receipt.first == sum(map(len, batches())) + 1
+    assert await chat.undo_rewind() == 2
+    assert (await chat.store.verify()).ok
+    assert (await chat.store.erase(everything=True)).conversations == 2

@@ -1,0 +1,147 @@
+"""What was acknowledged is read, also from a primary that was just elected and does not show all of it yet."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from pymongo import AsyncMongoClient
+from pymongo.errors import BulkWriteError, NotPrimaryError, OperationFailure, WriteError
+
+from convstore import Conversation, ConversationStore
+from convstore.driver import driver_errors
+from convstore.entries import Entry, Totals
+from convstore.exceptions import ConversationDeletedError, StoreError, StoreUnavailableError
+from convstore.repository import Log
+from convstore.services import reader
+
+
+@pytest.fixture
+async def chat(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Conversation:
+    """A conversation of three entries, all appended by this store."""
+    store = ConversationStore(pymongo_client[database_name])
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    for number in range(3):
+        await chat.append([HumanMessage(f"q{number}", id=f"q{number}"), AIMessage(f"a{number}", id=f"a{number}")])
+    return chat
+
+
+class Behind:
+    """Lets reads miss the last entry: as often as told, for each kind of read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        self.left = dict.fromkeys(("newest_entries", "entries", "entries_around", "last_totals", "messages_by_id"), times)
+        for name in self.left:
+            monkeypatch.setattr(Log, name, self._missing(name, getattr(Log, name)))
+
+    def _missing(self, name: str, read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def behind(log: Log, conversation: str, *values: Any, **options: Any) -> Any:
+            found = await read(log, conversation, *values, **options)
+            if not self.left[name]:
+                return found
+            self.left[name] -= 1
+            return self._less(found)
+
+        return behind
+
+    def _less(self, found: Any) -> Any:
+        if isinstance(found, dict):
+            return {id_: row for id_, row in found.items() if row.entry.number < 3}
+        if isinstance(found, Totals):
+            return Totals(entries=2, messages=4, live=4)
+        kept: list[Entry] = [entry for entry in found if entry.number < 3]
+        return kept
+
+
+READS: dict[str, Callable[[Conversation], Awaitable[list[str]]]] = {}
+
+
+def read(function: Callable[[Conversation], Awaitable[list[str]]]) -> Callable[[Conversation], Awaitable[list[str]]]:
+    """A way to read that gives the ids it finds."""
+    READS[function.__name__] = function
+    return function
+
+
+@read
+async def load_history(chat: Conversation) -> list[str]:
+    """The view."""
+    return [str(message.id) for message in (await chat.load_history()).messages]
+
+
+@read
+async def messages(chat: Conversation) -> list[str]:
+    """The log."""
+    return [str(message.id) async for message in chat.messages()]
+
+
+@read
+async def list_messages(chat: Conversation) -> list[str]:
+    """A page; the listing reads the end of the log first, and then all from there."""
+    return [str(one.message.id) for one in await chat.list_messages()]
+
+
+@read
+async def annotations(chat: Conversation) -> list[str]:
+    """By id: what was said of all six messages."""
+    ids = [f"{kind}{number}" for number in range(3) for kind in "qa"]
+    for id_ in ids:
+        await chat.annotate(id_, seen=True)
+    return list(await chat.annotations(ids))
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_a_store_reads_what_it_was_told(chat: Conversation, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A read that misses what this store was told before is made again."""
+    behind = Behind(monkeypatch, 1)
+    if name == "list_messages":
+        behind.left["entries_around"] = 0  # by then the primary shows what the read before waited for
+    found = await READS[name](chat)
+    assert found == ["q0", "a0", "q1", "a1", "q2", "a2"]
+    assert list(behind.left.values()) != [1] * 5
+
+
+async def test_a_log_that_lost_its_end_is_told_once(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that goes on having less, as after a restore, is not waited for again and again."""
+    monkeypatch.setattr(reader, "_PAUSES", (0.0, 0.0))
+    Behind(monkeypatch, 1_000)
+    with pytest.raises(StoreUnavailableError, match="acknowledged before"):
+        await chat.load_history()
+    assert await load_history(chat) == ["q0", "a0", "q1", "a1"]
+
+
+async def test_a_log_that_is_deleted_is_not_waited_for(
+    chat: Conversation, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """Less than was acknowledged is no riddle when the conversation is gone."""
+    other = ConversationStore(pymongo_client[database_name])
+    await other.conversation(**chat.scope).delete()
+    with pytest.raises(ConversationDeletedError):
+        await messages(chat)
+    assert await load_history(chat) == []
+
+
+FAILOVER: dict[str, tuple[OperationFailure | NotPrimaryError, type[StoreError]]] = {
+    "one write": (WriteError("Not primary while writing", 189), StoreUnavailableError),
+    "one of many writes": (
+        BulkWriteError({"writeErrors": [{"index": 0, "code": 189, "errmsg": "Not primary while writing"}]}),
+        StoreUnavailableError,
+    ),
+    "no majority yet": (OperationFailure("no snapshot", 134), StoreUnavailableError),
+    "a command": (NotPrimaryError("not primary"), StoreUnavailableError),
+    "another write": (WriteError("document validation failed", 121), StoreError),
+}
+
+
+@pytest.mark.parametrize("said", FAILOVER)
+async def test_a_primary_that_steps_down_is_no_refusal(said: str) -> None:
+    """Wherever a server says so, of a command or of a single write in it, the call may be repeated."""
+    error, expected = FAILOVER[said]
+    with pytest.raises(StoreError) as raised:
+        async with driver_errors():
+            raise error
+    assert type(raised.value) is expected
+    assert raised.value.__cause__ is error

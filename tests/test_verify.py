@@ -1,0 +1,371 @@
+"""`ConversationStore.verify` on a real server: damage in every field, lost heads, leftovers, schema, memory."""
+
+from __future__ import annotations
+
+import copy
+import tracemalloc
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from langchain_core.messages import HumanMessage
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore, Finding, SchemaVersionError, VerifyReport
+from convstore.driver import Driver
+from convstore.schema import HEADS, LOG, MIGRATIONS
+from convstore.repository import inspection
+from convstore.services.findings import Findings
+from convstore.services.known import Clock
+from convstore.services.schema_check import SchemaCheck
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing.samples import rag_turn
+from convstore.testing.verifying import _RULE, fill_with_everything
+
+LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))
+PARTS = ("log", "heads", "summaries", "annotations")
+
+ENTRIES = ("02", "03", "04", "09", "10", "14")
+"""What is damaged of the log, besides chunks: each sort of entry once."""
+
+# A value of these may be another one without anything that tells it: they are said once, and nothing depends on them.
+FREE = {
+    "log": {"sources.title", "sources.url", "sources.piece", "sources.given", "sources.earlier", "shown"},
+    "heads": {
+        "details.title",
+        "details.metadata",
+        "created_at",
+        "lease",
+        "failures",
+        "wait_until",
+        "versions",
+        "revision",
+        "start",
+    },
+    "summaries": {"text", "model", "tokens", "at", "folded", "results", "messages", "parent", "totals", "gaps"},
+    "annotations": {"at", "values.rating"},
+}
+FREE["log"] |= {
+    "messages.tool",
+    "messages.arguments",
+    "messages.payload.size",
+    "messages.payload.body",
+    "undo",
+    "totals.sources_through",
+}
+
+
+@pytest.fixture
+async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+    """A database of its own."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    yield pymongo_client[name]
+    await pymongo_client.drop_database(name)
+
+
+@pytest.fixture
+async def store(database: Any) -> ConversationStore:
+    """A store that is set up, for which all that a test writes is two days old."""
+    store = ConversationStore(database, clock=LATER)
+    await store.setup()
+    return store
+
+
+@pytest.fixture
+async def full(database: Any, store: ConversationStore) -> str:
+    """The id of a conversation with everything."""
+    writer = ConversationStore(database, summarizer=HeadTailSummarizer(_RULE))
+    await fill_with_everything(writer.conversation(user_id="ada", thread_id="t"))
+    await writer.close()
+    return str((await database["heads"].find_one({}))["conversation"])
+
+
+def findings(report: VerifyReport) -> list[tuple[str, str, str]]:
+    """What was found, and where."""
+    return [(one.kind, one.collection, one.document_id) for one in report.findings]
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every field of a document, those inside fields too."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        if (*path, key) != ("_id",):
+            yield (*path, key)
+            yield from paths_in(child, (*path, key))
+
+
+def changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """A copy with another value in one place; without the field for ``...``."""
+    made: Any = copy.deepcopy(document)
+    holder = made
+    for key in path[:-1]:
+        holder = holder[key]
+    if value is ...:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    return dict(made)
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    """A path without the places in lists."""
+    return ".".join(key for key in path if isinstance(key, str))
+
+
+def other(value: Any) -> Any:
+    """Another value of the same type; ... if there is none."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 3
+        case str():
+            return f"{value}x"
+        case bytes():
+            return bytes([value[0] ^ 1]) + value[1:]
+        case datetime():
+            return value - timedelta(days=400)
+    return ...
+
+
+def names(finding: Finding, document: dict[str, Any], *, strict: bool) -> bool:
+    """Whether a finding leads to a document: it, or unless `strict` one that it does not agree with."""
+    return finding.document_id == document["_id"] or (not strict and finding.conversation == document["conversation"])
+
+
+async def damage(
+    database: Any, store: ConversationStore, collection: str, make: Any, *, strict: bool
+) -> tuple[int, list[str]]:
+    """Damage each field of each document, one at a time; gives how many, and where nobody noticed."""
+    tried, unnoticed = 0, []
+    for document in await database[collection].find({}).sort("_id", 1).to_list(None):
+        if collection == LOG and document.get("first") and not document["_id"].endswith(ENTRIES):
+            continue
+        for path in paths_in(document):
+            made = make(document, path)
+            if made is None or made == document:
+                continue
+            tried += 1
+            await database[collection].replace_one({"_id": document["_id"]}, made)
+            report = await store.verify(**({} if path[0] == "scope" else {"user_id": "ada"}))
+            is_named = any(names(one, document, strict=strict) for one in report.findings)
+            # Where the id of the conversation is damaged, the rest of it is found by nobody.
+            if not is_named or (report.entries != 14 and (collection, path) != (HEADS, ("conversation",))):
+                unnoticed.append(f"{document['_id']} {path} {findings(report)}")
+        await database[collection].replace_one({"_id": document["_id"]}, document)
+    return tried, unnoticed
+
+
+@pytest.fixture
+def conversations_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schema and indexes are looked at by other tests."""
+
+    async def nothing(check: SchemaCheck, found: Findings) -> None:
+        pass
+
+    monkeypatch.setattr(SchemaCheck, "run", nothing)
+
+
+@pytest.mark.usefixtures("conversations_only")
+@pytest.mark.parametrize("collection", PARTS)
+async def test_a_field_of_another_type_is_noticed(database, store, full, collection):
+    """Whatever field of whatever document holds something else: a finding names it, and all entries are read."""
+
+    def strange(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
+        free = {"undo", "lease", "lease.owner", "lease.until"}
+        return None if name_of(path) in free else changed(document, path, {"strange": ObjectId()})
+
+    tried, unnoticed = await damage(database, store, collection, strange, strict=True)
+    assert tried >= 8
+    assert unnoticed == []
+
+
+@pytest.mark.usefixtures("conversations_only")
+@pytest.mark.parametrize("collection", PARTS)
+async def test_a_field_of_another_value_is_noticed(database, store, full, collection):
+    """A value that could be right, and is not: a finding names the document, unless nothing could tell it."""
+
+    def wrong(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
+        free = any(name_of(path) == name or name_of(path).startswith(f"{name}.") for name in FREE[collection])
+        value = document
+        for key in path:
+            value = value[key]
+        found = None if free else other(value)
+        return None if found in (None, ...) else changed(document, path, found)
+
+    tried, unnoticed = await damage(database, store, collection, wrong, strict=False)
+    assert tried >= 3
+    assert unnoticed == []
+
+
+async def test_a_log_whose_head_is_lost_is_told_and_kept(database, store, full):
+    """A repair does not remove what a backup of the heads would bring back."""
+    await database["heads"].delete_many({})
+    report = await store.verify(repair=True)
+    assert {(kind, where) for kind, where, _ in findings(report)} == {
+        ("lost", LOG),
+        ("lost", "summaries"),
+        ("lost", "annotations"),
+    }
+    assert not report.ok
+    assert await database["log"].count_documents({"conversation": full}) == 19
+    assert await database["summaries"].count_documents({}) == 2
+
+
+async def test_what_is_left_of_deletions_goes_after_a_day(database, store, full):
+    """Chunks, summaries and annotations that no entry and no head goes with; not before they are a day old."""
+    for collection in PARTS:
+        await database[collection].delete_many({"messages": {"$exists": True}} if collection == LOG else {"x": 1})
+    await database["log"].delete_many({"first": {"$exists": True}})
+    await database["heads"].delete_many({})
+    young = await ConversationStore(database).verify(repair=True)
+    assert findings(young) == []
+    report = await store.verify(repair=True)
+    assert {(kind, where) for kind, where, _ in findings(report)} == {
+        ("leftover", LOG),
+        ("leftover", "summaries"),
+        ("leftover", "annotations"),
+    }
+    assert report.ok
+    assert [await database[name].count_documents({}) for name in PARTS] == [0, 0, 0, 0]
+
+
+async def test_a_conversation_that_just_ended_is_no_leftover(database, store, full):
+    """While its tombstone stays, what it left is the sweep's."""
+    await database["heads"].delete_many({})
+    tombstone = {"_id": f"deleted:{full}", "conversation": full, "head": "x", "sweep_at": datetime.now(UTC)}
+    await database["heads"].insert_one(tombstone)
+    assert findings(await store.verify(repair=True)) == []
+    assert await database["log"].count_documents({"conversation": full}) == 19
+
+
+async def test_other_conversations_are_not_taken_for_strays(database, store, full):
+    """Many conversations beside a lost one, in the order of their random ids."""
+    for number in range(40):
+        await store.conversation(user_id=f"u{number}", thread_id="t").append(HumanMessage("hi"))
+    await database["heads"].delete_one({"conversation": full})
+    assert {one.conversation for one in (await store.verify()).findings} == {full}
+
+
+async def test_a_fresh_database_is_as_it_should_be(store):
+    """Collections, options, indexes and migrations."""
+    assert await store.verify() == VerifyReport()
+
+
+async def test_a_database_that_is_not_set_up_is_told_and_set_up(database):
+    """Every migration that has not run; a repair runs them."""
+    report = await ConversationStore(database).verify()
+    assert {"migration", "collection", "index_missing"} == set(report.counts)
+    assert all(one.repairable for one in report.findings)
+    assert (await ConversationStore(database).verify(repair=True)).ok
+    assert await ConversationStore(database).verify() == VerifyReport()
+
+
+async def test_missing_indexes_are_made(database, store, full):
+    """Of the log and of the heads."""
+    await database["log"].drop_index("message_ids")
+    await database["heads"].drop_index("scope_user_id")
+    expected = [("index_missing", LOG, "message_ids"), ("index_missing", HEADS, "scope_user_id")]
+    assert findings(await store.verify()) == expected
+    report = await store.verify(repair=True)
+    assert (findings(report), report.ok) == (expected, True)
+    assert await store.verify(repair=True) == (await store.verify())
+    assert (await store.verify()).ok
+
+
+async def test_an_index_that_can_not_be_made_is_told(database, store, full):
+    """Duplicates that came in while it was missing: the finding stays, with what the server says."""
+    await database["log"].drop_index("message_ids")
+    entry = await database["log"].find_one({"_id": f"{full}:000000000001"})
+    await database["log"].insert_one({**entry, "_id": f"{full}:000000000015"})
+    report = await store.verify(repair=True)
+    [missing] = [one for one in report.findings if one.kind == "index_missing"]
+    assert (missing.repaired, report.ok) == (False, False)
+    assert "duplicate key" in missing.problem
+
+
+async def test_indexes_that_differ_or_expire_are_told(database, store):
+    """They are left alone: only who runs the database knows when there is time to make them anew."""
+    await database["log"].drop_index("call_ids")
+    await database["log"].create_index([("conversation", 1), ("messages.call", 1)], name="call_ids")
+    await database["heads"].create_index("updated_at", name="old", expireAfterSeconds=99)
+    report = await store.verify(repair=True)
+    assert findings(report) == [("index_different", LOG, "call_ids"), ("index_expiring", HEADS, "old")]
+    assert not report.ok
+
+
+async def test_collections_without_the_options_are_told(database):
+    """A log that somebody's restore made: not clustered, and with the server's own compressor."""
+    await database.create_collection("log")
+    store = ConversationStore(database)
+    await store.setup()
+    report = await store.verify(repair=True)
+    expected = ["it is compressed with snappy, not with zstd"]
+    if await Driver(database).can_cluster():
+        expected.insert(0, "it is not clustered")
+    assert [one.problem.partition(";")[0] for one in report.findings] == expected
+
+
+async def test_a_newer_database_is_not_judged(database, store):
+    """This version does not know what it should look like."""
+    await database[MIGRATIONS].insert_one({"_id": "9999_later"})
+    with pytest.raises(SchemaVersionError, match="9999_later"):
+        await store.verify()
+
+
+async def test_a_prefix_is_part_of_every_name(database):
+    """Nothing beside the collections that carry it is looked at."""
+    store = ConversationStore(database, collection_prefix="chat_", clock=LATER)
+    await store.setup()
+    await store.conversation(user_id="ada", thread_id="t").append(rag_turn("What about seals?"))
+    await database["log"].insert_one({"_id": "ffff:1"})
+    report = await store.verify(repair=True)
+    assert (findings(report), report.entries) == ([], 1)
+
+
+async def test_many_orphans_are_found_without_holding_them_all(database, store, full, monkeypatch):
+    """With more chunks than are looked at together, entries are read again; none that is used goes."""
+    monkeypatch.setattr(inspection, "_KEYS", 2)
+    token = ObjectId()
+    keys = [f"{full}#{token}#{number:06d}" for number in range(5)]
+    await database["log"].insert_many([{"_id": key, "conversation": full, "data": b"x"} for key in keys])
+    report = await store.verify(repair=True)
+    assert {one.kind for one in report.findings} == {"orphan_chunks"}
+    assert await database["log"].count_documents({"conversation": full}) == 19
+    assert (await store.verify()).ok
+
+
+async def test_memory_does_not_grow_with_the_conversation(database, store):
+    """A log four times as long takes hardly more memory to look at."""
+    peaks = []
+    chat = store.conversation(user_id="ada", thread_id="t")
+    for turns in (100, 300):
+        for number in range(turns):
+            await chat.append(rag_turn(f"Question {number} on whales?", words=200))
+        tracemalloc.start()
+        assert (await store.verify()).ok
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+async def test_findings_are_counted_beyond_a_thousand(database, store):
+    """Those that are listed are bounded, the counts are not."""
+    await store.conversation(user_id="ada", thread_id="t").append(HumanMessage("hi"))
+    conversation = (await database["heads"].find_one({}))["conversation"]
+    keys = [f"{conversation}#{ObjectId()}#000000" for _ in range(1_100)]
+    await database["log"].insert_many([{"_id": key, "conversation": conversation, "data": b""} for key in keys])
+    report = await store.verify()
+    assert (len(report.findings), report.counts, report.left) == (1_000, {"orphan_chunks": 1_100}, 1_100)
+
+
+async def test_unused_names_of_memory_are_not_judged():
+    """The in-memory database has no options and not all indexes; the rest is looked at."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        await store.conversation(user_id="ada", thread_id="t").append(rag_turn("What about seals?"))
+        report = await store.verify()
+        assert (report.findings, report.entries, report.payload_chunks) == ((), 1, 1)
