@@ -1,14 +1,14 @@
 """Many users at once on one machine: throughput, waiting times, memory, and how long the event loop stands still.
 
-Run: ``python benchmarks/load.py [--conversations 1000 --turns 50 --users 64 --seconds 60 --large 0.01 --think 0]``, on a
-private real MongoDB. First every conversation gets its turns: a question, a call, a result with ten passages of 200
+Run: ``python benchmarks/load.py [--conversations 1000 --turns 50 --users 64 --seconds 60 --large 0.01 --think 0]``, on
+a private real MongoDB. First every conversation gets its turns: a question, a call, a result with ten passages of 200
 words and an answer. Then each user, over and over, takes a conversation by chance, loads its view and appends a turn,
 of which a share has a result of 1 to 5 MB; now and then a result is read back whole, or a page of sources.
 
-A ticker on the loop tells how late it is called. As one turn of a busy loop serves all who are ready, the longest single
-callback is told too, with its name: in seconds by the clock, and in those that the loop's own thread had the processor,
-for a thread that waits for its turn on a busy machine stands still through nobody's fault. Memory is told at the
-beginning of each third.
+A ticker on the loop tells how late it is called. As one turn of a busy loop serves all who are ready, the longest
+single callbacks are told too, with their names: by the clock, and by the time that the loop's own thread had the
+processor, for a thread that waits for its turn on a busy machine stands still through nobody's fault. Memory is told at
+the beginning of each third.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import asyncio
 import random
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from pymongo import AsyncMongoClient
@@ -70,11 +70,8 @@ class Stalls:
             if taken > _STALL:
                 self.callbacks.append((taken, time.thread_time() - begun_thread, _name(handle)))
 
-        asyncio.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
-        try:
+        with patch.object(asyncio.Handle, "_run", timed):
             yield
-        finally:
-            asyncio.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001
 
 
 def _name(handle: asyncio.Handle) -> str:
@@ -82,7 +79,8 @@ def _name(handle: asyncio.Handle) -> str:
     task = getattr(getattr(handle, "_callback", None), "__self__", None)
     if not isinstance(task, asyncio.Task):
         return repr(handle)[:200]
-    names, coroutine = list[str](), task.get_coro()
+    names = list[str]()
+    coroutine: Any = task.get_coro()
     while coroutine is not None and hasattr(coroutine, "cr_frame"):
         names.append(f"{coroutine.__qualname__}:{coroutine.cr_frame.f_lineno if coroutine.cr_frame else 'end'}")
         coroutine = coroutine.cr_await
@@ -172,11 +170,14 @@ def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) ->
         print(f"{name:10}{len(taken):9,}{len(taken) / seconds:10.1f}{row}")
     late = stalls.late or [0.0]
     print("memory, MB, at the beginning of each third and at the end:", *(f"{figure:.0f}" for figure in memory))
-    print(f"ticks late: p50 {statistics.median(late) * 1000:.1f} ms, p99 {_quantile(late, 0.99) * 1000:.1f} ms, ", end="")
-    print(f"most {max(late) * 1000:.1f} ms; above {_STALL * 1000:.0f} ms: {sum(one > _STALL for one in late)} of {len(late):,}")
+    print(
+        f"ticks late: p50 {statistics.median(late) * 1000:.1f} ms, p99 {_quantile(late, 0.99) * 1000:.1f} ms, ", end=""
+    )
+    above = sum(one > _STALL for one in late)
+    print(f"most {max(late) * 1000:.1f} ms; above {_STALL * 1000:.0f} ms: {above} of {len(late):,}")
     print(f"callbacks above {_STALL * 1000:.0f} ms: {len(stalls.callbacks)}; by time on the processor the longest:")
-    for taken, busy, name in sorted(stalls.callbacks, key=lambda one: one[1], reverse=True)[:_NAMED]:
-        print(f"  {busy * 1000:7.1f} of {taken * 1000:7.1f} ms: {name}")
+    for wall, busy, name in sorted(stalls.callbacks, key=lambda one: one[1], reverse=True)[:_NAMED]:
+        print(f"  {busy * 1000:7.1f} of {wall * 1000:7.1f} ms: {name}")
 
 
 async def main(arguments: argparse.Namespace) -> None:

@@ -54,7 +54,6 @@ __all__ = [
     "entry_from",
     "entry_id",
     "entry_range",
-    "from_stored",
     "head_id",
     "head_indexes",
     "log_ranges",
@@ -62,11 +61,8 @@ __all__ = [
     "summary_document",
     "summary_from",
     "summary_id",
-    "to_stored",
     "totals_document",
     "totals_from",
-    "unpack_shown",
-    "utc",
 ]
 
 ANNOTATIONS = "annotations"

@@ -17,6 +17,7 @@ RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that brings the full content back."""
 
 PREVIEW_CHARACTERS = 200
+_SLICE = 100
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _PLAIN_ID = re.compile(r"[\w.:;/|@#+*=~%$&!?-]+")
@@ -88,7 +89,11 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     try:
-        return json.dumps(content, ensure_ascii=False)
+        if type(content) is not list or len(content) <= _SLICE:
+            return json.dumps(content, ensure_ascii=False)
+        # The same text in many calls: in between, other threads get their turn.
+        slices = (content[start : start + _SLICE] for start in range(0, len(content), _SLICE))
+        return f"[{', '.join(json.dumps(one, ensure_ascii=False)[1:-1] for one in slices)}]"
     except (TypeError, ValueError, RecursionError):
         # Bytes or datetimes in a block, or nesting beyond what the JSON writer takes.
         return Codec().encode(content, omitted=[])

@@ -105,7 +105,7 @@ def gone_in(gaps: Iterable[Any]) -> set[int]:
 
 def read_notes(journals: Iterable[Path]) -> list[Mapping[str, Any]]:
     """Everything that clients wrote down, the last line of a killed one apart if it is cut off."""
-    notes = []
+    notes = list[Mapping[str, Any]]()
     for journal in journals:
         lines = journal.read_text(encoding="utf-8").split("\n")
         notes += [{**json.loads(line), "client": journal.stem} for line in lines[:-1]]
@@ -328,7 +328,8 @@ def _used_chunks(stored: Stored) -> set[str]:
 async def _sweep(database: Any, chat: Conversation, findings: Findings) -> None:
     """A day later the store finds nothing but what killed and cancelled calls left behind, and removes it."""
     later = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))
-    report = await ConversationStore(database, clock=later).verify(repair=True, **chat.scope)
+    store = ConversationStore(database, clock=later)
+    report = await store.verify(repair=True, user_id=USER, thread_id=chat.scope["thread_id"])
     for finding in report.findings:
         if finding.kind not in _LEFT_BEHIND or not finding.repaired:
             findings.wrong("verify", str(finding))

@@ -290,7 +290,8 @@ async def main(name: str, uri: str, database: str, journal: str, patience: str) 
                 client.begin(command["round"], command["threads"])
             else:
                 await client.settle()
-            print(json.dumps(command["do"]), flush=True)
+            sys.stdout.write(json.dumps(command["do"]) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -252,20 +252,9 @@ FAULTS: Mapping[str, Callable[[Field], Awaitable[None]]] = {
 }
 """What can be done, by name."""
 
-_COLUMNS = (
-    "runs",
-    "told",
-    "reads",
-    "refused",
-    "cancelled",
-    "older",
-    "lost",
-    "doubled",
-    "holes",
-    "other",
-    "orphans",
-    "stall",
-)
+_COUNTED = ("told", "reads", "refused", "cancelled", "older")
+_BROKEN = {"lost": "lost", "doubled": "doubled", "holes": "hole"}
+_COLUMNS = ("runs", *_COUNTED, *_BROKEN, "other", "orphans", "stall")
 
 
 def table(rounds: Mapping[str, list[Findings]]) -> str:
@@ -288,17 +277,23 @@ async def main(minutes: float, only: list[str], seed: int | None) -> bool:
     rounds: dict[str, list[Findings]] = {name: [] for name in names}
     until = time.time() + minutes * 60
     async with Field(seed=seed) as field:
-        while time.time() < until:
-            # Each kind as often as the others, in another order each time.
-            for name in field.dice.sample(names, len(names)):
-                if time.time() < until:
-                    findings = await field.round(name)
-                    rounds[name].append(findings)
-                    print(f"{name}: {findings.told} told, stall {findings.stall:.1f} s", flush=True)
-                    for what, problems in findings.problems.items():
-                        print(f"{what}: {len(problems)} times, first: {problems[0]}", flush=True)
-    print(table(rounds))
+        try:
+            while time.time() < until:
+                # Each kind as often as the others, in another order each time.
+                for name in field.dice.sample(names, len(names)):
+                    if time.time() < until:
+                        rounds[name].append(await field.round(name))
+                        _tell(name, rounds[name][-1])
+        finally:
+            sys.stdout.write(table(rounds) + "\n")
     return not any(one.problems for found in rounds.values() for one in found)
+
+
+def _tell(name: str, findings: Findings) -> None:
+    lines = [f"{name}: {findings.told} told, stall {findings.stall:.1f} s"]
+    lines += [f"{what}, {len(found)} times, first: {found[0]}" for what, found in findings.problems.items()]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from strategies import NOW, PureLog, any_text, turn, turns
 
+from convstore.codec.stored import from_stored, to_stored
 from convstore.entries import Entry, Totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.schema import (
@@ -29,11 +30,9 @@ from convstore.schema import (
     entry_from,
     entry_id,
     entry_range,
-    from_stored,
     head_id,
     head_indexes,
     source_parts,
-    to_stored,
     totals_document,
     totals_from,
 )

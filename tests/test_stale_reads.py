@@ -34,7 +34,8 @@ class Behind:
     """Lets reads miss the last entry: as often as told, for each kind of read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-        self.left = dict.fromkeys(("newest_entries", "entries", "entries_around", "last_totals", "messages_by_id"), times)
+        reads: tuple[str, ...] = ("newest_entries", "entries", "entries_around", "last_totals", "messages_by_id")
+        self.left = dict.fromkeys(reads, times)
         for name in self.left:
             monkeypatch.setattr(Log, name, self._missing(name, getattr(Log, name)))
 
@@ -85,7 +86,7 @@ async def list_messages(chat: Conversation) -> list[str]:
 
 
 @read
-async def annotations(chat: Conversation) -> list[str]:
+async def said_of_messages(chat: Conversation) -> list[str]:
     """By id: what was said of all six messages."""
     ids = [f"{kind}{number}" for number in range(3) for kind in "qa"]
     for id_ in ids:

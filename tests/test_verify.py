@@ -16,14 +16,14 @@ from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore, Finding, SchemaVersionError, VerifyReport
 from convstore.driver import Driver
-from convstore.schema import HEADS, LOG, MIGRATIONS
 from convstore.repository import inspection
+from convstore.schema import HEADS, LOG, MIGRATIONS
 from convstore.services.findings import Findings
 from convstore.services.known import Clock
 from convstore.services.schema_check import SchemaCheck
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
-from convstore.testing.verifying import _RULE, fill_with_everything
+from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
 
 LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))
 PARTS = ("log", "heads", "summaries", "annotations")
@@ -45,7 +45,7 @@ FREE = {
         "revision",
         "start",
     },
-    "summaries": {"text", "model", "tokens", "at", "folded", "results", "messages", "parent", "totals", "gaps"},
+    "summaries": {"at", "folded"},
     "annotations": {"at", "values.rating"},
 }
 FREE["log"] |= {
@@ -77,7 +77,7 @@ async def store(database: Any) -> ConversationStore:
 @pytest.fixture
 async def full(database: Any, store: ConversationStore) -> str:
     """The id of a conversation with everything."""
-    writer = ConversationStore(database, summarizer=HeadTailSummarizer(_RULE))
+    writer = ConversationStore(database, summarizer=HeadTailSummarizer(SUMMARY_RULE))
     await fill_with_everything(writer.conversation(user_id="ada", thread_id="t"))
     await writer.close()
     return str((await database["heads"].find_one({}))["conversation"])

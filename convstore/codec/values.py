@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import islice
 from typing import Any, TypeGuard, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -37,6 +38,7 @@ _TEXTS = frozenset({str, TextAccessor})  # `message.text` is the other, equal to
 _JSON_TYPES = _TEXTS | {bool, float, type(None)}
 _LINE = "line"
 _MOST_PATH = 1_000
+_MANY_NODES, _SLICE, _SLICED_DEPTH = 2_000, 100, 4
 _Moment = TypeVar("_Moment", datetime, time)
 
 
@@ -133,8 +135,10 @@ class Codec:
         Raises:
             UnencodableError: A type that is not known, a value whose `dump` fails, or one that holds itself.
         """
-        lines = _Walk(self, value, path=path, omitted=omitted).run()
-        return "\n".join(_JSON.encode(line) for line in lines)
+        walk = _Walk(self, value, path=path, omitted=omitted)
+        lines = walk.run()
+        write = _write_in_slices if walk.nodes > _MANY_NODES else _JSON.encode
+        return "\n".join(map(write, lines))
 
     def decode(self, text: str, *, fetch: Callable[[int, int], str] | None = None) -> Any:
         """Read what `encode` wrote; ranges of a payload are read with `fetch`, or left standing without it.
@@ -173,6 +177,21 @@ class Codec:
             return value
         part = parts.read(value)
         return part if value.raw else self._decode(part, parts)
+
+
+def _write_in_slices(value: Any, depth: int = 0) -> str:
+    """The same text as `_JSON` writes, in many calls: in between, other threads get their turn."""
+    if type(value) not in (list, dict) or depth == _SLICED_DEPTH:
+        return _JSON.encode(value)
+    if len(value) <= _SLICE:
+        if type(value) is list:
+            return f"[{','.join(_write_in_slices(child, depth + 1) for child in value)}]"
+        pairs = (f"{_JSON.encode(key)}:{_write_in_slices(child, depth + 1)}" for key, child in value.items())
+        return f"{{{','.join(pairs)}}}"
+    rest, make = iter(value if type(value) is list else value.items()), type(value)
+    slices = iter(lambda: make(islice(rest, _SLICE)), make())
+    text = ",".join(_JSON.encode(one)[1:-1] for one in slices)
+    return f"[{text}]" if make is list else f"{{{text}}}"
 
 
 class _AnyName(dict[str, Kind]):
@@ -227,6 +246,7 @@ class _Walk:
         self._keep: list[Any] = []
         self._left_out: dict[int, Any] = {}
         self._stack: list[tuple[Any, Any, Any, int]] = [(value, self._lines, 0, 0)]
+        self.nodes = 0
 
     def run(self) -> list[Any]:
         stack, closing = self._stack, self._open.discard
@@ -260,6 +280,7 @@ class _Walk:
 
     def _fill(self, target: Any, key: Any, node: Any, children: Iterable[tuple[Any, Any]], depth: int) -> None:
         target[key] = node
+        self.nodes += len(node)
         self._stack.extend((child, node, place, depth + 1) for place, child in children)
 
     def _tag(self, value: Any, target: Any, key: Any, depth: int) -> None:

@@ -109,12 +109,16 @@ def parse_json(text: str) -> Any:
     """
     if text.lstrip()[:1] not in ("{", "["):
         return None
-    # Called for each dict, Python lets other threads have their turn in the middle of a long text.
-    hook = dict if len(text) > _LONG else None
+    # Where a function of Python is called for each dict, other threads get their turn in the middle of a long text.
+    hook = _same if len(text) > _LONG else None
     try:
         return json.loads(text, object_hook=hook)
     except (ValueError, RecursionError):
         return None
+
+
+def _same(node: dict[str, Any]) -> dict[str, Any]:
+    return node
 
 
 def _in_value(value: Any) -> FoundSources:

@@ -1,7 +1,7 @@
 """All commands that convstore sends to MongoDB, and nothing else.
 
 Layer 3. One class for each collection; every method takes the scope or the conversation first, so that no command can
-be sent without one.
+be sent without one. Only `inspection`, and the sweep in `endings`, look at what is nobody's.
 """
 
 from __future__ import annotations

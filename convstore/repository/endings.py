@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from convstore.codec.stored import utc
 from convstore.driver import Driver, driver_errors
-from convstore.schema import HEADS, head_id, utc
+from convstore.schema import HEADS, head_id
 
 __all__ = ["Endings", "HeadKey"]
 

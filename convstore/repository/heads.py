@@ -17,20 +17,17 @@ from typing import Any
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from convstore.codec.stored import stored_number, stored_text
+from convstore.codec.stored import from_stored, stored_number, stored_text, to_stored, utc
 from convstore.driver import Driver, driver_errors
 from convstore.entries import Totals
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError
 from convstore.schema import (
     HEADS,
-    from_stored,
     head_id,
     summary_document,
     summary_from,
-    to_stored,
     totals_document,
     totals_from,
-    utc,
 )
 from convstore.summaries import SummaryRecord
 

@@ -34,8 +34,8 @@ from convstore.schema import (
     entry_range,
     log_ranges,
     source_parts,
-    unpack_shown,
 )
+from convstore.sources import unpack_shown
 
 __all__ = ["Log", "SlotTaken", "StoredMessageRow"]
 

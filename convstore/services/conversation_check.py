@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from convstore.codec import Codec
-from convstore.codec.stored import stored_number
+from convstore.codec.stored import from_stored, stored_number, utc
 from convstore.entries import Entry, Totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.models import Finding
@@ -24,12 +24,10 @@ from convstore.schema import (
     SUMMARIES,
     annotation_id,
     entry_id,
-    from_stored,
     summary_document,
     summary_from,
     summary_id,
     totals_document,
-    utc,
 )
 from convstore.services.findings import Findings, Looked
 from convstore.services.log_check import ORPHAN_AGE, LogCheck

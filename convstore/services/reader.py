@@ -275,7 +275,9 @@ class Reader:
         """Entries from a number on; fewer than the most if the log ends there."""
 
         def last(entries: Sequence[Entry]) -> int:
-            return known.entries if len(entries) == most else start + len(entries) - 1
+            if len(entries) == most:
+                return known.entries
+            return entries[-1].number if entries else start - 1
 
         async def read() -> list[Entry]:
             return await self._log.entries(known.conversation, start=start, before=start + most)

@@ -16,8 +16,8 @@ from convstore.models import Source, StoredMessage, ToolRecord
 from convstore.repository import StoredMessageRow
 from convstore.services.annotations import Annotator
 from convstore.services.known import Scope
-from convstore.services.passages import make_source
 from convstore.services.off_loop import characters_of, off_loop
+from convstore.services.passages import make_source
 from convstore.services.reader import Reader
 
 __all__ = ["Records"]

@@ -25,17 +25,17 @@ from convstore.testing.samples import new_id, rag_turn
 
 __all__ = ["RetentionContract"]
 
-COLLECTIONS = ("log", "heads", "summaries", "annotations")
-NOTHING = ErasureReceipt()
-NewStore = Callable[..., ConversationStore]
+_COLLECTIONS = ("log", "heads", "summaries", "annotations")
+_NOTHING = ErasureReceipt()
+_NewStore = Callable[..., ConversationStore]
 
 
-def at(moment: datetime) -> Clock:
+def _at(moment: datetime) -> Clock:
     """A clock that stands still."""
     return Clock(now=lambda: moment)
 
 
-async def fill(chat: Conversation) -> ErasureReceipt:
+async def _fill(chat: Conversation) -> ErasureReceipt:
     """A conversation with all that there can be; gives what a receipt must say of it."""
     turn = rag_turn("What about seals?")
     await chat.append(turn[:1])
@@ -48,13 +48,13 @@ async def fill(chat: Conversation) -> ErasureReceipt:
     return ErasureReceipt(conversations=1, entries=4, payload_chunks=3, summaries=1, annotations=2)
 
 
-async def documents_of(database: Any, conversation: str) -> int:
+async def _documents_of(database: Any, conversation: str) -> int:
     """How many documents name a conversation, its tombstone apart."""
-    found = [await database[name].find({"conversation": conversation}).to_list(None) for name in COLLECTIONS]
+    found = [await database[name].find({"conversation": conversation}).to_list(None) for name in _COLLECTIONS]
     return sum(document.get("sweep_at") is None for documents in found for document in documents)
 
 
-async def id_of(database: Any, chat: Conversation) -> str:
+async def _id_of(database: Any, chat: Conversation) -> str:
     """The id that a conversation has in the log."""
     query = {f"scope.{key}": value for key, value in chat.scope.items()}
     return str((await database["heads"].find_one(query))["conversation"])
@@ -64,7 +64,7 @@ class RetentionContract:
     """`erase`, `prune`, and what `delete` tells."""
 
     @pytest.fixture
-    async def summing(self, new_store: NewStore) -> ConversationStore:
+    async def summing(self, new_store: _NewStore) -> ConversationStore:
         """A store that can summarise."""
         rule = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1)
         store = new_store(summarizer=HeadTailSummarizer(rule))
@@ -74,11 +74,11 @@ class RetentionContract:
     async def test_a_deletion_tells_what_it_removed(self, summing: ConversationStore, database: Any) -> None:
         """Documents of each kind, counted as they went; a second call finds nothing."""
         chat = summing.conversation(user_id=new_id(), thread_id="t")
-        expected = await fill(chat)
-        conversation = await id_of(database, chat)
+        expected = await _fill(chat)
+        conversation = await _id_of(database, chat)
         assert await chat.delete() == expected
-        assert await documents_of(database, conversation) == 0
-        assert await chat.delete() == NOTHING
+        assert await _documents_of(database, conversation) == 0
+        assert await chat.delete() == _NOTHING
 
     async def test_an_erasure_removes_all_of_a_user_and_nothing_else(
         self, summing: ConversationStore, database: Any
@@ -86,17 +86,17 @@ class RetentionContract:
         """Every conversation with the value goes, with summaries and annotations; those of others stay whole."""
         user, eve = new_id(), new_id()
         chats = [summing.conversation(user_id=user, thread_id=f"t{number}") for number in range(3)]
-        one = [await fill(chat) for chat in chats][0]
-        ids = [await id_of(database, chat) for chat in chats]
+        one, *_ = [await _fill(chat) for chat in chats]
+        ids = [await _id_of(database, chat) for chat in chats]
         other = summing.conversation(user_id=eve, thread_id="t0")
-        kept = await fill(other)
-        before = await documents_of(database, await id_of(database, other))
+        kept = await _fill(other)
+        before = await _documents_of(database, await _id_of(database, other))
         receipt = await summing.erase(user_id=user)
         assert receipt == ErasureReceipt(**{name: 3 * number for name, number in dict(one).items()})
-        assert [await documents_of(database, id_) for id_ in ids] == [0, 0, 0]
-        assert await documents_of(database, await id_of(database, other)) == before
+        assert [await _documents_of(database, id_) for id_ in ids] == [0, 0, 0]
+        assert await _documents_of(database, await _id_of(database, other)) == before
         assert [message async for message in chats[0].messages()] == []
-        assert await summing.erase(user_id=user) == NOTHING
+        assert await summing.erase(user_id=user) == _NOTHING
         assert await summing.erase(user_id=eve, thread_id="t0") == kept
 
     async def test_an_erased_scope_begins_anew(self, store: ConversationStore) -> None:
@@ -142,7 +142,7 @@ class RetentionContract:
         assert [message.content async for message in chat.messages()] == ["kept"]
 
     async def test_an_erasure_that_broke_off_is_finished_by_the_next(
-        self, summing: ConversationStore, new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+        self, summing: ConversationStore, new_store: _NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also what had lost its head already goes, at once, by any store; other users' remains are not counted."""
         user, eve = new_id(), new_id()
@@ -150,10 +150,10 @@ class RetentionContract:
             summing.conversation(user_id=name, thread_id=f"t{number}") for name in (user, eve) for number in (1, 2)
         ]
         for chat in chats:
-            await fill(chat)
-        ids = [await id_of(database, chat) for chat in chats]
+            await _fill(chat)
+        ids = [await _id_of(database, chat) for chat in chats]
 
-        async def die(log: Log, conversation: str) -> tuple[int, int]:
+        async def die(_log: Log, _conversation: str) -> tuple[int, int]:
             raise RuntimeError("killed")
 
         monkeypatch.setattr(Log, "delete", die)
@@ -161,11 +161,11 @@ class RetentionContract:
             with pytest.raises(RuntimeError, match="killed"):
                 await summing.erase(user_id=name)
         monkeypatch.undo()
-        assert all([await documents_of(database, id_) for id_ in ids])
+        assert all([await _documents_of(database, id_) for id_ in ids])
         receipt = await new_store().erase(user_id=user)
         assert (receipt.conversations, receipt.entries, receipt.payload_chunks) == (0, 8, 6)
-        assert [await documents_of(database, id_) for id_ in ids[:2]] == [0, 0]
-        assert all([await documents_of(database, id_) for id_ in ids[2:]])
+        assert [await _documents_of(database, id_) for id_ in ids[:2]] == [0, 0]
+        assert all([await _documents_of(database, id_) for id_ in ids[2:]])
         assert (await new_store().conversation(user_id=eve, thread_id="t1").delete()).entries == 4
 
     async def test_a_tombstone_says_nothing_of_a_person(self, store: ConversationStore, database: Any) -> None:
@@ -173,7 +173,7 @@ class RetentionContract:
         user = new_id()
         await store.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
         await store.erase(user_id=user)
-        left = [document for name in COLLECTIONS for document in await database[name].find({}).to_list(None)]
+        left = [document for name in _COLLECTIONS for document in await database[name].find({}).to_list(None)]
         assert [document for document in left if user in repr(document)] == []
 
     async def test_a_damaged_head_does_not_keep_the_others(self, store: ConversationStore, database: Any) -> None:
@@ -190,69 +190,71 @@ class RetentionContract:
         await heads.update_one({"_id": damaged["_id"]}, {"$set": {"conversation": damaged["conversation"]}})
         assert (await store.erase(user_id=user)).conversations == 1
 
-    async def test_a_policy_removes_what_is_old(self, new_store: NewStore, database: Any) -> None:
+    async def test_a_policy_removes_what_is_old(self, new_store: _NewStore) -> None:
         """Whole conversations, by their last entry; the rest of the user's, and those of others, stay."""
         now, user, eve = datetime.now(UTC), new_id(), new_id()
         for name, days in ((user, 91), (user, 89), (eve, 91)):
-            then = new_store(clock=at(now - timedelta(days=days)))
+            then = new_store(clock=_at(now - timedelta(days=days)))
             await then.setup()
             await then.conversation(user_id=name, thread_id=f"d{days}").append(rag_turn("What about seals?"))
-        store = new_store(clock=at(now))
+        store = new_store(clock=_at(now))
         policy: dict[str, Any] = {"older_than": timedelta(days=90), "user_id": user}
         expected = ErasureReceipt(conversations=1, entries=1, payload_chunks=1)
         assert await store.prune(**policy, dry_run=True) == expected
         assert await store.prune(**policy, dry_run=True) == expected
         assert await store.prune(**policy) == expected
-        assert await store.prune(**policy) == NOTHING
+        assert await store.prune(**policy) == _NOTHING
         assert [one.scope["thread_id"] for one in (await store.list_conversations(user_id=user)).conversations] == [
             "d89"
         ]
         assert len((await store.list_conversations(user_id=eve)).conversations) == 1
 
-    async def test_the_last_entry_counts_not_the_head(self, new_store: NewStore, database: Any) -> None:
+    async def test_the_last_entry_counts_not_the_head(self, new_store: _NewStore, database: Any) -> None:
         """A head that was not told of the last messages, of a process that died, does not end a conversation."""
         now, user = datetime.now(UTC), new_id()
-        store = new_store(clock=at(now))
+        store = new_store(clock=_at(now))
         await store.setup()
         chat = store.conversation(user_id=user, thread_id="t")
         await chat.append(HumanMessage("hi"))
         long_ago = {"$set": {"updated_at": now - timedelta(days=100)}}
         await database["heads"].update_one({"scope.user_id": user}, long_ago)
-        assert await store.prune(older_than=timedelta(days=90), user_id=user) == NOTHING
+        assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
         assert [message.content async for message in chat.messages()] == ["hi"]
 
-    async def test_a_title_that_is_set_counts_as_use(self, new_store: NewStore) -> None:
+    async def test_a_title_that_is_set_counts_as_use(self, new_store: _NewStore) -> None:
         """So a conversation that somebody just named is not ended."""
         now, user = datetime.now(UTC), new_id()
-        old, store = new_store(clock=at(now - timedelta(days=100))), new_store(clock=at(now))
+        old, store = new_store(clock=_at(now - timedelta(days=100))), new_store(clock=_at(now))
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
         await store.conversation(user_id=user, thread_id="t").update(title="Kept")
-        assert await store.prune(older_than=timedelta(days=90), user_id=user) == NOTHING
+        assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
 
-    async def test_what_is_written_while_a_policy_ends_it_is_not_lost(self, new_store: NewStore, database: Any) -> None:
+    async def test_what_is_written_while_a_policy_ends_it_is_not_lost(
+        self, new_store: _NewStore, database: Any
+    ) -> None:
         """A writer that has just read the old conversation begins a new one with what it appends."""
         now, user = datetime.now(UTC), new_id()
-        old, store, writer = (new_store(clock=at(now - timedelta(days=days))) for days in (100, 0, 0))
+        old, store, writer = (new_store(clock=_at(now - timedelta(days=days))) for days in (100, 0, 0))
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
         chat = writer.conversation(user_id=user, thread_id="t")
         assert [message.content for message in (await chat.load_history()).messages] == ["old"]
-        ended = await id_of(database, chat)
+        ended = await _id_of(database, chat)
         assert (await store.prune(older_than=timedelta(days=90), user_id=user)).conversations == 1
         receipt = await chat.append(HumanMessage("new"))
         assert (receipt.first, receipt.written) == (1, 1)
         assert [message.content async for message in new_store().conversation(**chat.scope).messages()] == ["new"]
-        later = new_store(clock=at(now + timedelta(seconds=90)))
+        later = new_store(clock=_at(now + timedelta(seconds=90)))
         await later.setup()
-        assert await documents_of(database, ended) == 0
+        assert await _documents_of(database, ended) == 0
 
     async def test_a_head_that_was_touched_meanwhile_stays(
-        self, new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+        self, new_store: _NewStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An append between the look at the last entry and the end of the conversation saves it."""
         now, user = datetime.now(UTC), new_id()
-        old, store, writer = (new_store(clock=at(now - timedelta(days=days))) for days in (100, 0, 0))
+        old, store, writer = (new_store(clock=_at(now - timedelta(days=days))) for days in (100, 0, 0))
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
         chat, look = writer.conversation(user_id=user, thread_id="t"), Log.last_totals
@@ -264,19 +266,19 @@ class RetentionContract:
             return found
 
         monkeypatch.setattr(Log, "last_totals", look_and_be_late)
-        assert await store.prune(older_than=timedelta(days=90), user_id=user) == NOTHING
+        assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
         assert [message.content async for message in chat.messages()] == ["old", "new"]
 
-    async def test_several_at_once_remove_everything_once(self, new_store: NewStore) -> None:
+    async def test_several_at_once_remove_everything_once(self, new_store: _NewStore) -> None:
         """Together they tell what one alone would have told."""
         now, user = datetime.now(UTC), new_id()
-        old = new_store(clock=at(now - timedelta(days=100)))
+        old = new_store(clock=_at(now - timedelta(days=100)))
         await old.setup()
         for number in range(8):
             await old.conversation(user_id=user, thread_id=f"t{number}").append(rag_turn("What about seals?"))
-        stores = [new_store(clock=at(now)) for _ in range(3)]
+        stores = [new_store(clock=_at(now)) for _ in range(3)]
         pruning = (store.prune(older_than=timedelta(days=90), user_id=user) for store in stores)
-        receipts = await asyncio.gather(*pruning, new_store(clock=at(now)).erase(user_id=user))
+        receipts = await asyncio.gather(*pruning, new_store(clock=_at(now)).erase(user_id=user))
         told = [sum(numbers) for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)]
         assert told == [8, 8, 8, 0, 0]
         assert (await stores[0].list_conversations(user_id=user)).conversations == []

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from bson import ObjectId
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from convstore.conversation import Conversation
@@ -23,12 +22,13 @@ from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
 
-__all__ = ["VerifyContract", "fill_with_everything"]
+__all__ = ["SUMMARY_RULE", "VerifyContract", "fill_with_everything"]
 
-NewStore = Callable[..., ConversationStore]
-Kinds = list[tuple[str, str]]
+_NewStore = Callable[..., ConversationStore]
+_Kinds = list[tuple[str, str]]
 
-_RULE = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1)
+SUMMARY_RULE = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1)
+"""Of the summarizer of a store that `fill_with_everything` is given."""
 
 
 async def fill_with_everything(chat: Conversation) -> None:
@@ -56,7 +56,7 @@ async def fill_with_everything(chat: Conversation) -> None:
     await chat.update(title="Seals", metadata={"tags": ["sea"]})
 
 
-def kinds(report: VerifyReport) -> Kinds:
+def _kinds(report: VerifyReport) -> _Kinds:
     """What was found, and where; schema and indexes apart, which other tests look at."""
     return [(one.kind, one.document_id) for one in report.findings if not one.kind.startswith("index")]
 
@@ -65,15 +65,15 @@ class VerifyContract:
     """`ConversationStore.verify`, a conversation at a time."""
 
     @pytest.fixture
-    async def later(self, new_store: NewStore) -> ConversationStore:
+    async def later(self, new_store: _NewStore) -> ConversationStore:
         """A store for which all that is written in a test was written two days ago."""
         moment = datetime.now(UTC) + timedelta(days=2)
         return new_store(clock=Clock(now=lambda: moment))
 
     @pytest.fixture
-    async def full(self, new_store: NewStore) -> Conversation:
+    async def full(self, new_store: _NewStore) -> Conversation:
         """A conversation with everything, alone with its user."""
-        store = new_store(summarizer=HeadTailSummarizer(_RULE))
+        store = new_store(summarizer=HeadTailSummarizer(SUMMARY_RULE))
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")
         await fill_with_everything(chat)
@@ -93,7 +93,7 @@ class VerifyContract:
     async def test_what_is_whole_is_found_whole(self, full: Conversation, later: ConversationStore) -> None:
         """Everything is counted and nothing is found, with results, large parts, summaries, rewinds, reservations."""
         report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == []
+        assert _kinds(report) == []
         assert (report.conversations, report.entries, report.messages) == (1, 14, 23)
         assert (report.payload_chunks, report.summaries, report.annotations) == (5, 2, 2)
 
@@ -119,7 +119,7 @@ class VerifyContract:
         conversation = await self.id_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("hole", f"{conversation}:000000000002")]
+        assert _kinds(report) == [("hole", f"{conversation}:000000000002")]
         assert report.entries == 13
 
     async def test_a_lost_end_is_told(self, full: Conversation, later: ConversationStore, database: Any) -> None:
@@ -128,10 +128,10 @@ class VerifyContract:
         head = await self.head_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000014"})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("head_totals", head["_id"])]
+        assert _kinds(report) == [("head_totals", head["_id"])]
         assert "1 entries fewer" in report.findings[-1].problem
         assert (await later.verify(user_id=full.scope["user_id"], repair=True)).left == 0
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
+        assert _kinds(await later.verify(user_id=full.scope["user_id"])) == []
 
     async def test_a_missing_payload_is_named(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -143,7 +143,7 @@ class VerifyContract:
         key = f"{conversation}#{message['payload']['token']}#000000"
         await database["log"].delete_one({"_id": key})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("payload_missing", key)]
+        assert _kinds(report) == [("payload_missing", key)]
         assert message["id"] in report.findings[-1].problem
         assert (report.entries, report.payload_chunks) == (14, 4)
 
@@ -158,7 +158,7 @@ class VerifyContract:
         key = f"{await self.id_of(database, full)}:000000000003"
         await database["log"].update_one({"_id": key}, {"$set": change})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert {document for _, document in kinds(report)} == {key}
+        assert {document for _, document in _kinds(report)} == {key}
         assert report.entries == 14
 
     async def test_heads_are_brought_back(self, full: Conversation, later: ConversationStore, database: Any) -> None:
@@ -171,15 +171,13 @@ class VerifyContract:
         assert [(one.document_id, one.repairable, one.repaired) for one in found] == [(head["_id"], True, False)]
         report = await later.verify(user_id=user, repair=True)
         assert [one.repaired for one in report.findings if one.kind == "head"] == [True]
-        assert kinds(await later.verify(user_id=user)) == []
+        assert _kinds(await later.verify(user_id=user)) == []
         after = await full.info()
         entry = await database["log"].find_one({"_id": f"{head['conversation']}:000000000001"})
         assert after.model_copy(update={"created_at": before.created_at}) == before
         assert after.created_at == entry["at"].replace(tzinfo=UTC)
 
-    async def test_a_head_that_was_not_told_is_told(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_head_that_was_not_told_is_told(self, full: Conversation, later: ConversationStore) -> None:
         """Of a process that died right after an append: listings are out of date, and a repair brings them up."""
         user = full.scope["user_id"]
         await full.append(HumanMessage("quick", id=new_id()))
@@ -194,14 +192,14 @@ class VerifyContract:
         assert listed.message_count == 23
 
     async def test_a_wrong_start_is_forgotten(
-        self, full: Conversation, later: ConversationStore, new_store: NewStore, database: Any
+        self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """A hint where the view begins that leads elsewhere is named and taken away."""
         head = await self.head_of(database, full)
         start = [head["totals"]["marker"], head["revision"], 3, 99, "x"]
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"start": start}})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert kinds(report) == [("head_start", head["_id"])]
+        assert _kinds(report) == [("head_start", head["_id"])]
         assert (await self.head_of(database, full))["start"] == [0, 0, 0, 0, ""]
 
     async def test_one_damaged_head_does_not_hide_the_others(
@@ -214,21 +212,21 @@ class VerifyContract:
         head = await self.head_of(database, full)
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"conversation": 7}})
         report = await later.verify(user_id=user, repair=True)
-        assert kinds(report) == [("head", head["_id"])]
+        assert _kinds(report) == [("head", head["_id"])]
         assert (report.conversations, report.left > 0) == (3, True)
 
     async def test_chunks_of_a_killed_append_are_removed_after_a_day(
-        self, full: Conversation, new_store: NewStore, later: ConversationStore, database: Any
+        self, full: Conversation, new_store: _NewStore, later: ConversationStore, database: Any
     ) -> None:
         """Not before, as they may be on their way; those that entries refer to stay."""
         conversation, user = await self.id_of(database, full), full.scope["user_id"]
-        keys = [f"{conversation}#{ObjectId()}#{number:06d}" for number in range(3)]
+        keys = [f"{conversation}#{Clock().token()}#{number:06d}" for number in range(3)]
         await database["log"].insert_many([{"_id": key, "conversation": conversation, "data": b"x"} for key in keys])
-        assert kinds(await new_store().verify(user_id=user, repair=True)) == []
-        assert sorted(kinds(await later.verify(user_id=user))) == [("orphan_chunks", key) for key in sorted(keys)]
+        assert _kinds(await new_store().verify(user_id=user, repair=True)) == []
+        assert sorted(_kinds(await later.verify(user_id=user))) == [("orphan_chunks", key) for key in sorted(keys)]
         assert (await later.verify(user_id=user, repair=True)).counts["orphan_chunks"] == 3
         report = await later.verify(user_id=user)
-        assert (kinds(report), report.payload_chunks) == ([], 5)
+        assert (_kinds(report), report.payload_chunks) == ([], 5)
         assert len([message async for message in full.messages()]) == 23
 
     async def test_chunks_are_not_removed_while_an_entry_can_not_be_read(
@@ -239,7 +237,7 @@ class VerifyContract:
         before = await database["log"].count_documents({"conversation": conversation})
         await database["log"].delete_one({"_id": f"{conversation}:000000000003"})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert sorted({kind for kind, _ in kinds(report)}) == ["hole", "orphan_chunks"]
+        assert sorted({kind for kind, _ in _kinds(report)}) == ["hole", "orphan_chunks"]
         assert await database["log"].count_documents({"conversation": conversation}) == before - 1
 
     async def test_summaries_that_stand_for_nothing_are_named(
@@ -249,16 +247,18 @@ class VerifyContract:
         conversation, user = await self.id_of(database, full), full.scope["user_id"]
         summaries = database["summaries"]
         [first, second] = await summaries.find({"conversation": conversation}).sort("version", 1).to_list(None)
+        # Without a digest only what follows from the rest tells that something is wrong.
         unused = {**first, "_id": f"{conversation}:unused", "token": "unused"}
+        del unused["digest"]
         await summaries.insert_one(unused)
-        await summaries.update_one({"_id": first["_id"]}, {"$set": {"range": [1, 999, first["range"][2]]}})
-        found = set(kinds(await later.verify(user_id=user, repair=True)))
+        await summaries.update_one({"_id": first["_id"]}, {"$set": {"range": [1, 999, 5]}, "$unset": {"digest": ""}})
+        found = set(_kinds(await later.verify(user_id=user, repair=True)))
         # The second one extends the first, so they do not agree any more.
         assert found - {("summary", second["_id"])} == {("summary", first["_id"]), ("summary_unused", unused["_id"])}
         left = await summaries.find({"conversation": conversation}).to_list(None)
         assert {one["_id"] for one in left} == {first["_id"], second["_id"]}
         await summaries.delete_one({"_id": first["_id"]})
-        assert kinds(await later.verify(user_id=user)) == [("summary", first["_id"])]
+        assert _kinds(await later.verify(user_id=user)) == [("summary", first["_id"])]
 
     async def test_annotations_of_nothing_are_named(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -270,11 +270,12 @@ class VerifyContract:
         await annotations.insert_one({**one, "_id": key, "ordinal": 99})
         await annotations.update_one({"_id": one["_id"]}, {"$set": {"values.rating": "{"}})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("damaged", one["_id"]), ("annotation", key)]
+        assert _kinds(report) == [("damaged", one["_id"]), ("annotation", key)]
 
-    async def test_running_writers_are_no_finding(self, store: ConversationStore, new_store: NewStore) -> None:
+    async def test_running_writers_are_no_finding(self, new_store: _NewStore) -> None:
         """While turns are appended, rewound and deleted, a check finds nothing wrong, and repairs nothing."""
         user, done = new_id(), asyncio.Event()
+        await new_store().setup()
 
         async def write(thread: str) -> None:
             chat = new_store().conversation(user_id=user, thread_id=thread)
@@ -311,9 +312,9 @@ class VerifyContract:
             return found
 
         monkeypatch.setattr(Inspection, "entries", read_late)
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
+        assert _kinds(await later.verify(user_id=full.scope["user_id"])) == []
 
-    async def test_artifacts_of_unknown_types_are_whole(self, new_store: NewStore) -> None:
+    async def test_artifacts_of_unknown_types_are_whole(self, new_store: _NewStore) -> None:
         """A check by a program that does not know the application's types reads over them."""
 
         class Ticket:
@@ -327,7 +328,7 @@ class VerifyContract:
         turn[2].artifact = {"found": [Ticket(1), {Ticket(2)}], "raw": b"\x00" * 20_000}
         user = new_id()
         await store.conversation(user_id=user, thread_id="t").append(turn)
-        assert kinds(await new_store().verify(user_id=user)) == []
+        assert _kinds(await new_store().verify(user_id=user)) == []
 
     async def test_progress_is_told(self, store: ConversationStore) -> None:
         """After each conversation, with the numbers so far."""

@@ -25,7 +25,7 @@ def without_mark(message: BaseMessage) -> BaseMessage:
     """
     extra = message.additional_kwargs
     if isinstance(extra, dict) and isinstance(mark := extra.get(MARK), dict) and "kind" in mark:
-        message.__dict__["additional_kwargs"] = {key: value for key, value in extra.items() if key != MARK}
+        message.additional_kwargs = {key: value for key, value in extra.items() if key != MARK}
     return message
 
 

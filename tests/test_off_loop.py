@@ -1,0 +1,213 @@
+"""The event loop stays free: long work is done in threads, and there in pieces that let others have their turn.
+
+Nothing here is timed: what is asserted is where work is done, and how much of it at once. `benchmarks/load.py` measures
+how long the loop stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore, HistoryPolicy, stubs
+from convstore.codec import Codec, values
+from convstore.entries import reading
+from convstore.extraction import finding, parse_json
+from convstore.repository import log
+from convstore.stubs import text_of
+from convstore.tokens import approximate_tokens
+
+LARGE, SMALL = "a whale " * 150_000, "a whale " * 500
+_WHOLE = HistoryPolicy(max_tokens=None)
+
+
+@pytest.fixture
+async def store(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> ConversationStore:
+    """A store that is set up."""
+    store = ConversationStore(pymongo_client[database_name])
+    await store.setup()
+    return store
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The thread of each message that is decoded from now on."""
+    threads: list[int] = []
+    decode = reading.decode_message
+
+    def noted(*arguments: Any, **options: Any) -> BaseMessage:
+        threads.append(threading.get_ident())
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(reading, "decode_message", noted)
+    return threads
+
+
+def turn(text: str) -> list[BaseMessage]:
+    """A turn in progress whose result has this text in content and artifact."""
+    call = {"name": "look", "args": {}, "id": "1"}
+    result = ToolMessage(text, id="result", tool_call_id="1", artifact=[(text, {"title": "Whales"})])
+    return [HumanMessage("?", id="question"), AIMessage("", id="call", tool_calls=[call]), result]
+
+
+async def log_of(chat: Conversation) -> list[BaseMessage]:
+    """All messages."""
+    return [message async for message in chat.messages()]
+
+
+READS: dict[str, Callable[[Conversation], Awaitable[Any]]] = {
+    "load_history": lambda chat: chat.load_history(_WHOLE),
+    "get_tool_messages": lambda chat: chat.get_tool_messages(["result"]),
+    "messages": log_of,
+    "list_messages": lambda chat: chat.list_messages(full=True),
+    "get_turn": lambda chat: chat.get_turn("question"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_a_large_result_is_decoded_in_a_thread(store: ConversationStore, decoded: list[int], name: str) -> None:
+    """Whatever reads it, also where the store still has its text."""
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    await chat.append(turn(LARGE))
+    decoded.clear()
+    await READS[name](chat)
+    assert decoded
+    assert threading.get_ident() not in decoded
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_a_small_result_is_decoded_at_once(store: ConversationStore, decoded: list[int], name: str) -> None:
+    """A thread would take longer than the work."""
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    await chat.append(turn(SMALL))
+    decoded.clear()
+    await READS[name](chat)
+    assert set(decoded) == {threading.get_ident()}
+
+
+async def test_many_messages_are_read_in_a_thread(
+    store: ConversationStore, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both what is made of documents and the messages of a view or a page of a thousand."""
+    made: list[int] = []
+    entry_from = log.entry_from
+
+    def noted(document: Any) -> Any:
+        made.append(threading.get_ident())
+        return entry_from(document)
+
+    monkeypatch.setattr(log, "entry_from", noted)
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    for number in range(200):
+        await chat.append([HumanMessage(f"{number}?"), AIMessage("Yes.")])
+    for work in (chat.load_history(_WHOLE), chat.list_messages(limit=1_000)):
+        made.clear()
+        decoded.clear()
+        await work
+        assert len(decoded) == 400
+        assert sum(thread != threading.get_ident() for thread in made) >= 200
+        assert threading.get_ident() not in decoded
+
+
+async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is encoded in one; a small one is composed at once."""
+    from convstore.services import writer  # noqa: PLC0415 - what is watched
+
+    threads: list[int] = []
+    compose = writer.compose
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        threads.append(threading.get_ident())
+        return compose(*arguments, **options)
+
+    monkeypatch.setattr(writer, "compose", noted)
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    await chat.append([HumanMessage(f"{number}?") for number in range(500)])
+    assert threads
+    assert threading.get_ident() not in threads
+    threads.clear()
+    await chat.append(HumanMessage("?"))
+    assert threads == [threading.get_ident()]
+
+
+class _Counting(json.JSONEncoder):
+    """Notes how many values each call of the JSON writer holds."""
+
+    most = 0
+
+    def encode(self, o: Any) -> str:
+        """Write."""
+        self.most = max(self.most, _values_in(o))
+        return super().encode(o)
+
+
+def _values_in(value: Any) -> int:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_values_in, children))
+
+
+def test_a_long_value_is_written_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of C would keep all threads waiting; a short value is written in one."""
+    counting = _Counting(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+    monkeypatch.setattr(values, "_JSON", counting)
+    rows = [{"k": number, "v": [number] * 3} for number in range(5_000)]
+    text = Codec().encode({"artifact": {"rows": rows}})
+    assert Codec().decode(text) == {"artifact": {"rows": rows}}
+    assert counting.most < 1_000
+    Codec().encode({"artifact": rows[:200]})
+    assert counting.most > 1_000
+
+
+_JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=3), inner, max_size=7),
+    max_leaves=30,
+)
+
+
+@given(_JSON_VALUES)
+def test_slices_are_the_same_text(value: Any) -> None:
+    """What tells equal content from other content is the same, however it was written."""
+    with patch.object(values, "_SLICE", 2), patch.object(stubs, "_SLICE", 2):
+        assert values._write_in_slices(value) == values._JSON.encode(value)
+        assert text_of([value] * 5) == json.dumps([value] * 5, ensure_ascii=False)
+
+
+def test_long_json_is_read_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of Python is called for each dict of a long text, of a short one it is not."""
+    calls = []
+    monkeypatch.setattr(finding, "_same", lambda node: calls.append(1) or node)
+    rows = [{"k": number} for number in range(20_000)]
+    assert parse_json(json.dumps({"rows": rows})) == {"rows": rows}
+    assert len(calls) == 20_001
+    parse_json('{"k": 1}')
+    assert len(calls) == 20_001
+
+
+def test_a_long_text_is_counted_as_the_sum_of_its_pieces() -> None:
+    """Characters of wide scripts count the same wherever a piece ends."""
+    text = "abc\u4e2d\u0430" * 50_000
+    one, ten = (approximate_tokens([HumanMessage(part)]) for part in (text[: len(text) // 10], text))
+    assert abs(ten - 10 * one) <= 10 * 4
+
+
+async def test_the_loop_turns_while_a_large_result_is_loaded(store: ConversationStore) -> None:
+    """Others have their turn between the beginning and the end of the decoding."""
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    await chat.append(turn(LARGE))
+    turns, loading = 0, asyncio.ensure_future(chat.load_history())
+    while not loading.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 100

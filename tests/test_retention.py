@@ -1,0 +1,219 @@
+"""Promise 12 on a real server: killed in the middle, raced by writers, with conversations of any size."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting import Commands
+from langchain_core.messages import AIMessage, HumanMessage
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore, CorruptDocumentError, ErasureReceipt
+from convstore.policy import CompactionRule
+from convstore.repository import ranges
+from convstore.services.known import Clock
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing.samples import rag_turn
+
+CRASH = Path(__file__).with_name("retention_crash.py")
+PARTS = ("log", "heads", "summaries", "annotations")
+OLD, POLICY = timedelta(days=100), timedelta(days=90)
+RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
+
+
+def at(moment: datetime) -> Clock:
+    """A clock that stands still."""
+    return Clock(now=lambda: moment)
+
+
+@pytest.fixture
+async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+    """A database of its own, set up."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    await ConversationStore(pymongo_client[name]).setup()
+    yield pymongo_client[name]
+    await pymongo_client.drop_database(name)
+
+
+async def fill(database: Any, user: str, *, conversations: int, turns: int = 3) -> None:
+    """Conversations that were written to 100 days ago."""
+    store = ConversationStore(database, clock=at(datetime.now(UTC) - OLD), summarizer=HeadTailSummarizer(RULE))
+    for number in range(conversations):
+        chat = store.conversation(user_id=user, thread_id=f"t{number}")
+        for turn in range(turns):
+            messages = rag_turn(f"Question {turn} on whales?")
+            await chat.append(messages)
+            await chat.annotate(str(messages[0].id), rating=1)
+        await chat.append([HumanMessage("why " * 400), AIMessage("so")])
+        assert (await chat.compact(force=True)).status == "done"
+    await store.close()
+
+
+async def documents(database: Any) -> dict[str, int]:
+    """How many documents each collection holds."""
+    return {name: await database[name].count_documents({}) for name in PARTS}
+
+
+@pytest.mark.parametrize("call", ["erase", "prune"])
+async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call):
+    """At whatever write it dies: calling again removes all that is left, and the second sweep leaves nothing."""
+    points = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 17, 20]
+    for point in points:
+        await fill(database, f"u{point}", conversations=3, turns=1)
+    await fill(database, "eve", conversations=1)
+    lines = "".join(f"{call} u{point} {point}\n" for point in points)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(CRASH), server_uri, database.name),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=CRASH.parents[1],
+    )
+    out, _ = await process.communicate(lines.encode())
+    assert [int(code) for code in out.split()] == [-signal.SIGKILL] * len(points)
+    store = ConversationStore(database)
+    for point in points:
+        again: Awaitable[ErasureReceipt] = (
+            store.erase(user_id=f"u{point}") if call == "erase" else store.prune(older_than=POLICY, user_id=f"u{point}")
+        )
+        assert (await again).conversations <= 3
+        assert (await store.list_conversations(user_id=f"u{point}")).conversations == []
+    # Eve's are left, and tombstones until the second sweep.
+    [head] = await database["heads"].find({"scope": {"$exists": True}}).to_list(None)
+    assert head["scope"]["user_id"] == "eve"
+    for name in PARTS[:1] + PARTS[2:]:
+        assert await database[name].distinct("conversation") == [head["conversation"]]
+    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    assert (await documents(database))["heads"] == 1
+    assert (await store.verify()).ok
+
+
+async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
+    """People come back to conversations that a policy is about to end; all they are told is stored stays."""
+    await fill(database, "ada", conversations=40, turns=1)
+    acknowledged: dict[str, list[str]] = {}
+
+    async def come_back(client: Any, thread: str) -> None:
+        chat = ConversationStore(client[database.name]).conversation(user_id="ada", thread_id=thread)
+        for _ in range(random.randint(0, 3)):
+            await chat.load_history()
+        for number in range(2):
+            message = HumanMessage("back", id=f"{thread}-{number}")
+            await chat.append(message)
+            acknowledged.setdefault(thread, []).append(str(message.id))
+
+    async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
+        pruning = [ConversationStore(client[database.name]).prune(older_than=POLICY) for _ in range(3)]
+        receipts, *_ = await asyncio.gather(
+            asyncio.gather(*pruning), *(come_back(client, f"t{number}") for number in range(40))
+        )
+    ended = sum(receipt.conversations for receipt in receipts)
+    assert 0 < ended <= 40
+    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    store = ConversationStore(database)
+    assert len(acknowledged) == 40
+    for thread, ids in acknowledged.items():
+        log = [str(message.id) async for message in store.conversation(user_id="ada", thread_id=thread).messages()]
+        assert log[-2:] == ids
+    assert (await store.verify()).findings == ()
+
+
+async def test_erasures_race_with_writers_and_each_other(database):
+    """Writers go on while their user is erased again and again: what is left is whole, and a last one takes it."""
+    stores = [ConversationStore(database) for _ in range(4)]
+
+    async def write(store: ConversationStore, thread: str) -> None:
+        for number in range(15):
+            await store.conversation(user_id="ada", thread_id=thread).append(rag_turn(f"Question {number} on whales?"))
+
+    erasing = (store.erase(user_id="ada") for store in stores)
+    await asyncio.gather(*(write(store, f"t{number}") for number, store in enumerate(stores)), *erasing)
+    later = ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90)))
+    await later.setup()
+    assert (await later.verify()).findings == ()
+    await later.erase(user_id="ada")
+    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=300))).setup()
+    assert await documents(database) == dict.fromkeys(PARTS, 0)
+
+
+async def test_a_summary_that_comes_after_the_end_is_not_kept(database):
+    """A summariser may take longer than the tombstone stays."""
+
+    async def slow(messages: Any, summary: str | None) -> str:
+        await ConversationStore(database).conversation(**scope).delete()
+        await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+        return "short"
+
+    scope = {"user_id": "ada", "thread_id": "t"}
+    chat = ConversationStore(database, summarizer=slow).conversation(**scope)
+    for number in range(30):
+        await chat.append([HumanMessage(f"{number} " + "why " * 2_000), AIMessage("so")])
+    assert (await chat.compact(force=True)).status == "busy"
+    assert await documents(database) == dict.fromkeys(PARTS, 0)
+
+
+async def test_a_huge_conversation_goes_in_pieces(database, client, commands, monkeypatch):
+    """No command removes more than a part of it, so none outlasts the wait for its answer."""
+    monkeypatch.setattr(ranges, "_AT_ONCE", 10)
+    await fill(database, "ada", conversations=1, turns=35)
+    store = ConversationStore(client[database.name])
+    store._is_ready = True
+    with commands.counted():
+        receipt = await store.conversation(user_id="ada", thread_id="t0").delete()
+    assert (receipt.entries, receipt.payload_chunks, receipt.annotations) == (36, 35, 35)
+    log = [command for name, command in commands.sent if name == "delete" and command["delete"] == "log"]
+    assert len(log) == 8
+
+
+async def test_the_cost_of_an_end(database, client, commands: Commands):
+    """Thirteen commands and three more for the sweep, whatever the conversation holds; none reads a document whole."""
+    await fill(database, "ada", conversations=1, turns=20)
+    store = ConversationStore(client[database.name])
+    store._is_ready = True
+    with commands.counted():
+        await store.conversation(user_id="ada", thread_id="t0").delete()
+    assert len(commands.sent) <= 16
+    assert commands.bytes < 2_000
+
+
+async def test_a_damaged_tail_does_not_keep_the_others(database):
+    """Whether such a conversation is old can not be told: it stays, is named, and all others end."""
+    await fill(database, "ada", conversations=3, turns=1)
+    head = await database["heads"].find_one({"scope.thread_id": "t1"})
+    key = f"{head['conversation']}:000000000002"
+    await database["log"].update_one({"_id": key}, {"$set": {"totals": 7}})
+    store = ConversationStore(database)
+    with pytest.raises(CorruptDocumentError, match=key):
+        await store.prune(older_than=POLICY)
+    [left] = (await store.list_conversations()).conversations
+    assert left.scope["thread_id"] == "t1"
+    assert (await store.erase(user_id="ada")).conversations == 1
+
+
+async def test_many_ends_are_swept_at_once(database):
+    """More tombstones than are read together do not wait for as many minutes."""
+    store = ConversationStore(database)
+    for number in range(120):
+        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage("hi"))
+    assert (await store.erase(user_id="ada")).conversations == 120
+    assert (await documents(database))["heads"] == 120
+    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    assert (await documents(database))["heads"] == 0
+
+
+async def test_a_damaged_tombstone_does_not_stop_the_sweep(database):
+    """Its key says what it is of."""
+    heads = database["heads"]
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    await heads.insert_one({"_id": "deleted:0123", "sweep_at": past, "conversation": 7})
+    await ConversationStore(database).setup()
+    assert await heads.count_documents({}) == 0
