@@ -23,6 +23,7 @@ from pymongo import AsyncMongoClient
 from convstore import Conversation, ConversationStore, HistoryPolicy, stubs
 from convstore.codec import Codec, values
 from convstore.entries import reading
+from convstore.entries.compose import compose
 from convstore.extraction import finding, parse_json
 from convstore.repository import log
 from convstore.stubs import text_of
@@ -122,16 +123,13 @@ async def test_many_messages_are_read_in_a_thread(
 
 async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is encoded in one; a small one is composed at once."""
-    from convstore.services import writer  # noqa: PLC0415 - what is watched
-
     threads: list[int] = []
-    compose = writer.compose
 
     def noted(*arguments: Any, **options: Any) -> Any:
         threads.append(threading.get_ident())
         return compose(*arguments, **options)
 
-    monkeypatch.setattr(writer, "compose", noted)
+    monkeypatch.setattr("convstore.services.writer.compose", noted)
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append([HumanMessage(f"{number}?") for number in range(500)])
     assert threads
@@ -186,8 +184,13 @@ def test_slices_are_the_same_text(value: Any) -> None:
 
 def test_long_json_is_read_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of Python is called for each dict of a long text, of a short one it is not."""
-    calls = []
-    monkeypatch.setattr(finding, "_same", lambda node: calls.append(1) or node)
+    calls: list[int] = []
+
+    def same(node: Any) -> Any:
+        calls.append(1)
+        return node
+
+    monkeypatch.setattr(finding, "_same", same)
     rows = [{"k": number} for number in range(20_000)]
     assert parse_json(json.dumps({"rows": rows})) == {"rows": rows}
     assert len(calls) == 20_001

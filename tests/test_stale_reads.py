@@ -30,12 +30,14 @@ async def chat(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: 
     return chat
 
 
+WAYS: tuple[str, ...] = ("newest_entries", "entries", "entries_around", "last_totals", "messages_by_id")
+
+
 class Behind:
     """Lets reads miss the last entry: as often as told, for each kind of read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-        reads: tuple[str, ...] = ("newest_entries", "entries", "entries_around", "last_totals", "messages_by_id")
-        self.left = dict.fromkeys(reads, times)
+        self.left = dict.fromkeys(WAYS, times)
         for name in self.left:
             monkeypatch.setattr(Log, name, self._missing(name, getattr(Log, name)))
 
