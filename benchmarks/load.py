@@ -7,14 +7,18 @@ of which a share has a result of 1 to 5 MB; now and then a result is read back w
 
 A ticker on the loop tells how late it is called. As one turn of a busy loop serves all who are ready, the longest
 single callbacks are told too, with their names: by the clock, and by the time that the loop's own thread had the
-processor, for a thread that waits for its turn on a busy machine stands still through nobody's fault. Memory is told at
-the beginning of each third.
+processor without what garbage collection took, for a thread that waits for its turn on a busy machine stands still
+through nobody's fault. Memory is told at the beginning of each third.
+
+After the filling what is there is frozen (`gc.freeze`), as a server does after its start: else each full collection of
+Python walks through all that is imported, which stops every thread for 100 ms and more.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import random
 import resource
 import statistics
@@ -45,11 +49,15 @@ class Stalls:
 
     Attributes:
         late: How late each tick was.
-        callbacks: The longest callbacks: by the clock, on the processor, name.
+        callbacks: Long callbacks: by the clock, on the processor without what garbage collection took, name.
+        collections: How long each full garbage collection took.
     """
 
     late: list[float] = field(default_factory=list)
     callbacks: list[tuple[float, float, str]] = field(default_factory=list)
+    collections: list[float] = field(default_factory=list)
+    _collecting: float = 0.0
+    _collected: float = 0.0
 
     async def tick(self) -> None:
         """Note how late each call is, until cancelled."""
@@ -64,14 +72,28 @@ class Stalls:
         run: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # noqa: SLF001 - there is no other place for it
 
         def timed(handle: asyncio.Handle) -> None:
+            self._collected = 0.0
             begun, begun_thread = time.perf_counter(), time.thread_time()
             run(handle)
-            taken = time.perf_counter() - begun
-            if taken > _STALL:
-                self.callbacks.append((taken, time.thread_time() - begun_thread, _name(handle)))
+            busy = time.thread_time() - begun_thread - self._collected
+            if time.perf_counter() - begun > _STALL:
+                self.callbacks.append((time.perf_counter() - begun, busy, _name(handle)))
 
-        with patch.object(asyncio.Handle, "_run", timed):
-            yield
+        gc.callbacks.append(self._collect)
+        try:
+            with patch.object(asyncio.Handle, "_run", timed):
+                yield
+        finally:
+            gc.callbacks.remove(self._collect)
+
+    def _collect(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.thread_time()
+            return
+        taken = time.thread_time() - self._collecting
+        self._collected += taken
+        if info["generation"] == 2:
+            self.collections.append(taken)
 
 
 def _name(handle: asyncio.Handle) -> str:
@@ -175,9 +197,16 @@ def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) ->
     )
     above = sum(one > _STALL for one in late)
     print(f"most {max(late) * 1000:.1f} ms; above {_STALL * 1000:.0f} ms: {above} of {len(late):,}")
-    print(f"callbacks above {_STALL * 1000:.0f} ms: {len(stalls.callbacks)}; by time on the processor the longest:")
-    for wall, busy, name in sorted(stalls.callbacks, key=lambda one: one[1], reverse=True)[:_NAMED]:
-        print(f"  {busy * 1000:7.1f} of {wall * 1000:7.1f} ms: {name}")
+    longest = max(stalls.collections, default=0.0) * 1000
+    print(f"full garbage collections: {len(stalls.collections)}, the longest {longest:.0f} ms")
+    busy = sum(one[1] > _STALL for one in stalls.callbacks)
+    print(
+        f"callbacks above {_STALL * 1000:.0f} ms: {len(stalls.callbacks)} by the clock, {busy} by their own work; ",
+        end="",
+    )
+    print("the longest:")
+    for wall, own, name in sorted(stalls.callbacks, key=lambda one: one[1], reverse=True)[:_NAMED]:
+        print(f"  {own * 1000:7.1f} of {wall * 1000:7.1f} ms: {name}")
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -190,6 +219,8 @@ async def main(arguments: argparse.Namespace) -> None:
         begun = time.monotonic()
         await users.fill(arguments.turns)
         print(f"{len(chats):,} conversations of {arguments.turns} turns in {time.monotonic() - begun:.0f} s")
+        gc.collect()
+        gc.freeze()
         stalls, memory = Stalls(), [_memory()]
         ticker = asyncio.create_task(stalls.tick())
         with stalls.watching():

@@ -127,6 +127,22 @@ async def test_a_log_that_is_deleted_is_not_waited_for(
     assert await load_history(chat) == []
 
 
+@pytest.mark.parametrize("what", ["reservation", "call"])
+async def test_a_tail_that_a_load_told_of_is_good_enough(
+    chat: Conversation, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, what: str
+) -> None:
+    """Loads leave out what listings show of the last message; an append that has no text itself keeps it."""
+    other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
+    await other.load_history()
+    if what == "reservation":
+        await other.reserve_source_ids(3)
+    else:
+        await other.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}]))
+    last = (await chat.info()).last_message
+    assert last
+    assert last.text == "a2"
+
+
 FAILOVER: dict[str, tuple[OperationFailure | NotPrimaryError, type[StoreError]]] = {
     "one write": (WriteError("Not primary while writing", 189), StoreUnavailableError),
     "one of many writes": (

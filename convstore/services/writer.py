@@ -238,8 +238,10 @@ class Writer:
                     if attempt.is_done:
                         return True
                 await self._find_taken(known, attempt, tail)
-                work = partial(attempt.compose, tail, self._clock.now())
-                await off_loop(work, characters=attempt.pending.characters)
+                await self._compose(attempt, tail)
+                if attempt.totals.preview is None and tail.messages:
+                    known.tail = None  # learnt by a load, which leaves the preview out
+                    await self._compose(attempt, await self._tail(known, attempt))
                 if not self._known.is_fresh(known) and not await self._refresh(known, attempt.totals):
                     self._known.forget(known)
                     return False
@@ -250,6 +252,10 @@ class Writer:
             raise StoreError(f"{_TRIES} other writers were first; append again, and less at once to one conversation")
         finally:
             await self._drop_unused(known, attempt)
+
+    async def _compose(self, attempt: _Attempt, tail: Totals) -> None:
+        work = partial(attempt.compose, tail, self._clock.now())
+        await off_loop(work, characters=attempt.pending.characters)
 
     async def _tail(self, known: Known, attempt: _Attempt) -> Totals:
         """What the log holds, as far as the attempt must know it; no command when warm."""
