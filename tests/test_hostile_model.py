@@ -30,9 +30,8 @@ from convstore.tools import ReadBack, make_retrieval_tool
 
 MOST_FINDS = 6
 """Messages by id and by call, sources, two for ids to suggest, and what is shown, when that came in one append."""
-MOST_FINDS_EVER = MOST_FINDS + 8
-"""A page shows what came in eight appends; for an id that is not found it is asked whether the server has all that was
-acknowledged, as one that was just elected may not show it yet."""
+MOST_FINDS_EVER = MOST_FINDS + 7
+"""A page shows what came in eight appends."""
 ERROR = 500
 LARGE = 10_000_000
 HERS = "SECRET-OF-EVE"

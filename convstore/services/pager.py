@@ -223,7 +223,7 @@ class Pager:
         """Messages by their ids, and results by those of their calls; and the ids that are of neither."""
         ids = list(dict.fromkeys(ids))
         valid = [id_ for id_ in ids if not id_problem(id_)]
-        by_id = await self._reader.messages_by_id(known, valid) if valid else {}
+        by_id = await self._reader.messages_by_id(known, valid, is_sure=False) if valid else {}
         calls = [id_ for id_ in valid if id_ not in by_id]
         results = await self._reader.messages_by_call(known, calls) if calls else []
         rows: list[StoredMessageRow] = []

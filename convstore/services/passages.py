@@ -134,7 +134,7 @@ def passages_of(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
     """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     texts = [passage_of_source(source, row) for source in row.sources]
-    content = _of_value(row.message.tool or row.message.type, message.content, ref)
+    content = _of_value(in_line(row.message.tool or row.message.type, 200), message.content, ref)
     if sum(passage.length for passage in content) >= max(_REPEATS, sum(text.length for text in texts) * 4 // 5):
         content = [replace(passage, repeats=bool(texts)) for passage in content]
     rest = _rest(message, ref, has_sources=bool(texts))

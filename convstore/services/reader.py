@@ -106,10 +106,19 @@ class Reader:
         self._known.forget(known)  # of a database that was restored from a backup the next call takes what there is
         raise StoreUnavailableError("the server does not have yet what was acknowledged before; repeat the call")
 
-    async def messages_by_id(self, known: Known, ids: Sequence[str]) -> dict[str, StoredMessageRow]:
-        """Those of some messages that the conversation has, by id."""
+    async def messages_by_id(
+        self, known: Known, ids: Sequence[str], *, is_sure: bool = True
+    ) -> dict[str, StoredMessageRow]:
+        """Those of some messages that the conversation has, by id.
+
+        Args:
+            known: The conversation.
+            ids: Of messages.
+            is_sure: Look again if one is missing that this store may have been told of; else a model asks again.
+        """
         found = await self._log.messages_by_id(known.conversation, ids)
-        if len(found) < len(set(ids)) and known.entries and await self._was_behind(known):
+        is_less = len(found) < len(set(ids)) and known.entries
+        if is_sure and is_less and await self._was_behind(known):
             found = await self._log.messages_by_id(known.conversation, ids)
         return found
 
