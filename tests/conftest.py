@@ -11,6 +11,7 @@ import pytest
 from counting import Commands
 from pymongo import AsyncMongoClient, MongoClient
 
+from convstore import ConversationStore
 from convstore.devserver import DevServer
 
 
@@ -51,3 +52,32 @@ async def client(server_uri: str, commands: Commands) -> AsyncIterator[AsyncMong
     """A client whose commands are counted."""
     async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[commands]) as client:
         yield client
+
+
+@pytest.fixture
+def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+    """The database of this run, which tests share: each has a scope of its own."""
+    return pymongo_client[database_name]
+
+
+@pytest.fixture
+async def own_database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+    """A database for one test, dropped behind it."""
+    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
+    yield pymongo_client[name]
+    await pymongo_client.drop_database(name)
+
+
+@pytest.fixture
+async def store(database: Any) -> AsyncIterator[ConversationStore]:
+    """A store on the database of this run, set up."""
+    store = ConversationStore(database)
+    await store.setup()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def scope() -> dict[str, str]:
+    """A conversation of its own for each test."""
+    return {"user_id": "ada", "thread_id": uuid.uuid4().hex}

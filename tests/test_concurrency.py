@@ -9,7 +9,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
@@ -29,14 +28,6 @@ async def run(role: str, uri: str, database: str, thread: str, until: float) -> 
     out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-3_000:]
     return json.loads(out)
-
-
-@pytest.fixture
-async def store(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> ConversationStore:
-    """A store that is set up."""
-    store = ConversationStore(pymongo_client[database_name])
-    await store.setup()
-    return store
 
 
 async def test_a_crowd_leaves_no_hole_and_loses_nothing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,28 +20,20 @@ from convstore.testing import same_messages
 
 
 @pytest.fixture
-async def empty(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
-    """A database of its own."""
-    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
-    yield pymongo_client[name]
-    await pymongo_client.drop_database(name)
-
-
-@pytest.fixture
-async def old(empty: Any) -> Any:
+async def old(own_database: Any) -> Any:
     """The database of the first version, as it was."""
     for name, collection in json_util.loads(FILE.read_text()).items():
         options = collection["options"]
         if clustered := options.pop("clusteredIndex", None):
             options |= {"clusteredIndex": {"key": clustered["key"], "unique": True}}
-            if not await Driver(empty).can_cluster():
+            if not await Driver(own_database).can_cluster():
                 del options["clusteredIndex"]
-        await empty.create_collection(name, **options)
+        await own_database.create_collection(name, **options)
         for index in collection["indexes"]:
             keys = list(index.pop("key").items())
-            await empty[name].create_index(keys, **{key: value for key, value in index.items() if key != "v"})
-        await empty[name].insert_many(collection["documents"])
-    return empty
+            await own_database[name].create_index(keys, **{key: value for key, value in index.items() if key != "v"})
+        await own_database[name].insert_many(collection["documents"])
+    return own_database
 
 
 @pytest.fixture
@@ -78,7 +69,7 @@ async def test_a_migrated_schema_equals_a_fresh_one(
 
 @pytest.mark.parametrize("first", range(len(discover())))
 async def test_the_way_does_not_matter(
-    empty: Any,
+    own_database: Any,
     pymongo_client: AsyncMongoClient[dict[str, Any]],
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -87,12 +78,12 @@ async def test_the_way_does_not_matter(
     """A database that was set up by any earlier version ends up like a fresh one."""
     known = discover()
     monkeypatch.setattr(migrate, "discover", lambda: known[: first + 1])
-    await ConversationStore(empty, scope_keys=KEYS).setup()
+    await ConversationStore(own_database, scope_keys=KEYS).setup()
     monkeypatch.undo()
-    await ConversationStore(empty, scope_keys=KEYS).setup()
+    await ConversationStore(own_database, scope_keys=KEYS).setup()
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     await ConversationStore(pymongo_client[name], scope_keys=KEYS).setup()
-    expected, found = await shape(pymongo_client[name]), await shape(empty)
+    expected, found = await shape(pymongo_client[name]), await shape(own_database)
     await pymongo_client.drop_database(name)
     assert found == expected
 

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import subprocess
 import sys
-import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,12 +53,6 @@ async def store(client: AsyncMongoClient[dict[str, Any]], database_name: str) ->
     await store.setup()
     yield store
     await store.close()
-
-
-@pytest.fixture
-def scope() -> dict[str, str]:
-    """A conversation of its own for each test."""
-    return {"user_id": "ada", "thread_id": uuid.uuid4().hex}
 
 
 def config_of(scope: dict[str, str]) -> dict[str, Any]:

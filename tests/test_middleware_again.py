@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -37,27 +36,6 @@ class Report(BaseModel):
     """A structured answer."""
 
     title: str
-
-
-@pytest.fixture
-def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
-    """The database of this run."""
-    return pymongo_client[database_name]
-
-
-@pytest.fixture
-async def store(database: Any) -> AsyncIterator[ConversationStore]:
-    """A store that is set up."""
-    store = ConversationStore(database)
-    await store.setup()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def scope() -> dict[str, str]:
-    """A conversation of its own for each test."""
-    return {"user_id": "ada", "thread_id": uuid.uuid4().hex}
 
 
 def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel, list[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -27,32 +25,10 @@ from langchain_core.messages import AIMessage, HumanMessage, InvalidToolCall, To
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError
 from convstore.ext.langchain import ConversationMiddleware
-
-
-@pytest.fixture
-def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
-    """The database of this run."""
-    return pymongo_client[database_name]
-
-
-@pytest.fixture
-async def store(database: Any) -> AsyncIterator[ConversationStore]:
-    """A store that is set up."""
-    store = ConversationStore(database)
-    await store.setup()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def scope() -> dict[str, str]:
-    """A conversation of its own for each test."""
-    return {"user_id": "ada", "thread_id": uuid.uuid4().hex}
 
 
 @tool

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, stubs
 from convstore.codec import Codec, values
@@ -31,14 +30,6 @@ from convstore.tokens import approximate_tokens
 
 LARGE, SMALL = "a whale " * 150_000, "a whale " * 500
 _WHOLE = HistoryPolicy(max_tokens=None)
-
-
-@pytest.fixture
-async def store(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> ConversationStore:
-    """A store that is set up."""
-    store = ConversationStore(pymongo_client[database_name])
-    await store.setup()
-    return store
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-import uuid
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,10 @@ def at(moment: datetime) -> Clock:
 
 
 @pytest.fixture
-async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
+async def database(own_database: Any) -> Any:
     """A database of its own, set up."""
-    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
-    await ConversationStore(pymongo_client[name]).setup()
-    yield pymongo_client[name]
-    await pymongo_client.drop_database(name)
+    await ConversationStore(own_database).setup()
+    return own_database
 
 
 async def fill(database: Any, user: str, *, conversations: int, turns: int = 3) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -37,12 +36,6 @@ async def stores(client, database_name: str) -> AsyncIterator[Stores]:
     yield make
     for store in made:
         await store.close()
-
-
-@pytest.fixture
-def scope() -> dict[str, str]:
-    """A conversation that nobody else has."""
-    return {"user_id": "counted", "thread_id": uuid.uuid4().hex}
 
 
 async def write(chat: Conversation, turns: range, size: int = 400) -> None:

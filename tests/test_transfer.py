@@ -316,6 +316,14 @@ async def test_two_records_for_one_scope_are_not_joined(store):
     assert "is that of at one too" in reasons(report)[0]
 
 
+async def test_two_records_without_a_place_are_not_joined(store):
+    """Records of a caller's own, which may name no place, are told apart all the same."""
+    talks = [ConversationRecord(id="one", messages=ask(number)) for number in range(2)]
+    report = await taken(store, *talks)
+    assert (report.imported, report.left_out) == (1, 1)
+    assert "its scope" in reasons(report)[0]
+
+
 async def test_an_error_in_one_conversation_stops_no_other(store):
     """An error of a caller's function is told with its place."""
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import tracemalloc
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import ObjectId
 from langchain_core.messages import HumanMessage
-from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore, Finding, SchemaVersionError, VerifyReport
 from convstore.driver import Driver
@@ -59,11 +57,9 @@ FREE["log"] |= {
 
 
 @pytest.fixture
-async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Any]:
-    """A database of its own."""
-    name = f"{database_name}_{uuid.uuid4().hex[:8]}"
-    yield pymongo_client[name]
-    await pymongo_client.drop_database(name)
+async def database(own_database: Any) -> Any:
+    """A database of its own, not set up."""
+    return own_database
 
 
 @pytest.fixture

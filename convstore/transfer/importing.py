@@ -10,9 +10,9 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from convstore.exceptions import (
     ConvstoreError,
@@ -80,30 +80,8 @@ async def import_conversations(
     rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
     report = ImportReport(on_problem=on_problem)
     parts = await _parts(store, dry_run=dry_run)
-    work = _Import(store, parts, rule, report, dry_run, skip_messages, {})
-    running: set[asyncio.Task[None]] = set()
-    try:
-        async for record in _each(records):
-            report.conversations += 1
-            if isinstance(record, BadRecord):
-                report.note(Problem("conversation", record.where, "", record.problem))
-            else:
-                running.add(asyncio.create_task(work.take(record)))
-                if len(running) >= jobs:
-                    running = await _wait(running)
-            on_conversation(report)
-            if limit is not None and report.conversations >= limit:
-                break
-        while running:
-            running = await _wait(running)
-            on_conversation(report)
-    except asyncio.CancelledError:
-        for task in running:
-            task.cancel()
-        raise
-    finally:
-        # After an error they end by themselves; cancelled while it looks for a server, PyMongo may wait for ever.
-        await asyncio.gather(*running, return_exceptions=True)
+    work = _Import(store, parts, rule, report, dry_run, skip_messages, on_conversation)
+    await work.take_all(_each(records), jobs=jobs, limit=limit)
     return report
 
 
@@ -118,15 +96,17 @@ async def _parts(store: ConversationStore, *, dry_run: bool) -> Parts | None:
 
 
 async def _each(records: Records) -> AsyncIterator[ConversationRecord | BadRecord]:
-    """Records one by one; those of a file are read and parsed in a thread."""
-    if isinstance(records, AsyncIterable):
-        async for record in records:
-            yield record
-        return
+    """Records one by one, of the right type."""
+    async for record in records if isinstance(records, AsyncIterable) else _in_a_thread(records):
+        if not isinstance(record, ConversationRecord | BadRecord):
+            raise InvalidInputError(f"records gives ConversationRecords, not {type(record).__name__}")
+        yield record
+
+
+async def _in_a_thread(records: Iterable[ConversationRecord | BadRecord]) -> AsyncIterator[Any]:
+    """Records of a file, which is read and parsed in a thread."""
     iterator = iter(records)
     while (found := await asyncio.to_thread(next, iterator, _END)) is not _END:
-        if not isinstance(found, ConversationRecord | BadRecord):
-            raise InvalidInputError(f"records gives ConversationRecords, not {type(found).__name__}")
         yield found
 
 
@@ -148,7 +128,36 @@ class _Import:
     report: ImportReport
     dry_run: bool
     skip_messages: bool
-    seen: dict[Scope, str]
+    on_conversation: Callable[[ImportReport], object]
+    seen: dict[Scope, str] = field(default_factory=dict)
+
+    async def take_all(
+        self, records: AsyncIterator[ConversationRecord | BadRecord], *, jobs: int, limit: int | None
+    ) -> None:
+        """Take records over, so many at a time, as `import_conversations` tells it."""
+        running: set[asyncio.Task[None]] = set()
+        try:
+            async for record in records:
+                self.report.conversations += 1
+                if isinstance(record, BadRecord):
+                    self.report.note(Problem("conversation", record.where, "", record.problem))
+                else:
+                    running.add(asyncio.create_task(self.take(record)))
+                    if len(running) >= jobs:
+                        running = await _wait(running)
+                self.on_conversation(self.report)
+                if limit is not None and self.report.conversations >= limit:
+                    break
+            while running:
+                running = await _wait(running)
+                self.on_conversation(self.report)
+        except asyncio.CancelledError:
+            for task in running:
+                task.cancel()
+            raise
+        finally:
+            # After an error they end by themselves; cancelled while it looks for a server, PyMongo may wait for ever.
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def take(self, record: ConversationRecord) -> None:
         """Take one record over, or note why not.
@@ -172,9 +181,10 @@ class _Import:
 
     async def _take(self, record: ConversationRecord) -> Outcome:
         scope = check_scope(self.store.scope_keys, self.scope_of(record))
-        if (first := self.seen.setdefault(scope, record.where)) is not record.where:
+        if (first := self.seen.get(scope)) is not None:
             shown = ", ".join(f"{key}={value!r}" for key, value in scope)
             raise InvalidInputError(f"its scope {shown} is that of {first} too; let a field that differs be part of it")
+        self.seen[scope] = record.where or record.id
         ready = await asyncio.to_thread(make_ready, record, codec=self.store.codec)
         bad = [problem for problem in ready.problems if problem.what == "message"]
         if bad and not self.skip_messages:
