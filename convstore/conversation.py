@@ -338,15 +338,23 @@ class Conversation:
         parts = await self._store.parts()
         return await parts.rewinder.rewind(self._scope, message_id)
 
-    async def undo_rewind(self) -> int:
+    async def undo_rewind(self, *, before: str | None = None) -> int:
         """Take the last rewind back: views and listings are what they were before it.
 
-        What was appended since leaves them in its turn and stays in the log. Earlier rewinds are taken back by further
-        calls, so do not repeat a call that failed before you have looked. Gives how many messages came back; 0 if there
-        is no rewind to take back.
+        What was appended since leaves them in its turn and stays in the log. Gives how many messages came back; 0 if
+        there is nothing to take back. Earlier rewinds are taken back by further calls.
+
+        Args:
+            before: Id of a message that the last rewind took away, such as the one that `rewind` was given. If it is
+                back already nothing happens, so a call that failed is repeated as it is; without it look first.
+
+        Raises:
+            UnknownMessageError: No message of this conversation has the id.
+            InvalidInputError: The message did not leave with the last rewind.
         """
+        message_id = None if before is None else check_ids([before], name="before")[0]
         parts = await self._store.parts()
-        return await parts.rewinder.undo(self._scope)
+        return await parts.rewinder.undo(self._scope, message_id)
 
     async def info(self) -> ConversationInfo:
         """Title, metadata, dates and exact counts; for a scope without a conversation zeros and no dates."""

@@ -14,7 +14,13 @@ from convstore.codec import Codec
 from convstore.entries import Entry, Totals
 from convstore.entries.compose import totals_through
 from convstore.entries.rewinds import is_live, rewound, undone
-from convstore.exceptions import CorruptDocumentError, StoreError, StoreUnavailableError, UnknownMessageError
+from convstore.exceptions import (
+    CorruptDocumentError,
+    InvalidInputError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownMessageError,
+)
 from convstore.repository import Heads, Log, SlotTaken
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, Known, Scope
@@ -39,11 +45,7 @@ class Rewinder:
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message and all behind it; see `Conversation.rewind`."""
-        known = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(known, [message_id]) if known else {}
-        if known is None or not rows:
-            raise UnknownMessageError(message_id)
-        ordinal = rows[message_id].message.ordinal
+        known, ordinal = await self._find(scope, message_id)
 
         async def marker(tail: Totals, last: Entry) -> Entry | None:
             if not is_live(last.gaps, ordinal):
@@ -54,25 +56,39 @@ class Rewinder:
         before, after = await self._mark(known, marker)
         return before.live - after.live
 
-    async def undo(self, scope: Scope) -> int:
+    async def undo(self, scope: Scope, message_id: str | None) -> int:
         """Take the last rewind back; see `Conversation.undo_rewind`."""
-        known = await self._reader.find(scope)
+        if message_id is None:
+            known, ordinal = await self._reader.find(scope), 0
+        else:
+            known, ordinal = await self._find(scope, message_id)
         if known is None:
             return 0
         back = 0
 
         async def marker(tail: Totals, last: Entry) -> Entry | None:
             nonlocal back
-            if not last.undo:
+            is_done = is_live(last.gaps, ordinal) if ordinal else not last.undo
+            if is_done:
                 return None
-            before = (await self._log.entry(known.conversation, last.undo - 1)).totals
-            rewind = (await self._log.entry(known.conversation, last.undo)).totals
+            before = (await self._log.entry(known.conversation, last.undo - 1)).totals if last.undo else Totals()
             earlier = await self._marker(known, before)
+            if ordinal > before.messages or not is_live(earlier.gaps, ordinal):
+                raise InvalidInputError(f"{message_id!r} did not leave with the last rewind, or that is taken back")
+            rewind = (await self._log.entry(known.conversation, last.undo)).totals
             back = before.live - rewind.live
             return undone(tail, before=before, gaps=earlier.gaps, undo=earlier.undo, at=self._clock.now())
 
         before, after = await self._mark(known, marker)
         return back if after is not before else 0
+
+    async def _find(self, scope: Scope, message_id: str) -> tuple[Known, int]:
+        """The conversation and the ordinal of one of its messages."""
+        known = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(known, [message_id]) if known else {}
+        if known is None or not rows:
+            raise UnknownMessageError(message_id)
+        return known, rows[message_id].message.ordinal
 
     async def _point(self, known: Known, ordinal: int) -> tuple[int, Totals]:
         """What the log held before a message, and the first entry that holds nothing before it."""
@@ -117,8 +133,8 @@ class Rewinder:
                     raise
         except TimeoutError as error:
             raise StoreUnavailableError(
-                f"no answer in {APPEND_SECONDS:.0f} s; a rewind may be repeated, before you repeat an undo look at "
-                "list_messages: it may have happened"
+                f"no answer in {APPEND_SECONDS:.0f} s; it may have happened: a rewind, and an undo_rewind with `before`, "
+                "may be repeated as they are"
             ) from error
 
     async def _mark_in_order(

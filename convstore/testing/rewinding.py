@@ -88,6 +88,23 @@ class RewindContract:
         assert await _view(chat) == ["q1", "a1", "q2", "a2", "q3", "a3", "q6", "a6"]
         assert len([message async for message in chat.messages()]) == 12
 
+    async def test_the_message_that_left_names_the_rewind_to_take_back(self, chat: Conversation) -> None:
+        """So that call can be repeated, too; one that would take back another rewind is refused."""
+        await _talk(chat, 1, 2, 3)
+        await chat.rewind(before="q3")
+        await chat.rewind(before="q2")
+        with pytest.raises(InvalidInputError, match="'q3' did not leave with the last rewind"):
+            await chat.undo_rewind(before="q3")
+        assert [await chat.undo_rewind(before="q2") for _ in range(2)] == [2, 0]
+        assert await _view(chat) == ["q1", "a1", "q2", "a2"]
+        await _talk(chat, 4)
+        assert [await chat.undo_rewind(before="a3") for _ in range(2)] == [2, 0]
+        assert await _view(chat) == ["q1", "a1", "q2", "a2", "q3", "a3"]
+        with pytest.raises(InvalidInputError, match="'q4' did not leave"):
+            await chat.undo_rewind(before="q4")
+        with pytest.raises(UnknownMessageError):
+            await chat.undo_rewind(before="nobody")
+
     async def test_a_repeated_rewind_changes_nothing(self, chat: Conversation) -> None:
         """So a call that failed can be repeated."""
         await _talk(chat, 1, 2)
