@@ -137,6 +137,11 @@ class Made:
         return {ordinal for ordinal in live if ordinal <= self.last} == set(self.live)
 
 
+def chain_of(made: Made | None) -> list[Made]:
+    """A summary and those that it extends."""
+    return [made, *chain_of(made.parent)] if made else []
+
+
 class Model:
     """What is live, what is summarised, and how both came to be so."""
 
@@ -146,6 +151,7 @@ class Model:
         self.undo: list[dict[int, BaseMessage]] = []
         self.summaries: list[Made] = []
         self.current: Made | None = None
+        self.aside: Made | None = None
 
     def append(self, batch: Sequence[BaseMessage]) -> None:
         """Behind the log."""
@@ -169,9 +175,15 @@ class Model:
             self.reselect()
 
     def reselect(self) -> None:
-        """The newest summary that the current one extends and that still fits."""
-        while self.current and not self.current.fits(self.live):
-            self.current = self.current.parent
+        """The longest summary that fits, of those that the current one extends and those that a rewind set aside."""
+        aside, own = chain_of(self.aside), chain_of(self.current)
+        fitting = [made for made in (*aside, *own) if made.fits(self.live)]
+        best = max(fitting, key=lambda made: (made.last, made.version), default=None)
+        if best is not self.current:
+            is_extended = self.current is None or self.current in aside
+            left = self.aside if self.aside and is_extended else self.current
+            self.aside = None if best and best is self.aside else left
+            self.current = best
 
     def leading(self) -> list[BaseMessage]:
         """The system messages that the live messages begin with."""
@@ -213,7 +225,8 @@ class Play:
             await self.compact(force=step == "force")
         elif step == "back":
             assert await self.chat.undo_compaction() == (model.current is not None)
-            model.current = model.current and model.current.parent
+            if model.current:
+                model.current, model.aside = model.current.parent, None
         elif step == "load":
             self.check(await self.chat.load_history(POLICIES[value]), POLICIES[value])
         elif step == "switch":
@@ -240,9 +253,10 @@ class Play:
         made = await self.chat.summaries()
         if len(made) > len(model.summaries):
             model.summaries.append(Made(made[-1].version, made[-1].text, current, live, made[-1].last))
-        if done.status == "done":
             model.current = model.summaries[-1]
-            assert model.current.fits(model.live)
+            model.reselect()
+        if done.status == "done":
+            assert model.current is model.summaries[-1]
         elif happened:
             assert done.status in ("busy", "failed")
         self.check(await self.chat.load_history(), HistoryPolicy())
@@ -320,6 +334,7 @@ class Play:
             assert summary.version == len(model.summaries) + 1
             model.summaries.append(new)
             if again:
+                model.aside = None
                 assert await self.chat.undo_compaction()
                 assert await self.views() == before
             else:

@@ -50,6 +50,7 @@ class Head:
         revision: Counts the changes of the current summary.
         summary: The current summary.
         newest: Token of the summary that was made last, "" if there is none.
+        aside: Token of the summary that a rewind set aside, "" for none; it counts again once that is taken back.
         versions: How many summaries were made.
         failures: Summaries that failed since the last one that was made.
         wait_until: After a failure the time of the next try.
@@ -65,6 +66,7 @@ class Head:
     revision: int = 0
     summary: SummaryRecord | None = None
     newest: str = ""
+    aside: str = ""
     versions: int = 0
     failures: int = 0
     wait_until: datetime | None = None
@@ -160,7 +162,14 @@ class Heads:
         await self._change(query, changes)
 
     async def commit(
-        self, scope: Mapping[str, str], head: Head, summary: SummaryRecord | None, *, owner: str | None, marker: int
+        self,
+        scope: Mapping[str, str],
+        head: Head,
+        summary: SummaryRecord | None,
+        *,
+        marker: int,
+        owner: str = "",
+        aside: str = "",
     ) -> bool:
         """Make another summary the current one if the head is as it was, and its owner has the lease. One command.
 
@@ -168,15 +177,16 @@ class Heads:
             scope: Whose conversation it is.
             head: As it was read.
             summary: The current one from now on; None for none.
-            owner: Who made the summary; None if it was made before.
             marker: The last marker of the log.
+            owner: Who made the summary; "" if it was made before.
+            aside: Token of a summary that is set aside with this, if it was made before.
         """
         revision = head.revision + 1
         query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
         changes = {"revision": revision, "start": [marker, revision, 0, 0, ""]}
         changes["summary"] = summary_document(summary) if summary else None
-        if owner is None:
-            return await self._change(query, {"$set": changes})
+        if not owner:
+            return await self._change(query, {"$set": changes | {"aside": aside}})
         query["lease.owner"] = owner
         changes |= {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}
         return await self._change(query, {"$set": changes, "$unset": {"lease": "", "wait_until": ""}})
@@ -222,6 +232,7 @@ def head_from(document: Mapping[str, Any]) -> Head:
             revision=stored_number(document["revision"]),
             summary=summary_from(summary, head=key) if (summary := document.get("summary")) is not None else None,
             newest=stored_text(document.get("newest", "")),
+            aside=stored_text(document.get("aside", "")),
             versions=stored_number(document.get("versions", 0)),
             failures=stored_number(document.get("failures", 0)),
             wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,

@@ -1,7 +1,7 @@
 """The summaries that were made of a conversation: lists them, gives their messages back, takes the current one back.
 
 Layer 4. Every summary is kept; the head names the current one, and each one that it extends. One whose messages were
-rewound is not used, and the newest before it that still fits takes its place.
+rewound is set aside, and the newest before it that still fits takes its place, until the rewind is taken back.
 """
 
 from __future__ import annotations
@@ -71,14 +71,27 @@ class KeptSummaries:
             found = await self._summaries.all(head.conversation)
             marker = (await self._log.last_totals(head.conversation)).marker
             parent = next(iter(_whole_chain(known.conversation, found, head.summary.parent, "parent")), None)
-        return await self._heads.commit(dict(scope), head, parent, owner=None, marker=marker)
+        return await self._heads.commit(dict(scope), head, parent, marker=marker)
 
     async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
-        """After a rewind take the newest summary, of those that the current one extends, that still fits."""
-        while (head := await self._heads.find(dict(scope))) and head.summary and not fits(head.summary, gaps):
+        """Make the longest summary that fits the current one, of those it extends and those that a rewind set aside.
+
+        Due after a rewind and after one is taken back; again it does nothing.
+        """
+        while head := await self._heads.find(dict(scope)):
+            current = head.summary.token if head.summary else ""
+            if not head.aside and (head.summary is None or fits(head.summary, gaps)):
+                return
             found = await self._summaries.all(head.conversation)
-            fitting = (record for record in _chain(found, head.summary.token, "parent") if fits(record, gaps))
-            if await self._heads.commit(dict(scope), head, next(fitting, None), owner=None, marker=marker):
+            aside = _chain(found, head.aside, "parent")
+            fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record, gaps)]
+            best = max(fitting, key=lambda record: (record.last, record.version), default=None)
+            token = best.token if best else ""
+            if token == current:
+                return
+            is_aside = head.aside and current in {"", *(record.token for record in aside)}
+            left = "" if best and token == head.aside else head.aside if is_aside else current
+            if await self._heads.commit(dict(scope), head, best, marker=marker, aside=left):
                 return
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:

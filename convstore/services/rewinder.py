@@ -133,8 +133,8 @@ class Rewinder:
                     raise
         except TimeoutError as error:
             raise StoreUnavailableError(
-                f"no answer in {APPEND_SECONDS:.0f} s; it may have happened: a rewind, and an undo_rewind with `before`, "
-                "may be repeated as they are"
+                f"no answer in {APPEND_SECONDS:.0f} s; it may have happened. A rewind may be repeated as it is, and an "
+                "undo_rewind that was given `before`"
             ) from error
 
     async def _mark_in_order(
@@ -142,8 +142,10 @@ class Rewinder:
     ) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
             tail = await self._log.last_totals(known.conversation)
-            entry = await make(tail, await self._marker(known, tail))
+            marker = await self._marker(known, tail)
+            entry = await make(tail, marker)
             if entry is None:
+                await self._settle(known, tail, marker)  # a call before this one may have broken off there
                 return tail, tail
             try:
                 await self._log.insert(known.conversation, entry, (), token="")
@@ -152,8 +154,12 @@ class Rewinder:
                 continue
             known.advance(entry.totals)
             known.follow(entry.number, entry.gaps)
-            start = (entry.number, 0, 0, 0, "")
-            await self._heads.refresh(dict(known.scope), known.conversation, totals=entry.totals, start=start)
-            await self._kept.reselect(known.scope, entry.gaps, marker=entry.number)
+            await self._settle(known, entry.totals, entry)
             return tail, entry.totals
         raise StoreError(f"{_TRIES} other writers were first; call again, with less at once on one conversation")
+
+    async def _settle(self, known: Known, totals: Totals, marker: Entry) -> None:
+        """Tell the head what is live now, and let it name the summary that fits that."""
+        start = (totals.marker, 0, 0, 0, "")
+        await self._heads.refresh(dict(known.scope), known.conversation, totals=totals, start=start)
+        await self._kept.reselect(known.scope, marker.gaps, marker=totals.marker)
