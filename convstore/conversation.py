@@ -305,7 +305,7 @@ class Conversation:
 
         Args:
             message_id: Any message, a rewound one too.
-            values: What the store can encode, up to 100,000 characters each, 100 for a message.
+            values: What the store can encode, up to 100,000 characters each; 100 for a message, 1 MB together.
 
         Raises:
             UnknownMessageError: No message of this conversation has the id.

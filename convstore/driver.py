@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
 from pymongo.errors import (
@@ -79,9 +80,10 @@ class Driver:
         return self.name != "memory"
 
     def collection(self, name: str) -> Any:
-        """A collection that reads and writes with majority, whatever the caller's client says."""
+        """A collection that reads and writes plain values with majority, whatever the caller's client says."""
         return self.database.get_collection(
             name,
+            codec_options=CodecOptions(),
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
             write_concern=WriteConcern("majority", j=True),
@@ -160,9 +162,10 @@ def open_client(uri: str) -> tuple[Any, Any]:
 
 async def close_client(client: Any) -> None:
     """Close a client that `open_client` made."""
-    closing = client.close()
-    if asyncio.iscoroutine(closing):
-        await closing
+    async with driver_errors():
+        closing = client.close()
+        if asyncio.iscoroutine(closing):
+            await closing
 
 
 @asynccontextmanager
@@ -179,7 +182,16 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
         reason = str(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
         raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {reason}") from error
     except InvalidOperation as error:
-        raise StoreClosedError("the MongoDB client of this store is closed; close it behind the store") from error
+        raise StoreClosedError(
+            f"the driver does not work any more; close the MongoDB client of a store behind the store: {error}"
+        ) from error
+    except RuntimeError as error:
+        if "loop" not in str(error):
+            raise
+        raise StoreError(
+            "the MongoDB client of this store belongs to the event loop that it was first used on, which is another or "
+            "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
+        ) from error
     except (PyMongoError, BSONError, OverflowError) as error:
         if _is_undecided(error):
             raise StoreUnavailableError(

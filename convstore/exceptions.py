@@ -133,13 +133,15 @@ class UnknownMessageError(InvalidInputError):
     """No message of this conversation has the id; one of another conversation is as unknown.
 
     Attributes:
-        message_id: The id.
+        message_id: The id, which is that of a turn too.
     """
 
-    def __init__(self, message_id: str) -> None:
+    def __init__(self, message_id: str, *, begins_turn: bool = False) -> None:
         self.message_id = message_id
         super().__init__(
-            f"no message of this conversation has the id {message_id!r}; list_messages tells which there are"
+            f"turn {message_id!r} was not begun in this conversation; pass its question with human="
+            if begins_turn
+            else f"no message of this conversation has the id {message_id!r}; list_messages tells which there are"
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import re
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -153,23 +154,35 @@ class Migrator:
     async def _while_leased(self, owner: str, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Do some work and renew the lease meanwhile; stop it when the lease can not be kept."""
         task = asyncio.ensure_future(work)
+        ends = time.monotonic() + _LEASE_TIME.total_seconds()
         try:
             while not (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
-                if not await self._renew(owner):
-                    raise StoreUnavailableError(
-                        "another process took over the migration of this database, as this one did not answer for a "
-                        "minute; call setup() again"
-                    )
+                ends = await self._renew(owner, ends)
             return task.result()
         finally:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _renew(self, owner: str) -> bool:
-        until = datetime.now(UTC) + _LEASE_TIME
-        async with driver_errors():
-            renewed = await self._applied.update_one({"_id": _LEASE, "owner": owner}, {"$set": {"until": until}})
-        return bool(renewed.matched_count)
+    async def _renew(self, owner: str, ends: float) -> float:
+        """Keep the lease; gives when it ends, which is as before if the server is out of reach and there is time.
+
+        Raises:
+            StoreUnavailableError: The lease is lost.
+        """
+        renewed_ends, until = time.monotonic() + _LEASE_TIME.total_seconds(), datetime.now(UTC) + _LEASE_TIME
+        try:
+            async with driver_errors(seconds=_RENEW_SECONDS):
+                renewed = await self._applied.update_one({"_id": _LEASE, "owner": owner}, {"$set": {"until": until}})
+        except StoreUnavailableError:
+            if time.monotonic() >= ends:
+                raise
+            return ends
+        if not renewed.matched_count:
+            raise StoreUnavailableError(
+                "another process took over the migration of this database, as this one did not answer for a minute; "
+                "call setup() again"
+            )
+        return renewed_ends
 
     async def _run_pending(self) -> list[str]:
         pending = await self.pending()

@@ -1,6 +1,7 @@
 """What the public API gives back: frozen values without behaviour or I/O.
 
-Layer 0. pydantic models, so that a backend can return them from an endpoint as they are.
+Layer 0. pydantic models, so that a backend can return them from an endpoint as they are: messages are dumped with all
+fields of their own class.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializeAsAny
 
 __all__ = [
     "Compaction",
@@ -72,6 +73,8 @@ class HistoryReport(_Value):
         over_budget: The view is larger than `max_tokens`: the turn in progress alone does not fit.
         tokens_before: The whole log, every result in full, by the store's counter; rewound messages apart.
         tokens_after: The view, by the store's counter.
+        tokens_unsummarized: What no summary stands for, left out or not, as the rule of a summarizer weighs it: leading
+            system messages apart, old results as stubs.
         documents: Documents read from the server.
         bytes: Their size as stored.
         round_trips: Times the load waited for the server; commands sent together count as one.
@@ -86,6 +89,7 @@ class HistoryReport(_Value):
     over_budget: bool = False
     tokens_before: int = 0
     tokens_after: int = 0
+    tokens_unsummarized: int = 0
     documents: int = 0
     bytes: int = 0
     round_trips: int = 0
@@ -101,7 +105,7 @@ class History(_Value):
         report: What was done to make the view, and what it cost.
     """
 
-    messages: list[BaseMessage]
+    messages: list[SerializeAsAny[BaseMessage]]
     summary: str | None = None
     tokens: int = 0
     report: HistoryReport
@@ -202,7 +206,7 @@ class StoredMessage(_Value):
 
     ordinal: int
     created_at: datetime
-    message: BaseMessage
+    message: SerializeAsAny[BaseMessage]
     annotations: dict[str, Any] = {}
 
 
@@ -240,7 +244,7 @@ class Summary(_Value):
     first: int
     last: int
     text: str
-    messages: list[BaseMessage] = []
+    messages: list[SerializeAsAny[BaseMessage]] = []
     model: str
     tokens_in: int
     tokens_out: int
@@ -283,7 +287,7 @@ class Turn(_Value):
     first: int
     last: int
     created_at: datetime
-    messages: list[BaseMessage]
+    messages: list[SerializeAsAny[BaseMessage]]
     is_finished: bool
 
 

@@ -31,7 +31,7 @@ from convstore.codec.stored import (
     to_stored,
     utc,
 )
-from convstore.entries import Entry, EntryMessage, EntrySource, Gap, OpenCall, PayloadRef, Preview, Totals
+from convstore.entries import UNREAD, Entry, EntryMessage, EntrySource, Gap, OpenCall, PayloadRef, Preview, Totals
 from convstore.entries.reading import BODY_DIGEST_BYTES
 from convstore.entries.rewinds import all_gaps
 from convstore.exceptions import CorruptDocumentError
@@ -187,7 +187,13 @@ def _source_document(source: EntrySource) -> dict[str, Any]:
         "url": to_stored(source.url),
         "place": [source.place.start, source.place.middle, source.place.end],
     }
-    optional = {"piece": to_stored(source.piece), "given": source.given, "earlier": source.earlier}
+    optional = {
+        "piece": to_stored(source.piece),
+        "given": source.given,
+        "earlier": source.earlier,
+        "bare": source.bare,
+        "held": source.held,
+    }
     return document | {key: value for key, value in optional.items() if value}
 
 
@@ -284,12 +290,14 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
             for model, a, b, c in stored_list(document["usage"])
         },
         calls=tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
-        preview=None
-        if (preview := document.get("preview")) is None
-        else Preview(*map(from_stored, stored_list(preview))),
+        preview=_preview_from(document["preview"]) if "preview" in document else UNREAD,
         shown_at=stored_number(document["shown_at"]),
         updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
     )
+
+
+def _preview_from(value: Any) -> Preview | None:
+    return None if value is None else Preview(*map(from_stored, stored_list(value)))
 
 
 def _message_document(message: EntryMessage) -> dict[str, Any]:
@@ -369,6 +377,8 @@ def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
         from_stored(document.get("piece", "")),
         stored_number_or_none(document.get("given")),
         stored_number_or_none(document.get("earlier")),
+        document.get("bare") is True,
+        document.get("held") is True,
         entry,
     )
 

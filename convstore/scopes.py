@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 
@@ -59,9 +60,9 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
     Raises:
         InvalidScopeError: A key is missing or unknown, or a value can not be one.
     """
+    checked = dict(check_partial_scope(keys, values))
     if missing := [key for key in keys if key not in values]:
         raise InvalidScopeError(f"the scope lacks {', '.join(missing)}; this store's scope is {', '.join(keys)}")
-    checked = dict(check_partial_scope(keys, values))
     return tuple((key, checked[key]) for key in keys)
 
 
@@ -75,7 +76,8 @@ def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple
         raise InvalidScopeError(f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}")
     for key, value in values.items():
         if problem := id_problem(value):
-            raise InvalidScopeError(f"scope value {key} {problem}")
+            hint = f"; pass str({key})" if isinstance(value, int | str | UUID) and type(value) is not str else ""
+            raise InvalidScopeError(f"scope value {key} {problem}{hint}")
     return tuple(values.items())
 
 

@@ -37,6 +37,7 @@ DIGEST_BYTES = 8
 """Enough to tell the sources of one conversation apart."""
 
 _NUMBER_BYTES = 8
+_LABEL_CHARACTERS = 150
 
 _TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 _TITLE_KEYS = ("title", "name", "filename")
@@ -88,6 +89,12 @@ class FoundSource:
         if self.kept_id is not None:
             shown.append("source_id")
         return {key: value for key, value in self.fields.items() if key not in shown}
+
+    @property
+    def says_more(self) -> bool:
+        """Whether the item holds more than its text, its number and what a line shows of title and address."""
+        is_cut = len(self.title) + len(self.url) > _LABEL_CHARACTERS
+        return is_cut or bool(self.metadata) or getattr(self.item, "id", None) is not None
 
     def with_number(self, number: int) -> Any:
         """The item with a number, whatever number it had."""

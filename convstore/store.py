@@ -6,21 +6,20 @@ Layer 5. Makes the parts and hands out handles; what they promise is kept below.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel
-
 from convstore.chain import ChainSummarizer
-from convstore.codec import Codec, Kind
+from convstore.codec import Codec, Kind, functions_of
 from convstore.conversation import Conversation
 from convstore.driver import Driver, close_client, open_client
-from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
+from convstore.exceptions import InvalidInputError, StoreClosedError, StoreError, SyncUnsupportedError
 from convstore.extraction import SourceExtractor
 from convstore.migrate import Migrator
 from convstore.models import ConversationPage, ErasureReceipt, ToolRecord, VerifyReport
@@ -37,6 +36,8 @@ __all__ = ["ConversationStore"]
 
 _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
+_SWEPT_BESIDE = 8
+_PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
 
 
 class ConversationStore:
@@ -77,6 +78,10 @@ class ConversationStore:
         collection_prefix: str = "",
         clock: Clock | None = None,
     ) -> None:
+        if type(collection_prefix) is not str or not _PREFIX.fullmatch(collection_prefix):
+            raise InvalidInputError(
+                f"a collection_prefix is up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
+            )
         driver = Driver(database)
         if not callable(token_counter):
             raise InvalidInputError("token_counter is a function from a list of messages to a number")
@@ -98,7 +103,7 @@ class ConversationStore:
             extractors=self.source_extractors,
             forget=self._forget_values,
         )
-        self._swept_at = self._clock.monotonic()
+        self._sweep_at = self._clock.monotonic() + _SWEEP_SECONDS
         self._is_ready = self._is_closed = False
         self._client: Any = None
         self._make_twin: Callable[[], ConversationStore] | None = None
@@ -192,10 +197,12 @@ class ConversationStore:
     ) -> ConversationPage:
         """Conversations with these scope values, newest first; order and counts are exact to 10 s.
 
+        Without scope values it lists the conversations of everybody; name whose they are before a user sees them.
+
         Args:
             limit: Most conversations on a page, at most 1,000.
             cursor: ``next_cursor`` of the page before.
-            partial_scope: Values of some scope keys, or of none for all conversations.
+            partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
             InvalidScopeError: An unknown key, or a value that can not be one.
@@ -284,7 +291,7 @@ class ConversationStore:
         """Teach the store a type, so that values of it come back equal wherever they stand in a message.
 
         Call it whenever a store is made, with the same name: what is stored names the type by it. pydantic models and
-        dataclasses need no functions.
+        dataclasses need no functions: a value is made again from its fields, without its constructor and validators.
 
         Args:
             type_: The class; values of subclasses are not meant.
@@ -295,7 +302,10 @@ class ConversationStore:
         Raises:
             InvalidInputError: The type or the name is known already, or functions are missing.
         """
-        dump, load = _functions(type_, dump, load)
+        if bool(dump) is not bool(load):
+            raise InvalidInputError("pass both dump= and load=, or neither")
+        if not dump or not load:
+            dump, load = functions_of(type_)
         self._codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
 
     def register_source_extractor(self, tool: str, extractor: SourceExtractor) -> None:
@@ -323,15 +333,19 @@ class ConversationStore:
     async def parts(self) -> Parts:
         """The working parts, once it is sure that the database is set up; one command the first time.
 
-        Once a minute what is left of deleted conversations is swept on the way.
+        Once a minute some of what is left of deleted conversations is swept on the way.
         """
         self._check_open()
         if not self._is_ready:
             await self._migrator.check()
             self._is_ready = True
-        if self._clock.monotonic() - self._swept_at >= _SWEEP_SECONDS:
-            self._swept_at = self._clock.monotonic()
-            await self._parts.retention.sweep()
+        now = self._clock.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + _SWEEP_SECONDS
+            # Whoever calls for something else waits for little of it, and not in vain if it fails: it is due again.
+            with suppress(StoreError):
+                if await self._parts.retention.sweep(most=_SWEPT_BESIDE) == _SWEPT_BESIDE:
+                    self._sweep_at = now + 1
         return self._parts
 
     def forget(self, scope: Scope) -> None:
@@ -376,19 +390,4 @@ class ConversationStore:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise StoreClosedError("this store was closed; make a new one with ConversationStore.connect")
-
-
-def _functions(
-    type_: type, dump: Callable[[Any], Any] | None, load: Callable[[Any], Any] | None
-) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    if dump and load:
-        return dump, load
-    if dump or load:
-        raise InvalidInputError("pass both dump= and load=, or neither")
-    if isinstance(type_, type) and issubclass(type_, BaseModel):
-        return dict, lambda plain: type_(**plain)
-    if isinstance(type_, type) and is_dataclass(type_):
-        names = [field.name for field in fields(type_)]
-        return lambda value: {name: getattr(value, name) for name in names}, lambda plain: type_(**plain)
-    raise InvalidInputError(f"pass dump= and load= for {type_!r}: it is neither a pydantic model nor a dataclass")
+            raise StoreClosedError("this store was closed; make a new store")

@@ -26,6 +26,8 @@ __all__ = [
     "approximate_tokens",
     "count",
     "counter_name",
+    "fitting",
+    "weight",
 ]
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
@@ -89,10 +91,37 @@ def _by_langchain(message: BaseMessage) -> int:
 def _extra_for_script(content: Any) -> int:
     """What characters take that are not Latin, beyond a quarter of a token."""
     text = text_of(content)
+    return (weight(text) - len(text)) // CHARACTERS_PER_TOKEN
+
+
+def weight(text: str) -> int:
+    """How many characters of English text take as many tokens as a text, by `approximate_tokens`.
+
+    >>> weight("order"), weight("заказ"), weight("订单")
+    (5, 10, 8)
+    """
     if text.isascii():
-        return 0
+        return len(text)
     wide, other = (_count(script, text) for script in (_WIDE, _OTHER))
-    return (3 * wide + other) // 4
+    return len(text) + 3 * wide + other
+
+
+def fitting(text: str, room: int) -> int:
+    """How many characters a text can begin with whose `weight` is not above a room.
+
+    >>> fitting("order", 3), fitting("a订单", 8)
+    (3, 2)
+    """
+    if text.isascii():
+        return max(0, min(len(text), room))
+    end, step = 0, len(text)
+    while step:
+        taken = weight(text[end : end + step])
+        if taken <= room:
+            room -= taken
+            end = min(end + step, len(text))
+        step = (step + 1) // 2 if step > 1 else 0
+    return end
 
 
 def _count(script: re.Pattern[str], text: str) -> int:

@@ -24,6 +24,7 @@ from convstore.services.pager import Request
 from convstore.services.passages import in_line
 from convstore.sources import MAX_SOURCES, read_ids
 from convstore.stubs import RETRIEVAL_TOOL
+from convstore.tokens import fitting
 
 __all__ = [
     "MOST_PAGE_TOKENS",
@@ -298,11 +299,11 @@ def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_toke
     texts = list(dict.fromkeys(id_[: MAX_ID_BYTES + 1] for id_ in ids if isinstance(id_, str)))
     numbers = list(dict.fromkeys([*(id_ for id_ in ids if not isinstance(id_, str)), *numbers]))
     request = Request(page_tokens=page_tokens)
-    longest = min(_FIND_CHARACTERS, request.characters // 8)
+    longest = fitting(find[:_FIND_CHARACTERS], request.characters // 8)
     remarks = {
         f"Only the first {MAX_IDS} tool_message_ids are read.": len(texts) > MAX_IDS,
         f"Only the first {MAX_SOURCES} source_ids are read.": len(numbers) > MAX_SOURCES,
-        f"Only the first {longest} characters of find are looked for.": len(find) > longest,
+        f"Only the first {longest} characters of find are looked for.": longest < len(find),
     }
     return Request(
         tool_message_ids=texts[:MAX_IDS],

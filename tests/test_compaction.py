@@ -27,7 +27,7 @@ from convstore.exceptions import InvalidInputError, StoreUnavailableError, Summa
 from convstore.pairing import check_pairing
 from convstore.policy import CompactionRule
 from convstore.services.known import Clock
-from convstore.summaries.compaction import plan_compaction
+from convstore.summaries.compaction import plan_compaction, weigh
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
 from convstore.tokens import approximate_tokens
@@ -386,14 +386,27 @@ class Play:
         """What every policy shows."""
         return [told(await self.chat.load_history(policy)) for policy in POLICIES]
 
+    async def weighed(self, chat: Conversation) -> int:
+        """What a compaction would decide by: all that is not summarised."""
+        parts = await chat.store.parts()
+        head = await parts.compactor._heads.find(chat.scope)
+        if head is None:
+            return 0
+        known = parts.compactor._reader.seen(tuple(chat.scope.items()), head)
+        assert known is not None
+        plan = await parts.compactor._plan(head, known, self.writer.rule, force=False)
+        return sum(weigh(plan.rows))
+
     async def check_all(self) -> None:
         """Everybody sees the same; every summary leads back to its messages."""
         late = self.handle()
+        weighed = await self.weighed(late)
         for policy in POLICIES:
             histories = [await one.load_history(policy) for one in (self.chat, self.other, late, self.handle())]
             for history in histories:
                 self.check(history, policy)
                 assert told(history) == told(histories[0])
+                assert history.report.tokens_unsummarized == weighed
         made = await late.summaries()
         assert [one.version for one in made] == [one.version for one in self.model.summaries]
         current = self.model.current
@@ -1125,6 +1138,40 @@ async def test_a_compaction_is_a_handful_of_commands(counted: Conversation, comm
     with commands.counted():
         assert (await chat.compact()).status == "not_needed"
     assert commands.names == ["find"] * 3
+
+
+@pytest.mark.parametrize("what", ["turns left out", "a large system message"])
+async def test_a_load_plans_no_compaction_while_none_is_due(
+    counted: Conversation, commands: Commands, what: str
+) -> None:
+    """`before_load` costs what "explicit" costs, whatever the view leaves out or always holds."""
+    policy = HistoryPolicy(compact="before_load", max_turns=2 if what == "turns left out" else None)
+    if what == "a large system message":
+        await counted.append(SystemMessage("rule " * 4_000))
+    await talk(counted, *range(10))
+    await counted.load_history(policy)
+    with commands.counted():
+        history = await counted.load_history(policy)
+    assert commands.names == ["find", "find"]
+    assert history.report.left_out_turns > 0 or history.tokens > 3_000
+    assert history.report.tokens_unsummarized < 3_000
+    await talk(counted, *range(10, 40))
+    assert (await counted.load_history(policy)).summary is not None
+
+
+async def test_a_compaction_tells_what_summaries_tells(counted: Conversation, commands: Commands) -> None:
+    """All results that the summary stands for, those of the ones it extends too, for one command more."""
+    chat, sent = counted, []
+    for turns in (range(40), range(40, 80)):
+        for number in turns:
+            await chat.append(rag_turn(f"What about fish {number}?"))
+        with commands.counted():
+            done = await chat.compact()
+        sent.append(len(commands.sent))
+        assert done.summary is not None
+        assert done.summary == (await chat.summaries())[-1]
+    assert len(done.summary.tool_message_ids) == done.summary.last // 4 > 40
+    assert sent[1] == sent[0] + 1
 
 
 async def test_round_trips_are_told_when_others_summarise(

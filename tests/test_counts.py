@@ -118,6 +118,58 @@ async def test_a_cold_load_of_a_long_log_is_two_round_trips(
     assert len(commands.sent) <= 4
 
 
+async def test_a_cold_load_of_some_turns_reads_about_those(
+    store: ConversationStore,
+    commands: Commands,
+    client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    seconds: list[float],
+) -> None:
+    """However much more the budget allows, or if there is none."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(120):
+        await chat.append([HumanMessage(f"q{number}"), AIMessage(f"a{number} " * 20)])
+    await chat.load_history()
+    seconds[0] += 11
+    await chat.append(HumanMessage("and now?"))
+    for max_tokens in (32_000, None):
+        policy = HistoryPolicy(max_turns=5, max_tokens=max_tokens)
+        other = cold(client, database_name, chat)
+        with commands.counted():
+            history = await other.load_history(policy)
+        assert [message.text for message in history.messages[1:]][::2] == [*(f"q{n}" for n in range(116, 120)), "and now?"]
+        assert commands.documents == history.report.documents <= 32
+        assert commands.bytes < 35_000
+
+
+async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
+    store: ConversationStore,
+    commands: Commands,
+    client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    seconds: list[float],
+) -> None:
+    """Views begin at the same message: the head tells where, and what is learnt for one is known for the other."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+    seconds[0] += 11
+    await chat.load_history()
+    await chat.append(HumanMessage("and now?"))
+    costs = []
+    for policy in (HistoryPolicy(), HistoryPolicy(provider="openai"), HistoryPolicy(provider="anthropic")):
+        other = cold(client, database_name, chat)
+        with commands.counted():
+            history = await other.load_history(policy)
+        assert history.report.left_out_turns > 0
+        assert history.report.round_trips == 2
+        costs.append((commands.names, commands.documents, commands.bytes, history.report.left_out_turns))
+        with commands.counted():
+            again = await other.load_history()
+        assert again.report.round_trips == 1
+    assert costs == costs[:1] * 3
+
+
 async def test_a_message_by_id_is_at_most_two_commands(chat: Conversation, commands: Commands) -> None:
     """The entry, and the chunks of the payload."""
     turn = rag_turn("And orcas?")

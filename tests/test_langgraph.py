@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, TypedDict
 from urllib.parse import urlsplit
 
@@ -631,6 +632,33 @@ async def test_states_that_can_not_work_are_refused(store, config):
         for read in (view_of, answer_of):
             with pytest.raises(InvalidInputError, match="the state has no view"):
                 read(state)
+
+
+class Elsewhere(TypedDict):
+    """A state with its messages under another key."""
+
+    chat: Annotated[list[AnyMessage], add_messages]
+
+
+async def test_messages_under_another_key_are_not_lost_silently(store, config):
+    """The nodes bring an empty `messages`; that is refused, by each of them, before the model is asked."""
+    for node in (load_node(store), load_node(store, append_first=True), append_node(store)):
+        graph = StateGraph(Elsewhere).add_node("node", node)
+        graph.add_edge(START, "node")
+        with pytest.raises(InvalidInputError, match="no messages under `messages`; make it of MessagesState"):
+            await graph.compile().ainvoke({"chat": [HumanMessage("one")]}, config)
+
+
+async def test_a_node_of_yours_may_remove_all_messages(store, config):
+    """A question that is taken back is not logged, and the nodes do not mind that nothing is left."""
+    graph = StateGraph(MessagesState)
+    graph.add_node("load", load_node(store))
+    graph.add_node("forget", lambda state: {"messages": [RemoveMessage(str(state["messages"][0].id))]})
+    graph.add_node("append", append_node(store))
+    for before, after in pairwise((START, "load", "forget", "append", END)):
+        graph.add_edge(before, after)
+    assert (await graph.compile().ainvoke({"messages": [HumanMessage("one")]}, config))["messages"] == []
+    assert await log_of(store, config) == []
 
 
 async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store):

@@ -404,3 +404,26 @@ async def test_messages_that_come_with_the_first_question_are_logged_with_it(
     shown = [text for _, text in kinds(model.shown[0])]
     assert shown == ["2+2?", "4", "3+3?", "It is"]
     assert [message.text for message in await log_of(store.conversation(**scope))] == [*shown, "Fine."]
+
+
+class Signs(AgentMiddleware[Any, Any, Any]):
+    """Adds a message at the end of each run."""
+
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:  # noqa: ARG002 - LangChain passes it
+        return {"messages": [AIMessage("Checked.")]}
+
+
+@pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
+async def test_what_hooks_add_at_the_end_is_logged_once(store: ConversationStore, scope: dict[str, str], saves: bool):
+    """Whoever asks again gets the same messages, and nothing more is in the log, by the next question neither."""
+    saver = InMemorySaver() if saves else None
+    replies = [AIMessage("By dancing."), AIMessage("Yes.")]
+    agent, model, _ = make_agent(store, replies, beside=[Signs()], checkpointer=saver)
+    first = await ask(agent, scope)
+    for _ in range(2):
+        assert (await ask(agent, scope))["messages"] == first["messages"]
+    assert kinds(first["messages"]) == [("human", QUESTION), ("ai", "By dancing."), ("ai", "Checked.")]
+    assert await log_of(store.conversation(**scope)) == first["messages"]
+    await ask(agent, scope, "Sure?", "q2")
+    assert kinds(model.shown[-1]) == [*kinds(first["messages"]), ("human", "Sure?")]
+    assert len(await log_of(store.conversation(**scope))) == 6

@@ -17,9 +17,15 @@ from counting import Commands
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
-from convstore import ConversationStore, CorruptDocumentError, ErasureReceipt
+from convstore import (
+    ConversationStore,
+    CorruptDocumentError,
+    ErasureReceipt,
+    InvalidInputError,
+    StoreUnavailableError,
+)
 from convstore.policy import CompactionRule
-from convstore.repository import ranges
+from convstore.repository import Endings, ranges
 from convstore.services.known import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
@@ -40,6 +46,12 @@ async def database(own_database: Any) -> Any:
     """A database of its own, set up."""
     await ConversationStore(own_database).setup()
     return own_database
+
+
+async def sweep(database: Any, *, start: timedelta = timedelta()) -> None:
+    """The second sweep and the last one, each when it is due."""
+    for due in (timedelta(seconds=90), timedelta(hours=25)):
+        await ConversationStore(database, clock=at(datetime.now(UTC) + start + due)).setup()
 
 
 async def fill(database: Any, user: str, *, conversations: int, turns: int = 3) -> None:
@@ -84,12 +96,12 @@ async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call)
         )
         assert (await again).conversations <= 3
         assert (await store.list_conversations(user_id=f"u{point}")).conversations == []
-    # Eve's are left, and tombstones until the second sweep.
+    # Eve's are left, and tombstones until the last sweep.
     [head] = await database["heads"].find({"scope": {"$exists": True}}).to_list(None)
     assert head["scope"]["user_id"] == "eve"
     for name in PARTS[:1] + PARTS[2:]:
         assert await database[name].distinct("conversation") == [head["conversation"]]
-    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    await sweep(database)
     assert (await documents(database))["heads"] == 1
     assert (await store.verify()).ok
 
@@ -115,7 +127,7 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
         )
     ended = sum(receipt.conversations for receipt in receipts)
     assert 0 < ended <= 40
-    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    await sweep(database)
     store = ConversationStore(database)
     assert len(acknowledged) == 40
     for thread, ids in acknowledged.items():
@@ -138,7 +150,7 @@ async def test_erasures_race_with_writers_and_each_other(database):
     await later.setup()
     assert (await later.verify()).findings == ()
     await later.erase(user_id="ada")
-    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=300))).setup()
+    await sweep(database, start=timedelta(seconds=90))
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
@@ -147,7 +159,7 @@ async def test_a_summary_that_comes_after_the_end_is_not_kept(database):
 
     async def slow(messages: Any, summary: str | None) -> str:
         await ConversationStore(database).conversation(**scope).delete()
-        await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+        await sweep(database)
         return "short"
 
     scope = {"user_id": "ada", "thread_id": "t"}
@@ -203,7 +215,7 @@ async def test_many_ends_are_swept_at_once(database):
         await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage("hi"))
     assert (await store.erase(user_id="ada")).conversations == 120
     assert (await documents(database))["heads"] == 120
-    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    await sweep(database)
     assert (await documents(database))["heads"] == 0
 
 
@@ -212,5 +224,59 @@ async def test_a_damaged_tombstone_does_not_stop_the_sweep(database):
     heads = database["heads"]
     past = datetime.now(UTC) - timedelta(seconds=1)
     await heads.insert_one({"_id": "deleted:0123", "sweep_at": past, "conversation": 7})
-    await ConversationStore(database).setup()
+    for hours in (0, 25):
+        await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(hours=hours))).setup()
     assert await heads.count_documents({}) == 0
+
+
+async def test_what_a_cut_link_delivers_late_is_removed(database):
+    """A tombstone outlasts the second sweep: a command that its caller gave up may arrive after it."""
+    store = ConversationStore(database)
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(rag_turn("What about whales?"))
+    late = await database["log"].find({}).to_list(None)
+    await chat.delete()
+    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90))).setup()
+    await database["log"].insert_many(late)
+    assert (await store.verify()).findings == ()
+    await ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(hours=25))).setup()
+    assert await documents(database) == dict.fromkeys(PARTS, 0)
+
+
+async def test_a_call_for_something_else_sweeps_a_little(database, client, commands: Commands):
+    """Whoever comes first after a large erasure waits for a few conversations of it, and not in vain if that fails."""
+    seconds, now = [0.0], datetime.now(UTC) + timedelta(seconds=90)
+    other = ConversationStore(client[database.name], clock=Clock(now=lambda: now, monotonic=lambda: seconds[0]))
+    await other.conversation(user_id="eve", thread_id="t").append(HumanMessage("hi"))
+    store = ConversationStore(database)
+    for number in range(20):
+        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage("hi"))
+    await store.erase(user_id="ada")
+    parts, swept = await other.parts(), {"swept": True}
+    for elapsed, done in ((61, 8), (0.5, 8), (1, 16), (1, 20), (30, 20)):
+        seconds[0] += elapsed
+        with commands.counted():
+            assert await other.parts() is parts
+        assert len(commands.sent) <= 8 * 15
+        assert await database["heads"].count_documents(swept) == done
+
+
+async def test_a_sweep_that_fails_is_nobody_elses_error(database, monkeypatch):
+    """It is due again a minute later."""
+    seconds = [0.0]
+    store = ConversationStore(database, clock=Clock(monotonic=lambda: seconds[0]))
+    chat = store.conversation(user_id="eve", thread_id="t")
+    await chat.append(HumanMessage("hi"))
+
+    async def refuse(self: Any, **_: Any) -> Any:
+        raise StoreUnavailableError("no primary")
+
+    monkeypatch.setattr(Endings, "due", refuse)
+    seconds[0] += 61
+    assert len((await chat.load_history()).messages) == 1
+
+
+async def test_an_age_before_all_time_is_refused(database):
+    """A policy of a million days is a mistake, and is said to be one."""
+    with pytest.raises(InvalidInputError, match="before the year 1"):
+        await ConversationStore(database).prune(older_than=timedelta(days=999_999))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,29 @@ def test_a_scope_has_exactly_the_keys_of_the_store(values):
     """A missing key and an unknown one are refused, so that no query ever runs over more than one scope."""
     with pytest.raises(InvalidScopeError):
         check_scope(KEYS, values)
+
+
+def test_an_unknown_key_is_named_before_a_missing_one():
+    """Who writes ``user`` for ``user_id`` reads both names."""
+    with pytest.raises(InvalidScopeError, match="'user' is not in this store's scope: user_id, course_id"):
+        check_scope(KEYS, {"user": "ada", "course_id": "ml"})
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (UUID(int=0), "must be a plain str, not UUID; pass str(user_id)"),
+        (7, "must be a plain str, not int; pass str(user_id)"),
+        (_Word.YES, "must be a plain str, not _Word; pass str(user_id)"),
+        (None, "must be a plain str, not NoneType"),
+        ({"$ne": ""}, "must be a plain str, not dict"),
+    ],
+)
+def test_a_value_that_has_a_text_says_how_to_pass_it(value, told):
+    """Nothing is converted by itself, and what has no text of its own gets no such advice."""
+    with pytest.raises(InvalidScopeError) as caught:
+        check_partial_scope(KEYS, {"user_id": value})
+    assert str(caught.value) == f"scope value user_id {told}"
 
 
 def test_a_partial_scope_has_only_keys_of_the_store():

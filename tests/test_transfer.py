@@ -37,7 +37,6 @@ from convstore.transfer import (
     read_file,
     read_history_collection,
 )
-from convstore.transfer.dicts import item_of
 
 
 @pytest.fixture
@@ -251,7 +250,9 @@ async def test_a_cancelled_import_stops_at_once(store):
     assert texts == [one["content"] for one in long.messages[: len(texts)]]
 
 
-@pytest.mark.parametrize("options", [{"jobs": 0}, {"limit": 0}, {"jobs": True}, {"scope": {"team": "x"}}])
+@pytest.mark.parametrize(
+    "options", [{"jobs": 0}, {"limit": 0}, {"jobs": True}, {"scope": {"team": "x"}}, {"scope": "ada"}]
+)
 async def test_arguments_that_make_no_sense_are_refused(store, options):
     """Before anything is read."""
     with pytest.raises(InvalidInputError):
@@ -335,6 +336,35 @@ async def test_an_error_in_one_conversation_stops_no_other(store):
     assert "KeyError: 'two' (test_transfer.py, line" in reasons(report)[0]
 
 
+async def test_a_scope_may_be_looked_up(store):
+    """By a function that is awaited; a conversation of nobody is named, with the keys that are needed."""
+    owners = {"one": "ada"}
+
+    async def scope(one: ConversationRecord) -> Any:
+        return {"user_id": owners[one.id], "thread_id": one.id} if one.id in owners else None
+
+    report = await taken(store, record("two"), record("one"), scope=scope)
+    assert (report.imported, report.left_out) == (1, 1)
+    assert reasons(report) == ["the scope function gives a dict of user_id, thread_id, not NoneType"]
+    assert await texts_of(chat_of(store)) == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        ("chats.jsonl", r"read_file\(path\)"),
+        (Path("chats.jsonl"), r"read_file\(path\)"),
+        (record(), "a list of ConversationRecords, not ConversationRecord"),
+        (None, "not NoneType"),
+        ([{"id": "one", "messages": []}], r"ConversationRecord\(id=…, messages=…\), not dict"),
+    ],
+)
+async def test_what_are_no_records_is_refused(store, records, told):
+    """It says what to pass."""
+    with pytest.raises(InvalidInputError, match=told):
+        await import_conversations(store, records)
+
+
 async def test_long_turns_are_cut(store):
     """A turn above 1 MB is appended in several entries, in order, and again writes nothing."""
     turn = [{"role": "assistant", "content": f"{number} " + "x" * 15_000} for number in range(150)]
@@ -387,7 +417,7 @@ async def test_messages_have_the_dates_of_their_source(store):
         id="old", title="T", metadata={"a": 1}, messages=[{"role": "user", "content": "Hi", "timestamp": 1_500_000_000}]
     )
     path = {"role": "user", "content": "Hi", "timestamp": 1_600_000_000}
-    await taken(store, _read(path, "new"), _read(old.messages[0], "old", title="T", metadata={"a": 1}))
+    await taken(store, ConversationRecord(id="new", messages=[path]), old)
     page = await store.list_conversations(user_id="ada")
     told = [(one.scope["thread_id"], one.title, one.created_at, one.updated_at) for one in page.conversations]
     dates = [datetime.fromtimestamp(seconds, UTC) for seconds in (1_600_000_000, 1_500_000_000)]
@@ -398,9 +428,17 @@ async def test_messages_have_the_dates_of_their_source(store):
     assert (await chat_of(store, "old").info()).updated_at > dates[0] + timedelta(days=100)
 
 
-def _read(raw: Any, id_: str, **more: Any) -> ConversationRecord:
-    """A record of one message as a file gives it."""
-    return ConversationRecord(id=id_, messages=[item_of(raw)], **more)
+async def test_the_openai_format_keeps_when_a_conversation_was_used(store, other, tmp_path):
+    """From the first message to the last, so that a listing and `prune` there go by the dates of here."""
+    days = [datetime(2024, 5, day, tzinfo=UTC) for day in (1, 2, 3)]
+    await taken(store, ConversationRecord(id="one", messages=[m for d in days for m in ask(0, created_at=d)]))
+    [line] = (await exported(store, format="openai")).splitlines()
+    document = json.loads(line)
+    for message in document["messages"]:
+        message.pop("created_at", None)
+    assert (await brought(other, json.dumps(document).encode(), tmp_path)).changed == 0
+    info = await chat_of(other).info()
+    assert (info.created_at, info.updated_at) == (days[0], days[-1])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -686,6 +724,24 @@ async def test_an_export_that_makes_no_sense_is_refused(store, wrong):
     """Before anything is written."""
     with pytest.raises(InvalidInputError):
         await export_conversations(store, io.BytesIO().write, **wrong)
+
+
+async def test_a_path_is_no_function_that_writes(store):
+    """It says what one is."""
+    with pytest.raises(InvalidInputError, match=r'such as open\(path, "wb"\)\.write, not str'):
+        await export_conversations(store, "backup.jsonl")  # type: ignore[arg-type]
+
+
+async def test_what_writes_may_be_async(store):
+    """Nothing is lost in a coroutine that nobody waits for."""
+    await taken(store, record())
+    file = io.BytesIO()
+
+    async def write(piece: bytes) -> None:
+        file.write(piece)
+
+    await export_conversations(store, write)
+    assert file.getvalue() == await exported(store)
 
 
 async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(store, monkeypatch):

@@ -8,6 +8,7 @@ import json
 import math
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -173,12 +174,114 @@ def test_what_is_no_message_says_why(raw, problem):
         ({"timestamp": 1724708469123}, datetime(2024, 8, 26, 21, 41, 9, 123_000, tzinfo=UTC)),
         ({"created_at": "2024-08-26T23:41:09+02:00"}, datetime(2024, 8, 26, 21, 41, 9, tzinfo=UTC)),
         ({"timestamp": "soon", "create_time": 1.5e9}, datetime(2017, 7, 14, 2, 40, tzinfo=UTC)),
-        *(({"timestamp": value}, None) for value in (True, math.nan, math.inf, -1, 1e300, 10**400, "9999-01-01", {})),
+        ({"timestamp": "1724708469.5"}, datetime(2024, 8, 26, 21, 41, 9, 500_000, tzinfo=UTC)),
+        ({"timestamp": "1724708469123"}, datetime(2024, 8, 26, 21, 41, 9, 123_000, tzinfo=UTC)),
+        ({"timestamp": "20240826"}, datetime(2024, 8, 26, tzinfo=UTC)),
+        ({"timestamp": "Mon, 26 Aug 2024 23:41:09 +0200"}, datetime(2024, 8, 26, 21, 41, 9, tzinfo=UTC)),
+        ({"timestamp": datetime(2024, 8, 26)}, datetime(2024, 8, 26, tzinfo=UTC)),  # noqa: DTZ001 - what PyMongo gives
+        ({"created_at": {"$date": "2024-08-26T21:41:09.123Z"}}, datetime(2024, 8, 26, 21, 41, 9, 123_000, tzinfo=UTC)),
+        ({"created_at": {"$date": {"$numberLong": "1724708469123"}}}, datetime(2024, 8, 26, 21, 41, 9, 123_000, UTC)),
     ],
 )
 def test_dates_are_those_that_a_message_says(raw, moment):
-    """Seconds, milliseconds and ISO 8601; what can be no date of a message is none."""
-    assert dicts.moment_of(raw) == moment
+    """Seconds, milliseconds, as text too, ISO 8601, RFC 2822, those of PyMongo and of mongoexport."""
+    item = dicts.item_of({"role": "user", "content": "Hi", **raw})
+    assert (item.at, item.unread_date) == (moment, "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(True, math.nan, math.inf, -1, 0, 1e300, 10**400, "9999-01-01", {}, {"$date": "soon"}, "yesterday"),
+        *("01.05.2024 10:00", "Mon Aug 26 2024 23:41:09 GMT+0200", "172470846912345678", {"$oid": "1"}, ["2024-08-26"]),
+    ],
+)
+def test_what_can_not_be_read_as_a_date_is_told(value):
+    """It is no date of a message, and the item says what stands there; an empty field says nothing."""
+    for form in ({"role": "user", "content": "Hi"}, {"type": "human", "content": "Hi"}):
+        item = dicts.item_of({**form, "created_at": "", "timestamp": value})
+        assert (item.at, item.unread_date) == (None, f"timestamp {str(value)[:80]!r}")
+        assert dicts.item_of({**form, "created_at": "", "timestamp": None}).unread_date == ""
+
+
+def test_nested_dates_of_a_hostile_file_are_told():
+    """However deep they are."""
+    value: Any = "2024-08-26"
+    for _ in range(100_000):
+        value = {"$date": value}
+    try:
+        assert dicts.moment_of({"timestamp": value}) is None
+    finally:
+        while isinstance(value, dict):
+            value = value.pop("$date")
+
+
+def test_unread_dates_are_told_once_for_a_conversation():
+    """With their number and the first one; the messages are taken over."""
+    given = [{"role": "user", "content": "Hi", "timestamp": value} for value in (1724708469, "soon", "later")]
+    ready = make_ready(ConversationRecord(id="c", where="x", messages=given), codec=Codec())
+    assert len(ready.messages) == 3
+    [problem] = ready.problems
+    assert (problem.what, problem.where) == ("changed", "x")
+    assert "can not be read: 2, the first is timestamp 'soon' of message 2" in problem.reason
+
+
+def test_dicts_of_a_record_are_read_as_those_of_a_file():
+    """With their date and what they retrieved; those of LangChain too. A date beside a dict goes before its own."""
+    result = {"role": "tool", "tool_call_id": "c", "content": "x", "sources": [{"text": "a"}], "timestamp": 1724708469}
+    human = {"type": "human", "data": {"content": "Hi"}, "created_at": "2024-08-26"}
+    given = [MappingProxyType(result), human, RecordItem(message=result), RecordItem(message=result, at=AT)]
+    record = ConversationRecord(id="c", messages=given)
+    first, second, third, last = make_ready(record, codec=Codec()).messages
+    assert [one.item.at and one.item.at.year for one in (first, second, third, last)] == [2024, 2024, 2024, 2026]
+    assert [one.message.artifact for one in (first, third, last)] == [[{"text": "a"}]] * 3
+    assert second.message.text == "Hi"
+
+
+def test_the_date_of_an_item_is_a_datetime():
+    """One without a time zone is UTC, as PyMongo gives it; a text is refused at once."""
+    item = RecordItem(message=HumanMessage("Hi"), at=datetime(2026, 3, 1, 12, 30, 15, 123_000))  # noqa: DTZ001
+    assert item.at == AT
+    with pytest.raises(InvalidInputError, match="at is a datetime, not str"):
+        RecordItem(message=HumanMessage("Hi"), at="2026-03-01")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("says", "dates"),
+    [
+        ({"created_at": "2024-08-26"}, [26, None, None]),
+        ({"create_time": 1724630400, "update_time": 1724803200.5}, [26, None, 28]),
+        ({"updated_at": "2024-08-28"}, [None, None, 28]),
+        ({}, [None, None, None]),
+    ],
+)
+def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path, says, dates):
+    """Where its messages say none, the first and the last have them."""
+    asked = [{"role": "user", "content": "Hi"}] * 3
+    [one] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, **says}))
+    assert isinstance(one, ConversationRecord)
+    assert [item.at and item.at.day for item in one.messages] == dates
+    assert one.notes == []
+
+
+def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path):
+    """A conversation may be newer than all its messages, when it was renamed for example."""
+    asked = [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi", "timestamp": 1724708469}]
+    [one] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, "created_at": "2025-01-01", "updated_at": "?"}))
+    assert [item.at and item.at.year for item in one.messages] == [None, 2024]
+    assert one.notes == []
+
+
+def test_unread_dates_of_a_conversation_are_told(tmp_path):
+    """Each of the two."""
+    [one] = read_file(written(tmp_path / "x.jsonl", {"messages": [{}], "created_at": "soon", "updated_at": 7}))
+    assert [note.partition(": ")[2] for note in one.notes] == ["created_at 'soon'", "updated_at '7'"]
+
+
+def test_a_path_may_be_text(tmp_path):
+    """As that of `open`."""
+    path = written(tmp_path / "x.jsonl", {"messages": [{"role": "user", "content": "Hi"}]})
+    assert list(read_file(str(path))) == list(read_file(path))
 
 
 def test_a_conversation_a_line(tmp_path):

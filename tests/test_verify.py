@@ -23,7 +23,13 @@ from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
 
-LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))
+
+
+async def no_pause(seconds: float) -> None:
+    """In the place of a wait between two looks."""
+
+
+LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=no_pause)
 PARTS = ("log", "heads", "summaries", "annotations")
 
 ENTRIES = ("02", "03", "04", "09", "10", "14")

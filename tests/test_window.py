@@ -344,6 +344,29 @@ def test_in_progress_everything_is_whole():
     assert log.view(HistoryPolicy()).stubbed == ("search", "lookup")
 
 
+class Looked(list[Row]):
+    """Rows that count how often one of them is looked at."""
+
+    times = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.times += 1
+        return super().__getitem__(place)
+
+
+def test_results_that_are_kept_cost_little_in_a_long_log():
+    """The rows that are looked at for `keep_last_results` grow with the turns, not with their square."""
+    looked = []
+    for turns_there in (100, 400):
+        rows = Looked(rows_of(log_of([([Round((30,), sources=False)], 9, 9)] * turns_there).entries))
+        policy = HistoryPolicy(max_tokens=1_000_000, keep_last_results=3)
+        window = choose_window(rows, policy, fixed_tokens=0, note_tokens=lambda _place: 1, anchored=False)
+        assert window is not None
+        assert window.start == 0
+        looked.append(rows.times)
+    assert looked[1] < 6 * looked[0]
+
+
 def test_rows_tell_the_log_before_them():
     """Turn, results and tokens before each row come from the entry's totals, wherever reading begins."""
     log = log_of([([Round((100, 2_000), sources=True)], 10, 10)] * 4, begin=_BEGINNINGS[4], batch=3)

@@ -18,8 +18,8 @@ _PACKAGES_OF_EXTRA = frozenset({"rich", "typer"})
 def main() -> None:
     """Run the command that the process's arguments name; ends the process.
 
-    Exit code 0 when all went well, 1 when it did not, 2 when the command line makes no sense. Without the extra
-    ``cli``, one line on stderr says how to get it.
+    Exit code 0 when all went well, 1 when it did not, 2 when the command line makes no sense, 3 when a doctor looked
+    at everything and found damage. Without the extra ``cli``, one line on stderr says how to get it.
     """
     try:
         from convstore.cli.commands import app  # noqa: PLC0415 - an extra

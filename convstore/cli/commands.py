@@ -114,7 +114,7 @@ def _convstore(
 
 @app.command("demo", help=_DEMO)
 def _demo(*, uri: _Uri = "memory://", as_document: _Json = False) -> None:
-    demo = run(run_demo(uri))
+    demo = run(run_demo(uri), as_document=as_document)
     if as_document:
         write_json(demo_as_json(demo))
     else:
@@ -132,7 +132,8 @@ def _replay(
     as_document: _Json = False,
 ) -> None:
     user_id = Replay.new_user_id()
-    reports = run(_replayed(files, limit, quiet=as_document, uri=uri, jobs=jobs, keep=keep, user_id=user_id))
+    work = _replayed(files, limit, quiet=as_document, uri=uri, jobs=jobs, keep=keep, user_id=user_id)
+    reports = run(work, as_document=as_document)
     problems = [problem for report in reports for problem in report.problems]
     if as_document:
         write_json(_document(uri, user_id, reports))
@@ -156,7 +157,8 @@ def _migrate(
     as_document: _Json = False,
 ) -> None:
     keys = scope_key or ["user_id", "thread_id"]
-    outcome = run(migrate(uri, scope_keys=keys, prefix=collection_prefix, dry_run=dry_run))
+    work = migrate(uri, scope_keys=keys, prefix=collection_prefix, dry_run=dry_run)
+    outcome = run(work, as_document=as_document)
     if as_document:
         write_json({"database": safe_address(uri), "dry_run": dry_run, **outcome_as_json(outcome)})
     else:

@@ -16,7 +16,7 @@ from rich.text import Text
 from convstore.cli.output import plain
 from convstore.driver import Driver, close_client, open_client
 from convstore.migrate import Migrator, discover
-from convstore.scopes import check_scope_keys
+from convstore.store import ConversationStore
 
 __all__ = ["Outcome", "migrate", "outcome_as_json", "print_outcome"]
 
@@ -34,13 +34,14 @@ async def migrate(uri: str, *, scope_keys: Sequence[str], prefix: str, dry_run: 
     """Run what is pending, or with `dry_run` only look; safe to repeat and to race.
 
     Raises:
-        InvalidInputError: The address or the scope keys make no sense.
+        InvalidInputError: The address, the scope keys or the prefix make no sense.
         SchemaVersionError: The database was set up by a newer convstore; nothing was done.
         StoreUnavailableError: No answer from the server, or another process is migrating.
     """
-    keys = check_scope_keys(scope_keys)
     client, database = open_client(uri)
     try:
+        # A store says what of these it refuses.
+        keys = ConversationStore(database, scope_keys=scope_keys, collection_prefix=prefix).scope_keys
         migrator = Migrator(Driver(database), prefix=prefix, scope_keys=keys)
         applied = await migrator.applied()
         pending = [migration.name for migration in await migrator.pending()]

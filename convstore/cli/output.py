@@ -25,8 +25,8 @@ _UNAVAILABLE = (
     "Check that the server runs and that the address is right; "
     "with ?serverSelectionTimeoutMS=2000 in the address this answer comes after 2 seconds"
 )
-# What PyMongo adds to an error for its developers: timeouts and a description of every server it knows.
-_DRIVER_DETAILS = re.compile(r"( \(configured timeouts:|, Timeout: \d|, Topology Description:).*", re.DOTALL)
+# What PyMongo adds to an error for its developers: timeouts, every server it knows, and the whole reply.
+_DRIVER_DETAILS = re.compile(r"( \(configured timeouts:|, Timeout: \d|, Topology Description:|, full error:).*", re.DOTALL)
 _LONGEST_ERROR = 600
 
 
@@ -35,11 +35,18 @@ def screen(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
-def run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Do the work of a command; an error of ours becomes one line on stderr and exit code 1."""
+def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Result:
+    """Do the work of a command; an error of ours becomes one line on stderr and exit code 1.
+
+    Args:
+        work: What is to be done.
+        as_document: Say the error in a JSON document on stdout, too.
+    """
     try:
         return asyncio.run(work)
     except ConvstoreError as error:
+        if as_document:
+            write_json({"error": _line(error)})
         typer.echo(f"convstore: {_line(error)}", err=True)
         raise typer.Exit(1) from error
 

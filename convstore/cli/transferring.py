@@ -134,7 +134,7 @@ def import_command(
         report_to=report,
         quiet=as_document,
     )
-    outcome = run(work.run())
+    outcome = run(work.run(), as_document=as_document)
     if as_document:
         write_json({"dry_run": dry_run, **outcome.as_json()})
     else:
@@ -167,7 +167,7 @@ def export_command(
         force=force,
         quiet=as_document,
     )
-    outcome = run(work.run())
+    outcome = run(work.run(), as_document=as_document)
     if as_document:
         write_json(outcome.as_json())
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -20,7 +20,7 @@ from convstore.cli.output import plain, run, safe_address, screen, write_json
 from convstore.models import ErasureReceipt, Finding, VerifyReport
 from convstore.store import ConversationStore
 
-__all__ = ["DOCTOR", "PRUNE", "doctor_command", "prune_command", "read_age"]
+__all__ = ["DOCTOR", "FOUND", "PRUNE", "doctor_command", "prune_command", "read_age"]
 
 PRUNE = """Remove conversations to which nothing was appended for long.
 
@@ -50,7 +50,8 @@ collection and document; docs/operations.md tells each kind of finding.
 --repair mends what follows from the rest: what heads repeat of the log,
 missing indexes and migrations; and removes what broken appends and
 deletions left behind more than 24 hours ago. It never changes the log.
-Exit code 1 if anything was found that was not repaired.
+Exit code 3 if anything was found that was not repaired, 1 if it could not
+look at everything, 2 if the command line makes no sense.
 
 \b
 Examples:
@@ -58,6 +59,9 @@ Examples:
   convstore doctor --uri mongodb://… --scope user_id=ada --json
   convstore doctor --uri mongodb://… --repair
 """
+
+FOUND = 3
+"""Exit code of a doctor that looked at everything and left something unrepaired; 1 says that it could not look."""
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHOWN = 50
@@ -89,7 +93,7 @@ def prune_command(
         async with await _store(uri, scope_key, collection_prefix) as store:
             return await store.prune(older_than=age, dry_run=dry_run, **chosen)
 
-    receipt = run(work())
+    receipt = run(work(), as_document=as_document)
     if as_document:
         said = {"database": safe_address(uri), "dry_run": dry_run, "older_than_seconds": int(age.total_seconds())}
         write_json({**said, **receipt.model_dump()})
@@ -114,14 +118,14 @@ def doctor_command(
             async with await _store(uri, scope_key, collection_prefix) as store:
                 return await store.verify(repair=repair, progress=advance, **chosen)
 
-    report = run(work())
+    report = run(work(), as_document=as_document)
     if as_document:
         said = {"database": safe_address(uri), "repair": repair, "ok": report.ok}
         write_json({**said, **report.model_dump(mode="json")})
     else:
         _print_report(screen(), report, repair=repair)
     if not report.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(FOUND)
 
 
 def read_age(text: str) -> timedelta:
@@ -134,9 +138,10 @@ def read_age(text: str) -> timedelta:
         typer.BadParameter: None, or longer than there are dates.
     """
     found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
-    if not found:
+    age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max
+    if age > datetime.now(UTC) - datetime.min.replace(tzinfo=UTC):
         raise typer.BadParameter(f"an age is a number and m, h, d or w, such as 90d, not {text!r}")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    return age
 
 
 async def _store(uri: str, keys: _Pairs, prefix: str) -> ConversationStore:

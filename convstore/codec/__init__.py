@@ -22,6 +22,7 @@ from convstore.codec.messages import (
     with_stub,
 )
 from convstore.codec.payloads import CHUNK_BYTES, compress, cut, decompress
+from convstore.codec.registered import functions_of
 from convstore.codec.values import Codec, DocumentFields, Kind, Omitted, PayloadRange, is_text
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "encode_message",
     "encode_source",
     "fields_of",
+    "functions_of",
     "is_text",
     "leave_out",
     "with_stub",

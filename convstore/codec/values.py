@@ -407,6 +407,9 @@ def _load_moment(type_: type[_Moment]) -> Callable[[list[Any]], _Moment]:
 
 
 def _document(value: Document) -> dict[str, Any]:
+    # They can be set to anything after it was made; what its constructor would refuse or change could not come back.
+    if type(value.id) not in (str, type(None)) or type(value.metadata) is not dict or not is_text(value.page_content):
+        raise TypeError("its id is a str or None, its page_content a str and its metadata a dict")
     return {"id": value.id, "page_content": value.page_content, "metadata": value.metadata}
 
 

@@ -7,6 +7,7 @@ the log, `rewinds` tells which messages still count.
 from __future__ import annotations
 
 from convstore.entries.models import (
+    UNREAD,
     Entry,
     EntryMessage,
     EntrySource,
@@ -18,4 +19,15 @@ from convstore.entries.models import (
     Usage,
 )
 
-__all__ = ["Entry", "EntryMessage", "EntrySource", "Gap", "OpenCall", "PayloadRef", "Preview", "Totals", "Usage"]
+__all__ = [
+    "UNREAD",
+    "Entry",
+    "EntryMessage",
+    "EntrySource",
+    "Gap",
+    "OpenCall",
+    "PayloadRef",
+    "Preview",
+    "Totals",
+    "Usage",
+]

@@ -36,6 +36,7 @@ _MOST_OPEN_CALLS, _MOST_LATE_CALLS = 200, 20
 _MOST_MODELS, _OTHER_MODELS = 20, "other"
 _TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 _ARGUMENT_CHARACTERS, _PREVIEW_CHARACTERS, _MODEL_CHARACTERS = 120, 120, 100
+_TOOL_CHARACTERS, _CALL_ID_CHARACTERS = 200, 10_000  # some providers write a signature into the id
 _USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
 _MODEL_KEYS = ("model_name", "model", "model_id")
 
@@ -131,7 +132,9 @@ class _OpenCalls:
 
     def open(self, message: BaseMessage, calls: Sequence[Call]) -> None:
         for call in reversed(calls):
-            opened = OpenCall(call.id, call.tool, _arguments(message, call))
+            if len(call.id) > _CALL_ID_CHARACTERS:
+                continue  # every entry that follows would hold it
+            opened = OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call))
             self._calls.setdefault(call.id, []).append(opened)
 
     def answer(self, call_id: str) -> OpenCall:
@@ -271,7 +274,8 @@ class _Running:
         ):
             title, url = source.title[:_TITLE_CHARACTERS], source.url[:_URL_CHARACTERS]
             earlier = self._show(digest, number)
-            made.append(EntrySource(number, one.id, title, url, place, piece, given, earlier))
+            bare, held = not source.says_more, one.found.rebuild is None
+            made.append(EntrySource(number, one.id, title, url, place, piece, given, earlier, bare, held))
         return made
 
     def _show(self, digest: bytes, number: int) -> int | None:

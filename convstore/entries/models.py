@@ -13,7 +13,18 @@ from typing import NamedTuple
 
 from convstore.codec import SourcePlace
 
-__all__ = ["Entry", "EntryMessage", "EntrySource", "Gap", "OpenCall", "PayloadRef", "Preview", "Totals", "Usage"]
+__all__ = [
+    "UNREAD",
+    "Entry",
+    "EntryMessage",
+    "EntrySource",
+    "Gap",
+    "OpenCall",
+    "PayloadRef",
+    "Preview",
+    "Totals",
+    "Usage",
+]
 
 Usage = tuple[int, int, int]
 """What a model counted: input, output and total tokens."""
@@ -94,6 +105,8 @@ class EntrySource:
         piece: The source itself, if its message has no payload.
         given: The number it came with, if that was taken.
         earlier: The number under which the same text was shown before, None if it is new.
+        bare: Whether its item holds no more than its text, and what a line shows of title and address.
+        held: Whether its item stands whole in content or artifact, too.
         entry: Key of the entry that it was read from.
     """
 
@@ -105,6 +118,8 @@ class EntrySource:
     piece: str = ""
     given: int | None = None
     earlier: int | None = None
+    bare: bool = False
+    held: bool = False
     entry: str = field(default="", compare=False)
 
 
@@ -132,6 +147,10 @@ class Preview(NamedTuple):
     text: str
 
 
+UNREAD = Preview("", "")
+"""Stands for a preview that was not read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """What the log holds up to and with an entry.
@@ -149,7 +168,7 @@ class Totals:
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
-        preview: What a listing shows of the last message.
+        preview: What a listing shows of the last message with text, None if none has any; `UNREAD` if it was not read.
         shown_at: Number of the last entry with sources, 0 if there is none.
         shown: The newest different sources, by digest of their text the lowest number they were shown under; None if
             it was not read, see entry `shown_at`.

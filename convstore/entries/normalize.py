@@ -7,7 +7,7 @@ in a bare ``ValidationError`` or ``JSONDecodeError`` where a call's arguments ar
 
 What a dict holds is copied, so that a caller who changes it later changes no message. Only dicts and lists are
 copied, in a loop and not by recursion; a tuple or any other object inside an artifact is shared, as everything
-inside a LangChain message is, and is safe because ``append`` encodes the batch before it first waits.
+inside a LangChain message is: nobody may change it before ``append`` returns.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from langchain_core.messages.tool import invalid_tool_call, tool_call
 from pydantic import BaseModel, ValidationError
 
 from convstore.exceptions import InvalidInputError, InvalidMessageError
+from convstore.scopes import id_problem
 
 __all__ = ["MessageBatch", "normalize_messages"]
 
@@ -54,7 +55,6 @@ _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
 # What says which call a result belongs to.
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
-_MAX_ID_BYTES = 512
 # Far above what models write and far below Python's recursion limit, so whether arguments are readable does not
 # depend on how deep the caller's own stack is: a retry must give the same message.
 _MAX_ARGUMENT_LEVELS = 200
@@ -103,7 +103,7 @@ def normalize_messages(
         >>> answer.tool_calls
         [{'name': 'search', 'args': {}, 'id': 'c1', 'type': 'tool_call'}]
     """
-    if key is not None and (problem := _id_problem(key)):
+    if key is not None and (problem := id_problem(key)):
         raise InvalidInputError(f"key {problem}")
     items = _items(batch)
     messages = [_message(item, index=index) for index, item in enumerate(items)]
@@ -170,7 +170,7 @@ def _ids(items: list[object], *, key: str | None, place: int, new_id: Callable[[
         if message_id is None:
             # The index goes first: digits end at the colon, so no other key and index spell the same text.
             message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{place + index}:{key}"))
-        if problem := _id_problem(message_id):
+        if problem := id_problem(message_id):
             raise InvalidMessageError(problem, index=index, field="id")
         # One object can hold one id only, so an object without an id must not be in the batch twice either.
         for mark in (message_id, id(item)) if isinstance(item, BaseMessage) else (message_id,):
@@ -180,17 +180,6 @@ def _ids(items: list[object], *, key: str | None, place: int, new_id: Callable[[
             first_place[mark] = index
         ids.append(message_id)
     return ids
-
-
-def _id_problem(value: object) -> str:
-    """Return what keeps the value from being an id, or ""; a subclass of str may encode as another text."""
-    if type(value) is not str:
-        return f"must be a plain str, not {_kind(value)}"
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        return "must be text that UTF-8 can encode; it has a lone surrogate"
-    return "" if 0 < size <= _MAX_ID_BYTES else f"must have 1 to {_MAX_ID_BYTES} bytes of UTF-8, not {size}"
 
 
 def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:

@@ -102,7 +102,7 @@ def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed],
     begin = found.get(turn_id)
     if begin is None:
         if turn_id not in ids:
-            raise UnknownMessageError(turn_id)
+            raise UnknownMessageError(turn_id, begins_turn=True)
         if stored:
             raise TurnConflictError(turn_id)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from convstore.repository.annotations import Annotations
 from convstore.repository.endings import Endings, HeadKey
 from convstore.repository.heads import Head, Heads, head_from
-from convstore.repository.inspection import Inspection, SchemaInspection
+from convstore.repository.inspection import Inspection, SchemaInspection, said_of_log
 from convstore.repository.log import Log, SlotTaken, StoredMessageRow
 from convstore.repository.summaries import Summaries
 
@@ -26,4 +26,5 @@ __all__ = [
     "StoredMessageRow",
     "Summaries",
     "head_from",
+    "said_of_log",
 ]

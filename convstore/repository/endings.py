@@ -98,6 +98,7 @@ class Endings:
             "marks": {key: _mark(key, value) for key, value in head.scope.items()},
             "pruned": pruned,
             "sweep_at": sweep_at,
+            "swept": False,
         }
         async with driver_errors():
             # First, so that nothing ended is without a tombstone; while the head stays it means nothing.
@@ -119,15 +120,15 @@ class Endings:
         return bool(tombstone and tombstone.get("pruned"))
 
     async def unswept(self, partial_scope: Mapping[str, str]) -> list[str]:
-        """Conversations with these scope values that have a tombstone, in the order of keys. One command."""
+        """Ended conversations with these scope values that were not swept yet, in the order of keys. One command."""
         query: dict[str, Any] = {f"marks.{key}": _mark(key, value) for key, value in partial_scope.items()}
-        query["sweep_at"] = {"$exists": True}
+        query |= {"sweep_at": {"$exists": True}, "swept": {"$ne": True}}
         async with driver_errors():
             documents = await self._heads.find(query, {"_id": 1}).sort("_id", 1).to_list(None)
         return [_ended(document) for document in documents]
 
-    async def due(self, *, at: datetime, limit: int = 100) -> list[str]:
-        """Ended conversations whose second sweep is due. One command."""
+    async def due(self, *, at: datetime, limit: int) -> list[str]:
+        """Ended conversations of which a sweep is due. One command."""
         async with driver_errors():
             found = await self._heads.find({"sweep_at": {"$lte": at}}, {"_id": 1}).limit(limit).to_list(None)
         return [_ended(document) for document in found]
@@ -141,10 +142,15 @@ class Endings:
             head = await self._heads.find_one({"_id": tombstone.get("head"), "conversation": conversation}, {"_id": 1})
         return head is None
 
-    async def forget(self, conversation: str, *, at: datetime) -> None:
-        """Drop the tombstone of a conversation that is swept, if it still is due. One command."""
+    async def swept(self, conversation: str, *, at: datetime, again: datetime) -> None:
+        """Note that a conversation was swept, if that was still due; drops the tombstone the second time.
+
+        Two commands, one the second time.
+        """
+        due = {"_id": _tombstone_id(conversation), "sweep_at": {"$lte": at}}
         async with driver_errors():
-            await self._heads.delete_one({"_id": _tombstone_id(conversation), "sweep_at": {"$lte": at}})
+            if not (await self._heads.delete_one({**due, "swept": True})).deleted_count:
+                await self._heads.update_one(due, {"$set": {"sweep_at": again, "swept": True}})
 
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1}

@@ -12,7 +12,7 @@ from typing import Any
 from convstore.driver import Driver, driver_errors
 from convstore.schema import HEADS, LOG, Index, chunk_range, entry_range, log_ranges
 
-__all__ = ["Document", "Inspection", "SchemaInspection"]
+__all__ = ["Document", "Inspection", "SchemaInspection", "said_of_log"]
 
 Document = Mapping[str, Any]
 
@@ -41,15 +41,25 @@ class Inspection:
 
     async def set_head(self, head: Document, changes: Mapping[str, Any]) -> bool:
         """Change a head if nobody has told it of a message since it was read. One command."""
-        query = {name: head.get(name) for name in ("_id", "conversation", "updated_at", "totals", "start")}
         async with driver_errors():
-            return bool((await self._heads.update_one(query, {"$set": dict(changes)})).matched_count)
+            return bool((await self._heads.update_one(said_of_log(head), {"$set": dict(changes)})).matched_count)
 
-    async def entries(self, conversation: str, *, after: str = "") -> list[Document]:
-        """Some entries from the first one on or behind a key, in order; at the end none. One command."""
+    async def is_same(self, head: Document) -> bool:
+        """Whether nobody has told a head of a message since it was read. One command."""
+        async with driver_errors():
+            return await self._heads.find_one(said_of_log(head), {"_id": 1}) is not None
+
+    async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
+        """Some entries from the first one on or behind a key, in order; at the end none. One command.
+
+        Args:
+            conversation: Its id.
+            after: The last key of the page before.
+            through: The last key that is wanted.
+        """
         low, high = entry_range(conversation)
-        query = {"_id": {"$gt": after, "$lt": high} if after else {"$gte": low, "$lt": high}}
-        return await self._page(self._log, query, _ENTRIES)
+        behind = {"$gt": after} if after else {"$gte": low}
+        return await self._page(self._log, {"_id": behind | ({"$lte": through} if through else {"$lt": high})}, _ENTRIES)
 
     async def lean_entries(self, conversation: str, *, after: str = "") -> list[Document]:
         """As `entries`, only where the payloads of their messages are. One command."""
@@ -117,6 +127,11 @@ class Inspection:
         return documents
 
 
+def said_of_log(head: Document) -> Document:
+    """What of a head changes when it is told of a message."""
+    return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "totals", "start")}
+
+
 class SchemaInspection:
     """Commands that look at collections and indexes; nothing of it is there in memory."""
 
@@ -137,6 +152,13 @@ class SchemaInspection:
             stats = await self._database.command("collStats", self._prefix + collection)
         text = str(stats.get("wiredTiger", {}).get("creationString", ""))
         return text.partition("block_compressor=")[2].partition(",")[0]
+
+    async def lacks(self, collection: str, field: str, *, beside: str) -> bool:
+        """Whether documents have one field and none of them the other. Two commands, that may read them all."""
+        found = self._database[self._prefix + collection]
+        async with driver_errors():
+            has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (beside, field)]
+        return has[0] is not None and has[1] is None
 
     async def indexes(self, collection: str) -> dict[str, Document]:
         """The indexes of a collection by name. One command."""

@@ -123,8 +123,8 @@ class Log:
         """
         _sized("0" * 24, entry)
 
-    async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> int:
-        """Write chunks and then the entry, which makes them visible; gives the entry's size in bytes.
+    async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> None:
+        """Write chunks and then the entry, which makes them visible.
 
         One command up to 32 MB; beyond, the chunks go ahead in commands of their own.
 
@@ -152,7 +152,6 @@ class Log:
                 if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] != len(last):
                     raise
                 raise SlotTaken from error
-        return int(document["size"])
 
     async def _insert(self, documents: list[dict[str, Any]]) -> None:
         if len(documents) == 1:

@@ -17,7 +17,7 @@ from convstore.services.reader import Reader
 
 __all__ = ["Annotator"]
 
-_MOST_VALUES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 100_000, 100
+_MOST_VALUES, _MOST_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 100_000, 100
 
 
 class Annotator:
@@ -41,6 +41,11 @@ class Annotator:
                 f"a message has at most {_MOST_VALUES} annotations; remove some by setting them to None"
             )
         gone = values.keys() - given.keys()
+        kept = {name: text for name, text in (there | given).items() if name not in gone}
+        if (size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())) > _MOST_BYTES:
+            raise InvalidInputError(
+                f"the annotations of a message would be {size:,} bytes; at most {_MOST_BYTES:,} can be"
+            )
         await self._annotations.change(known.conversation, ordinal, given=given, gone=gone, at=self._clock.now())
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> dict[str, dict[str, Any]]:

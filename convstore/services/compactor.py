@@ -104,9 +104,9 @@ class Compactor:
             raise InvalidInputError(_NO_SUMMARIZER)
         return self._folder.rule
 
-    def may_be_due(self, history: History) -> bool:
-        """Whether it is worth to look if a compaction is due, as far as a view tells."""
-        return history.tokens > self.rule.max_tokens_before_summary or history.report.left_out_turns > 0
+    def may_be_due(self, history: History, *, later_tokens: int = 0) -> bool:
+        """Whether it is worth to look if a compaction is due: for a load, or once so much was appended behind it."""
+        return history.report.tokens_unsummarized + later_tokens > self.rule.max_tokens_before_summary
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
         """Summarise now if the rule says so; see `Conversation.compact`."""
@@ -168,7 +168,10 @@ class Compactor:
                 await self._summaries.drop(plan.known.conversation, record.token)
             if not is_committed or not await self._still_fits(plan.known, record):
                 return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
-            return Compaction(status="done", summary=self._kept.public(record, {record.token: record}, is_current=True))
+            found = {record.token: record}
+            if record.parent:
+                found |= await self._summaries.all(plan.known.conversation)  # their results are told, too
+            return Compaction(status="done", summary=self._kept.public(record, found, is_current=True))
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a summariser raises, history loads as before

@@ -17,7 +17,7 @@ from convstore.codec.stored import from_stored, stored_number, utc
 from convstore.entries import Entry, Totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.models import Finding
-from convstore.repository import Head, Inspection, Log, head_from
+from convstore.repository import Head, Inspection, Log, head_from, said_of_log
 from convstore.schema import (
     ANNOTATIONS,
     HEADS,
@@ -29,6 +29,7 @@ from convstore.schema import (
     summary_id,
     totals_document,
 )
+from convstore.services.doubts import Doubt
 from convstore.services.findings import Findings, Looked
 from convstore.services.log_check import ORPHAN_AGE, LogCheck
 from convstore.summaries import SummaryRecord
@@ -50,6 +51,7 @@ class ConversationCheck:
         codec: Reads values, those of unknown types too.
         now: The time of the check.
         findings: Where findings go.
+        doubt: What is wrong with the head unless it is about to be told, for a second look.
     """
 
     document: Mapping[str, Any]
@@ -58,6 +60,7 @@ class ConversationCheck:
     codec: Codec
     now: datetime
     findings: Findings
+    doubt: Doubt | None = None
     _found: list[Finding] = field(default_factory=list)
 
     @property
@@ -124,17 +127,17 @@ class ConversationCheck:
         at_head = check.kept.get(head.totals.entries)
         then = at_head.totals if at_head else Totals()
         told_at = head.totals.updated_at
-        if head.totals.entries > tail.entries or head.totals != then or (told_at and head.updated_at < told_at):
+        kind, ahead = "", head.totals.entries - tail.entries
+        if ahead > 0 or head.totals != then or (told_at and head.updated_at < told_at):
             if self._is_old(head.updated_at) and not check.is_damaged:
-                ahead = head.totals.entries - tail.entries
                 lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
-                text = f"what it tells of the log is not what the log says{lost}"
-                await self._mend("head_totals", text, self._told(tail), if_same=True)
-        elif head.totals.entries < tail.entries and self._is_old(tail.updated_at):
-            text = f"it was not told of the last {tail.entries - head.totals.entries} entries; listings are out of date"
-            await self._mend("head_behind", text, self._told(tail), if_same=True)
+                kind, text = "head_totals", f"what it tells of the log is not what the log says{lost}"
+        elif ahead < 0 and self._is_old(tail.updated_at):
+            kind, text = "head_behind", f"it was not told of the last {-ahead} entries; listings are out of date"
         if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
             await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
+        if kind:
+            self.doubt = Doubt(kind, text, said_of_log(self.document), tail.entries, self._told(head, tail))
 
     def _is_old(self, moment: datetime | None) -> bool:
         return moment is None or self.now - moment > _ON_ITS_WAY
@@ -143,12 +146,12 @@ class ConversationCheck:
         marker, revision, number, first, _ = head.start
         if marker > max(tail.marker, head.totals.marker) or revision > head.revision:
             return True
-        return bool(number) and number <= tail.entries and (entry is None or entry.first != first)
+        return bool(number) and number <= tail.entries and (entry is None or not entry.first <= first <= entry.last)
 
     @staticmethod
-    def _told(tail: Totals) -> dict[str, Any]:
-        updated_at = {"updated_at": tail.updated_at} if tail.updated_at else {}
-        return {"totals": totals_document(tail), **updated_at}
+    def _told(head: Head, tail: Totals) -> dict[str, Any]:
+        # A title that was set later counts as use, so the date never goes back.
+        return {"totals": totals_document(tail), "updated_at": max(head.updated_at, tail.updated_at or head.updated_at)}
 
     def _rebuilt(self, check: LogCheck) -> dict[str, Any] | None:
         """What of a damaged head follows from the log, if the head is whole with it."""
@@ -167,10 +170,8 @@ class ConversationCheck:
 
     async def _mend(self, kind: str, problem: str, changes: Mapping[str, Any] | None, *, if_same: bool = False) -> None:
         """Tell what is wrong with the head, and set it right unless somebody just did."""
-        if if_same:
-            now = await self.inspection.head(str(self.document["_id"]))
-            if now is None or any(now.get(name) != self.document.get(name) for name in ("totals", "start")):
-                return
+        if if_same and not await self.inspection.is_same(self.document):
+            return
         repaired = False
         if changes and self.findings.repair:
             repaired = await self.inspection.set_head(self.document, changes)
@@ -195,15 +196,18 @@ class ConversationCheck:
             return
         committed, missing = _chain(found, head.newest)
         current = head.summary.token if head.summary else ""
-        if missing or (current and current not in found):
-            name = summary_id(self.conversation, missing or current)
+        for token in sorted({missing, current, head.aside} - {"", *found}):
+            name = summary_id(self.conversation, token)
             self._tell("summary", "the head leads to it, and it is missing", document=name, collection=SUMMARIES)
+        if not missing and head.versions != len(committed):
+            self._tell("summary", f"it leads to {len(committed)} summaries, and says that {head.versions} were made")
+        is_sure = is_whole and not missing and head.versions == len(committed)
         for record in found.values():
             if problem := _misplaced(record, found):
                 self._tell(
                     "summary", problem, document=summary_id(self.conversation, record.token), collection=SUMMARIES
                 )
-            await self._covers(record, is_named=record.token in committed or bool(missing) or not is_whole)
+            await self._covers(record, is_named=record.token in committed or not is_sure)
 
     def _summary(self, document: Mapping[str, Any]) -> SummaryRecord | None:
         key = str(document["_id"])

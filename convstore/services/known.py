@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,11 +16,22 @@ from datetime import UTC, datetime
 
 from bson import ObjectId
 
-from convstore.entries import EntryMessage, Gap, Totals
+from convstore.entries import Entry, EntryMessage, Gap, Totals
 from convstore.policy import HistoryPolicy
+from convstore.services.keeping import Keeper
 from convstore.view import NamedResult
 
-__all__ = ["ID_LIFETIME", "UNKNOWN_START", "Clock", "Known", "KnownConversations", "Scope", "Start", "as_of"]
+__all__ = [
+    "ID_LIFETIME",
+    "UNKNOWN_START",
+    "Clock",
+    "Known",
+    "KnownConversations",
+    "Scope",
+    "Start",
+    "as_of",
+    "is_backdated",
+]
 
 ID_LIFETIME = 10.0
 """Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
@@ -31,6 +42,7 @@ Scope = tuple[tuple[str, str], ...]
 _CONVERSATIONS = 1_000
 _POLICIES = 8
 _PAYLOAD_CHARACTERS = 8_000_000
+_ENTRY_BYTES = 32_000_000
 
 
 _said: ContextVar[datetime | None] = ContextVar("said", default=None)
@@ -46,6 +58,11 @@ def as_of(moment: datetime | None) -> Iterator[None]:
         _said.reset(token)
 
 
+def is_backdated() -> bool:
+    """Whether what is written in this context is dated with another moment."""
+    return _said.get() is not None
+
+
 def _now() -> datetime:
     # MongoDB keeps milliseconds.
     moment = _said.get() or datetime.now(UTC)
@@ -58,6 +75,7 @@ class Clock:
 
     now: Callable[[], datetime] = _now
     monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     # An ObjectId begins with the time, which a sweep of orphaned chunks goes by.
     token: Callable[[], str] = lambda: str(ObjectId())
 
@@ -93,11 +111,12 @@ UNKNOWN_START = Start(0, 0, 0, 0, "")
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """One conversation: its id, tail, starts of views, system messages, payloads of the turn in progress.
+    """One conversation: its id, tail, starts of views, system messages.
 
     What is rewound (`gaps`), starts and system messages are as of the newest `marker` that was seen. `asked` is the
     last human message that this store appended: its id, its place among the live messages, and the marker then.
     `counted` is the last tail that another token counter wrote, counted anew.
+    `appended` is the last entry that this store wrote, and `told_entries` the last that it told the head of.
     `entries` of the log are sure to be there, as they were acknowledged or read before; it never goes back.
     """
 
@@ -106,6 +125,8 @@ class Known:
     verified_at: float
     told_at: float = float("-inf")
     told_entries: int = 0
+    told_backdated: bool = False
+    appended: int = 0
     tail: Totals | None = None
     counted: Totals | None = None
     entries: int = 0
@@ -114,7 +135,6 @@ class Known:
     gaps: tuple[Gap, ...] = ()
     system: tuple[EntryMessage, ...] | None = None
     starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
-    payloads: dict[str, str] = field(default_factory=dict)
     # Appends to one conversation go one after the other: a tail is used only when the one before it is acknowledged.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -136,6 +156,7 @@ class Known:
         """Note that the head now tells of the log up to these totals."""
         self.verified_at = self.told_at = at
         self.told_entries = totals.entries
+        self.told_backdated = is_backdated()
 
     def advance(self, tail: Totals) -> None:
         """Keep the newest tail of an acknowledged insert or a majority read."""
@@ -145,12 +166,18 @@ class Known:
 
 
 class KnownConversations:
-    """The most recently used conversations of a store."""
+    """The most recently used conversations of a store.
+
+    Attributes:
+        payloads: Those of turns in progress that this store appended itself, by message id.
+        ends: The last entries of logs that loads have read, with sizes by the store's counter: an entry never changes.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._by_scope: OrderedDict[Scope, Known] = OrderedDict()
-        self._payload_characters = 0
+        self.payloads = Keeper[Known, dict[str, str]](_PAYLOAD_CHARACTERS)
+        self.ends = Keeper[Known, tuple[Entry, ...]](_ENTRY_BYTES)
 
     def get(self, scope: Scope) -> Known | None:
         """What is known of a scope's conversation."""
@@ -190,18 +217,20 @@ class KnownConversations:
     def _drop(self, scope: Scope) -> None:
         known = self._by_scope.pop(scope, None)
         if known is not None:
-            self.drop_payloads(known)
+            self.payloads.drop(known)
+            self.ends.drop(known)
 
     def keep_payload(self, known: Known, message_id: str, payload: str) -> None:
-        """Keep a payload of the turn in progress, as long as there is room for it."""
-        if self.is_current(known) and self._payload_characters + len(payload) <= _PAYLOAD_CHARACTERS:
-            known.payloads[message_id] = payload
-            self._payload_characters += len(payload)
+        """Keep a payload of the turn in progress, unless its turn alone takes all the room."""
+        kept = {**(self.payloads.get(known) or {}), message_id: payload}
+        size = sum(map(len, kept.values()))
+        if self.is_current(known) and size <= _PAYLOAD_CHARACTERS:
+            self.payloads.put(known, kept, size=size)
 
-    def drop_payloads(self, known: Known) -> None:
-        """Forget the payloads of a turn that is no longer in progress."""
-        self._payload_characters -= sum(map(len, known.payloads.values()))
-        known.payloads.clear()
+    def keep_end(self, known: Known, entries: Sequence[Entry]) -> None:
+        """Keep the last entries of a log."""
+        if self.is_current(known):
+            self.ends.put(known, tuple(entries), size=sum(entry.size for entry in entries))
 
     def all(self) -> list[Known]:
         """Every conversation that is remembered."""

@@ -71,23 +71,21 @@ class Live:
     async def _of_gap(self, gap: Gap, number: int) -> _Sums:
         """The sums over what was rewound, as far as they are not known from an earlier marker."""
         known, sums = self._gone.get(gap.first, (None, _NOTHING))
+        if known == gap:
+            return sums
         is_longer = (
             known is not None and known.entry == gap.entry and known.last <= gap.last and known.until <= gap.until
         )
         start, after = (known.until, known.last) if known and is_longer else (gap.entry - 2, gap.first - 1)
         if not is_longer:
             sums = _NOTHING
-        is_right, key = gap.until <= number, entry_id(self.conversation, max(0, start))
-        while (documents := await self.inspection.entries(self.conversation, after=key)) and is_right is not None:
+        is_right = gap.until <= number
+        key, end = (entry_id(self.conversation, at) for at in (max(0, start), min(gap.until + 1, number)))
+        while key < end and (documents := await self.inspection.entries(self.conversation, after=key, through=end)):
             for document in documents:
-                at = _number_of(document)
-                if at > min(gap.until + 1, number):
-                    break
-                is_right = is_right and _fits(document, gap, at)
+                is_right = is_right and _fits(document, gap, _number_of(document))
                 sums = _plus(sums, _sums_of(document, after + 1, gap.last))
             key = str(documents[-1]["_id"])
-            if _number_of(documents[-1]) > gap.until:
-                break
         if not is_right:
             self._wrong_gaps.append(gap)
         self._gone[gap.first] = (gap, sums)

@@ -28,6 +28,7 @@ from convstore.services.known import UNKNOWN_START, Known, KnownConversations, S
 from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.reader import Reader, check_dense, results_in
 from convstore.summaries import SummaryRecord, fits
+from convstore.summaries.compaction import weigh
 from convstore.tokens import TokenCounter, count, counter_name
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
 from convstore.view.window import Row, Window, choose_window, is_finished, leading_system, rows_of
@@ -74,6 +75,13 @@ class _Load:
     def reaches_start(self) -> bool:
         """Whether what is read goes back to where an earlier view began."""
         return bool(self.start.entry and self.entries and self.entries[0].number <= self.start.entry)
+
+    @property
+    def unsummarized(self) -> int:
+        """Tokens behind the summary or the leading system messages, as the plan of a compaction weighs them."""
+        system = () if self.summary else self.system or ()
+        before = self.rows[0].before if self.rows else 0
+        return max(0, before + sum(weigh(self.rows)) - sum(message.view_tokens for message in system))
 
     def count(self, entries: Sequence[Entry]) -> None:
         """Add documents to the report."""
@@ -161,7 +169,7 @@ class Loader:
         known = self._known.get(scope)
         if known is None:
             return None
-        start = known.starts.get(policy, UNKNOWN_START)
+        start = known.starts.get(_of_start(policy), UNKNOWN_START)
         limit = _entries_needed(start, known.tail or Totals(), policy)
 
         async def read() -> tuple[Head | None, list[Entry]]:
@@ -190,7 +198,7 @@ class Loader:
         if head is None or known is None:
             return None
         start = Start(*head.start)
-        if policy != _DEFAULT or start.counter != self._counter_name:
+        if _of_start(policy) != _DEFAULT or start.counter != self._counter_name:
             start = UNKNOWN_START
         load = _Load(policy, known, head, start, documents=1, round_trips=2)
         limit = _entries_needed(start, head.totals, policy)
@@ -318,8 +326,9 @@ class Loader:
         begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
         first, results = load.rows[begin].message.ordinal, load.results_before(begin)
         start = Start(load.marker, load.head.revision, number, first, self._counter_name, results)
-        load.known.remember_start(load.policy, start)
-        if load.policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
+        policy = _of_start(load.policy)
+        load.known.remember_start(policy, start)
+        if policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
             await self._heads.hint(dict(load.known.scope), load.known.conversation, start=start.position)
             load.round_trips += 1
 
@@ -338,13 +347,14 @@ class Loader:
         )
         view = await off_loop(build, characters=characters_of([row.message for row in rows], payloads))
         if is_finished(load.rows):
-            self._known.drop_payloads(load.known)
+            self._known.payloads.drop(load.known)
         summary = load.summary.text if load.summary else None
         return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
 
     async def _read_payloads(self, load: _Load, needed: Sequence[tuple[str, PayloadRef]]) -> dict[str, str]:
         # As they are now: an append that ends while others are read drops them.
-        own = {id_: load.known.payloads[id_] for id_, _ in needed if id_ in load.known.payloads}
+        kept = self._known.payloads.get(load.known) or {}
+        own = {id_: kept[id_] for id_, _ in needed if id_ in kept}
         missing = {id_: ref for id_, ref in needed if id_ not in own}
         if missing:
             load.round_trips += 1
@@ -354,16 +364,20 @@ class Loader:
         return own | dict(zip(missing, texts, strict=True))
 
 
+def _of_start(policy: HistoryPolicy) -> HistoryPolicy:
+    """A policy as far as it says where views begin; those of all providers begin at the same message."""
+    return replace(policy, provider=None, compact="explicit")
+
+
 def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
-    """How many entries to read first: those behind a known start, or about what fills the budget."""
+    """How many entries to read first: those behind a known start, or about what fills the budget, or the turns."""
     live = totals.entries * totals.live // totals.messages if totals.messages else 0
     if start.entry:
-        needed = totals.entries - start.entry + _FEWEST_ENTRIES
-    elif policy.max_tokens is None or not totals.view_tokens:
-        needed = live + _FEWEST_ENTRIES
+        needed = totals.entries - start.entry
     else:
-        needed = min(live, 2 * policy.max_tokens * live // totals.view_tokens) + _FEWEST_ENTRIES
-    return max(_FEWEST_ENTRIES, min(needed, _MOST_ENTRIES))
+        limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
+        needed = min([live, *(2 * most * live // there for most, there in limits if most and there)])
+    return min(max(0, needed) + _FEWEST_ENTRIES, _MOST_ENTRIES)
 
 
 def _named(message: EntryMessage) -> NamedResult:
@@ -382,6 +396,7 @@ def _report(load: _Load, window: Window, view: View) -> HistoryReport:
         over_budget=budget is not None and view.tokens > budget,
         tokens_before=load.entries[-1].totals.tokens if load.entries else 0,
         tokens_after=view.tokens,
+        tokens_unsummarized=load.unsummarized,
         documents=load.documents,
         bytes=load.bytes,
         round_trips=load.round_trips,

@@ -72,6 +72,7 @@ class LogCheck:
     findings: list[Finding] = field(default_factory=list)
     _live: Live = field(init=False)
     _next: int = 1
+    _is_whole: bool = False
     _messages: int | None = 0
     _candidates: tuple[Totals, ...] = (Totals(),)
 
@@ -94,6 +95,8 @@ class LogCheck:
                 unused -= _tokens_in(document)
                 await self._entry(document)
             after = str(documents[-1]["_id"])
+        # Any damage may be to what an entry says of its chunks: a backup of the entry needs them.
+        self._is_whole = not self.findings and self.tail.entries >= self.told
         await self._orphans(keys, unused)
         while keys := await self.inspection.chunk_keys(self.conversation, after=keys[-1]) if keys else []:
             await self._orphans(keys, await self._unused(keys))
@@ -219,7 +222,7 @@ class LogCheck:
             age = age_of(token, self.now)
             if age is not None and age <= ORPHAN_AGE:
                 continue
-            mends = age is not None and not self.is_damaged and self.tail.entries >= self.told
+            mends = age is not None and self._is_whole
             removed = await self.inspection.remove(LOG, found) if mends and self.repair else 0
             when = "of unknown age" if age is None else f"{age.days} days old"
             self.tell(

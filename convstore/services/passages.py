@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec, PayloadRange
 from convstore.entries import EntrySource, PayloadRef
@@ -20,28 +20,35 @@ from convstore.models import Source
 from convstore.repository import StoredMessageRow
 from convstore.sources import source_in
 from convstore.stubs import text_of
+from convstore.tokens import fitting, weight
+from convstore.view.marks import MARK
 
 __all__ = [
-    "LABEL_CHARACTERS",
     "Cursor",
     "Passage",
     "fold",
     "in_line",
+    "in_order",
     "make_source",
     "matches",
+    "page_source",
     "passage_of_source",
     "passages_of",
     "read_cursor",
     "snippets",
 ]
 
-LABEL_CHARACTERS = 200
-"""Most characters of a label."""
-
+_LABEL_CHARACTERS = 200
 _AROUND = 200
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
 _REPEATS = 1_000
 """A shorter content is shown beside its sources, whatever it holds."""
+_REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
+_REST = "What follows is what else the tool said, the texts apart."
+_FRAMES = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}'))
+"""What can stand around a list of items and says nothing; none can be taken for another one with one more value."""
+_LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
+_NAMED, _NAME_CHARACTERS = 5, 60
 _HIDDEN = "\ufffd"
 _GROWING = re.compile(
     "["
@@ -93,7 +100,8 @@ class Passage:
         ref: The payload that it is in, if it is in one.
         start: Where it begins in the payload.
         source: The source that it is the text of.
-        repeats: Whether it most likely holds the texts of sources once more; it begins a page of its own.
+        rest: Whether it holds what a result with sources says beside their texts and its content.
+        remark: What the page before says of it, as it begins a page of its own.
     """
 
     key: str
@@ -103,21 +111,29 @@ class Passage:
     ref: PayloadRef | None = None
     start: int = 0
     source: EntrySource | None = None
-    repeats: bool = False
+    rest: bool = False
+    remark: str = ""
     same: str = ""
 
     def header(self, start: int, end: int, *, most: int) -> str:
-        """What stands above a part of it, with so many characters of its label at most.
+        """What stands above a part of it; its label is cut to a weight.
 
         >>> Passage("11", "[11] Seals of the North", 9_120, same=", the same as [2]").header(0, 4_000, most=30)
         '[11] Seals of, the same as [2], characters 0-4000 of 9120'
         """
-        label = self.label[: max(most - len(self.same), 0)].rstrip() + self.same
-        return f"{label}, characters {start}-{end} of {self.length}"
+        return f"{self._name(most)}, characters {start}-{end} of {self.length}"
 
     def overhead(self, most: int) -> int:
-        """Most characters of its header line on a page."""
-        return max(min(len(self.label) + len(self.same), most), len(self.same)) + _NUMBERS
+        """Most weight of its header line on a page."""
+        return weight(self._name(most)) + _NUMBERS
+
+    def _name(self, most: int) -> str:
+        return self.label[: fitting(self.label, most - len(self.same))].rstrip() + self.same
+
+    @property
+    def item_length(self) -> int:
+        """How much is said of its source, in characters."""
+        return self.source.place.end - self.source.place.middle if self.source else 0
 
     @property
     def item_range(self) -> tuple[int, int]:
@@ -127,7 +143,7 @@ class Passage:
 
 
 def passages_of(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
-    """All passages of a message whose payload was not read: sources, content, and what else stands outside.
+    """All passages of a message whose payload was not read: sources, content, and all else that it holds.
 
     Tools that have their sources in an artifact mostly write them into the content too. Lengths tell, and nothing is
     lost if they mislead.
@@ -136,10 +152,19 @@ def passages_of(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
     texts = [passage_of_source(source, row) for source in row.sources]
     content = _of_value(in_line(row.message.tool or row.message.type, 200), message.content, ref)
     if sum(passage.length for passage in content) >= max(_REPEATS, sum(text.length for text in texts) * 4 // 5):
-        content = [replace(passage, repeats=bool(texts)) for passage in content]
-    rest = _rest(message, ref, has_sources=bool(texts))
-    own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate([*content, *rest])]
+        content = [replace(passage, remark=_REPEATED if texts else "") for passage in content]
+    parts = [*content, *_artifact(row, message), *_large_parts(message, ref), *_items(row)]
+    own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate(parts)]
     return [*texts, *own]
+
+
+def in_order(passages: Sequence[Passage]) -> list[Passage]:
+    """Passages as they are read: each once, and what most readers do not need last, from a page of its own on."""
+    each = list({passage.key: passage for passage in passages}.values())
+    shown, rest = [one for one in each if not one.rest], [one for one in each if one.rest]
+    if rest and shown and not shown[-1].remark:
+        rest[0] = replace(rest[0], remark=_REST)
+    return [*shown, *rest]
 
 
 def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
@@ -177,6 +202,35 @@ def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -
         earlier_id=source.earlier,
         given_id=source.given,
     )
+
+
+def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | None, room: int) -> Source:
+    """A source as a page gives it: of its metadata as much as there is room for, and a mark that says what is not.
+
+    Args:
+        codec: Decodes the item.
+        source: What its entry says of it.
+        content: The part of its text that is on the page.
+        item: What the tool said of it, as it is stored; None if that is too much to read.
+        room: Most characters of what the tool said, as it is stored.
+
+    Raises:
+        ValueError: The item is not what was written.
+    """
+    whole = make_source(codec, source, content=content, item="{}" if item is None else item)
+    if item is not None and len(item) <= room:
+        return whole
+    kept: dict[str, Any] = {}
+    for key, value in whole.metadata.items():
+        size = len(key) + len(codec.encode(value, omitted=[]))
+        if size <= room:
+            kept[key] = value
+            room -= size
+    gone = [name for name in ("title", "url") if getattr(whole, name) != getattr(source, name)]
+    gone += [in_line(key, _NAME_CHARACTERS) for key in whole.metadata if key not in kept]
+    more = [f"{len(gone) - _NAMED} more"] if len(gone) > _NAMED else []
+    kept[MARK] = {"kind": "left_out", "keys": [*gone[:_NAMED], *more], "message": _LEFT_OUT}
+    return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept})
 
 
 def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
@@ -259,32 +313,71 @@ def _of_value(label: str, value: Any, ref: PayloadRef | None) -> list[Passage]:
     label = _one_line(label)
     if isinstance(value, PayloadRange):
         return [Passage("", label, value.end - value.start, ref=ref, start=value.start)]
-    if isinstance(value, list) and any(isinstance(part, PayloadRange) for part in value):
-        parts = enumerate(value, 1)
-        return [passage for place, part in parts for passage in _of_value(f"{label}, part {place}", part, ref)]
+    parts = _parts_of(value)
+    if any(isinstance(part, PayloadRange) for _, part in parts):
+        return [passage for name, part in parts for passage in _of_value(f"{label}, {name}", part, ref)]
     text = text_of(value)
     return [Passage("", label, len(text), text=text)]
 
 
-def _rest(message: BaseMessage, ref: PayloadRef | None, *, has_sources: bool) -> list[Passage]:
-    """The artifact, unless all that it holds is read as sources; and whatever else stands outside the entry."""
-    found: list[tuple[str, Any]] = []
-    if isinstance(message, ToolMessage) and message.artifact is not None and not has_sources:
-        found.append(("artifact", message.artifact))
+def _parts_of(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, list):
+        return [(f"part {place}", part) for place, part in enumerate(value, 1)]
+    return [(str(key), part) for key, part in value.items()] if isinstance(value, dict) else []
+
+
+def _artifact(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
+    """The artifact, unless it is no more than its sources."""
+    artifact = getattr(message, "artifact", None)
+    if artifact is None or (row.sources and _is_bare(artifact, row.sources)):
+        return []
+    found = _of_value("artifact", artifact, row.message.payload)
+    return [replace(passage, rest=bool(row.sources)) for passage in found]
+
+
+def _is_bare(artifact: Any, sources: Sequence[EntrySource]) -> bool:
+    """Whether an artifact says nothing but what its sources say, or their items, which are read by themselves."""
+    if isinstance(artifact, PayloadRange):
+        items = [PayloadRange(source.place.middle, source.place.end, raw=False) for source in sources]
+        more = artifact.end - artifact.start - len(Codec().encode(items))
+        is_frame = more in _FRAMES or (len(items) == 1 and more + len("[]") == 0)
+        return is_frame and not any(source.held for source in sources)
+    while type(artifact) is dict and len(artifact) == 1:
+        (artifact,) = artifact.values()
+    if type(artifact) not in (list, tuple) or len(artifact) != len(sources):
+        return False
+    found = [source_in(item) for item in artifact]
+    texts = [source.piece[source.place.start : source.place.middle] for source in sources]
+    return all(one and not one.says_more and one.text == text for one, text in zip(found, texts, strict=True))
+
+
+def _items(row: StoredMessageRow) -> list[Passage]:
+    """What the tool said of each source, its text apart; unless that is no more, or is read elsewhere."""
+    ref = row.message.payload
+    return [
+        Passage("", f"Rest of [{source.id}]", place.end - place.middle, ref=ref, start=place.middle, rest=True)
+        for source in row.sources
+        if ref and not (source.bare or source.held) and (place := source.place).middle > place.start
+    ]
+
+
+def _large_parts(message: BaseMessage, ref: PayloadRef | None) -> list[Passage]:
+    """Whatever stands outside the entry beside content and artifact."""
     calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
-    found += [(f"arguments {place} of {call.get('name')}", call.get("args")) for place, call in enumerate(calls, 1)]
+    found: list[tuple[str, Any]] = [
+        (f"{'arguments' if key == 'args' else key} {place} of {call.get('name')}", part)
+        for place, call in enumerate(calls, 1)
+        for key, part in call.items()
+    ]
     for name, value in {**message.__dict__, **(message.__pydantic_extra__ or {})}.items():
         if name not in ("content", "artifact"):
             parts = {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
             found += parts.items()
     return [
-        passage
-        for label, value in found
-        if isinstance(value, PayloadRange) or label == "artifact"
-        for passage in _of_value(label, value, ref)
+        passage for label, value in found if isinstance(value, PayloadRange) for passage in _of_value(label, value, ref)
     ]
 
 
 def _one_line(label: str) -> str:
     """A label that can be part of a header: what a source calls itself can not pass for a line of ours."""
-    return " ".join(label.split())[:LABEL_CHARACTERS]
+    return " ".join(label.split())[:_LABEL_CHARACTERS]

@@ -2,7 +2,9 @@
 
 Layer 4. First the head is replaced by a tombstone, so that the conversation can not be found any more, then everything
 in it is removed. Another process may still know the old id, so the tombstone stays until all that such a process may
-have written is removed in a second sweep. Whatever breaks off in the middle is finished by the next call.
+have written is removed in a second sweep, and for a day more until a third one: a network that was cut, or a process
+that was stopped, may deliver a command long after its caller gave it up. Whatever breaks off in the middle is finished
+by the next call.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import ErasureReceipt
@@ -27,7 +31,11 @@ seconds ago; so a head that is older than this can be replaced without losing wh
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
 """By then every append that did not know of a deletion has ended."""
 
+_SWEEP_AGAIN_AFTER = timedelta(hours=24)
+
 _AT_ONCE, _PARALLEL = 200, 8
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
 _NOTHING = ErasureReceipt()
 
 
@@ -77,7 +85,10 @@ class Retention:
         """End the conversations that nobody has written to for long; see `ConversationStore.prune`."""
         if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
             raise InvalidInputError(f"older_than is a timedelta of at least {LEAST_AGE}, not {older_than!r}")
-        before = self._clock.now() - older_than
+        try:
+            before = self._clock.now() - older_than
+        except OverflowError:
+            raise InvalidInputError(f"older_than goes back before the year 1: {older_than!r}") from None
         damaged: list[CorruptDocumentError] = []
 
         async def end(head: HeadKey) -> ErasureReceipt:
@@ -100,16 +111,24 @@ class Retention:
             raise damaged[0]
         return receipt
 
-    async def sweep(self) -> int:
-        """Remove what writers in flight added to conversations that ended a while ago; gives how many were swept."""
-        now, swept = self._clock.now(), 0
-        while due := await self._endings.due(at=now):
-            for conversation in due:
-                if await self._endings.is_ended(conversation):
-                    await self._remove(conversation)
-                    swept += 1
-                await self._endings.forget(conversation, at=now)
-        return swept
+    async def sweep(self, *, most: int | None = None) -> int:
+        """Remove what writers in flight added to conversations that ended a while ago; gives how many were looked at.
+
+        Args:
+            most: Look at no more; None for all that are due.
+        """
+        now, looked = self._clock.now(), 0
+        while due := await self._endings.due(at=now, limit=min(_AT_ONCE, most or _AT_ONCE)):
+            await self._each(partial(self._sweep, now), due)
+            looked += len(due)
+            if most:
+                break
+        return looked
+
+    async def _sweep(self, now: datetime, conversation: str) -> None:
+        if await self._endings.is_ended(conversation):
+            await self._remove(conversation)
+        await self._endings.swept(conversation, at=now, again=now + _SWEEP_AGAIN_AFTER)
 
     async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[HeadKey]]:
         last: HeadKey | None = None
@@ -121,19 +140,18 @@ class Retention:
         written_at = (await self._log.last_totals(head.conversation)).updated_at
         return written_at is None or written_at < before
 
-    async def _each(
-        self, work: Callable[[HeadKey], Awaitable[ErasureReceipt]], heads: Sequence[HeadKey]
-    ) -> list[ErasureReceipt]:
+    @staticmethod
+    async def _each(work: Callable[[_Item], Awaitable[_Done]], items: Sequence[_Item]) -> list[_Done]:
+        """Some at a time; an error is raised once all have ended."""
         gate = asyncio.Semaphore(_PARALLEL)
 
-        async def one(head: HeadKey) -> ErasureReceipt:
+        async def one(item: _Item) -> _Done:
             async with gate:
-                return await work(head)
+                return await work(item)
 
-        outcomes = await asyncio.gather(*map(one, heads), return_exceptions=True)
-        if errors := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
-            raise errors[0]
-        return [outcome for outcome in outcomes if isinstance(outcome, ErasureReceipt)]
+        tasks = [asyncio.ensure_future(one(item)) for item in items]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return [task.result() for task in tasks]
 
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
         """End a conversation, unless another was quicker or, for a policy, somebody wrote to it."""

@@ -40,13 +40,7 @@ class SchemaCheck:
         Raises:
             SchemaVersionError: The database was set up by a newer convstore.
         """
-        pending = await self._migrator.pending()
-        if pending and findings.repair:
-            await self._migrator.run()
-        for migration in pending:
-            self._tell(
-                findings, "migration", (MIGRATIONS, migration.name), "it has not run", mends=True, done=findings.repair
-            )
+        await self._migrations(findings)
         if not self._inspection.is_real:
             return
         options = await self._inspection.options(self._indexes)
@@ -57,6 +51,19 @@ class SchemaCheck:
             else:
                 await self._options(findings, collection, options[collection])
             await self._look_at_indexes(findings, collection, indexes, is_there=collection in options)
+
+    async def _migrations(self, findings: Findings) -> None:
+        pending, refused = await self._migrator.pending(), ""
+        left = pending
+        if pending and findings.repair:
+            try:
+                await self._migrator.run()
+            except StoreError as error:
+                refused = f" and can not: {error}"
+            left = await self._migrator.pending()
+        for migration in pending:
+            problem, done = f"it has not run{refused * (migration in left)}", migration not in left
+            self._tell(findings, "migration", (MIGRATIONS, migration.name), problem, mends=True, done=done)
 
     @staticmethod
     def _tell(
@@ -91,7 +98,10 @@ class SchemaCheck:
     ) -> None:
         found = await self._inspection.indexes(collection) if is_there else {}
         for index in indexes:
-            if index.name not in found:
+            if index.name not in found and await self._is_of_another_store(index):
+                text = "no conversation has this scope key; name yours, by scope_keys or --scope-key"
+                self._tell(findings, "index_missing", (collection, index.name), text)
+            elif index.name not in found:
                 await self._make_index(findings, collection, index)
             elif not self._inspection.is_as_it_should_be(found[index.name], index):
                 text = "the index is not the one that the store makes; drop it, and run doctor --repair"
@@ -100,6 +110,10 @@ class SchemaCheck:
             if "expireAfterSeconds" in one:
                 text = "it lets single documents expire, which leaves holes; drop it, and use prune"
                 self._tell(findings, "index_expiring", (collection, name), text)
+
+    async def _is_of_another_store(self, index: Index) -> bool:
+        """Whether an index is for a scope key that none of the conversations has, though there are some."""
+        return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, beside="scope")
 
     async def _create(self, collection: str, index: Index) -> None:
         name, keys = self._prefix + collection, list(index.keys)

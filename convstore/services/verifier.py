@@ -15,6 +15,7 @@ from convstore.models import Finding, VerifyReport
 from convstore.repository import Inspection, Log
 from convstore.schema import ANNOTATIONS, LOG, SUMMARIES
 from convstore.services.conversation_check import ConversationCheck
+from convstore.services.doubts import BETWEEN_LOOKS, Doubt
 from convstore.services.findings import Findings
 from convstore.services.known import Clock, Scope
 from convstore.services.log_check import ORPHAN_AGE, age_of
@@ -22,7 +23,7 @@ from convstore.services.schema_check import SchemaCheck
 
 __all__ = ["Verifier"]
 
-_HEADS, _PARALLEL = 100, 4
+_HEADS, _PARALLEL, _DOUBTS = 100, 4, 1_000
 
 
 class Verifier:
@@ -39,7 +40,7 @@ class Verifier:
         """Look at everything; see `ConversationStore.verify`."""
         findings = Findings(repair, progress)
         await self._schema.run(findings)
-        gate = asyncio.Semaphore(_PARALLEL)
+        gate, doubts = asyncio.Semaphore(_PARALLEL), list[Doubt]()
         after = ""
         while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
             now = self._clock.now()
@@ -50,10 +51,22 @@ class Verifier:
             if errors := [outcome for outcome in outcomes if outcome is not None]:
                 raise errors[0]
             after = str(heads[-1]["_id"])
+            doubts += [check.doubt for check in checks if check.doubt]
+            if len(doubts) >= _DOUBTS:
+                await self._look_again(doubts, findings)
         if not partial_scope:
             for collection in (LOG, SUMMARIES, ANNOTATIONS):
                 await self._strays(collection, findings)
+        await self._look_again(doubts, findings)
         return findings.report()
+
+    async def _look_again(self, doubts: list[Doubt], findings: Findings) -> None:
+        """Wait once for all heads in doubt, and tell of those that nobody has set right meanwhile."""
+        if doubts:
+            await self._clock.sleep(BETWEEN_LOOKS)
+        for doubt in doubts:
+            await doubt.settle(self._inspection, findings)
+        doubts.clear()
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Tell of conversations that no head and no tombstone names."""

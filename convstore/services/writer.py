@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -17,7 +18,7 @@ from functools import partial
 from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec
-from convstore.entries import EntryMessage, EntrySource, Totals
+from convstore.entries import UNREAD, EntryMessage, EntrySource, Totals
 from convstore.entries.batch import Batch, is_heavy, prepare
 from convstore.entries.compose import Composed, compose
 from convstore.entries.rewinds import is_live
@@ -34,7 +35,15 @@ from convstore.extraction import SourceExtractor
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
 from convstore.repository import Endings, Heads, Log, SlotTaken, StoredMessageRow
-from convstore.services.known import ID_LIFETIME, UNKNOWN_START, Clock, Known, KnownConversations, Scope
+from convstore.services.known import (
+    ID_LIFETIME,
+    UNKNOWN_START,
+    Clock,
+    Known,
+    KnownConversations,
+    Scope,
+    is_backdated,
+)
 from convstore.services.off_loop import off_loop
 from convstore.services.reader import Reader
 from convstore.sources import text_digest
@@ -174,10 +183,10 @@ class Writer:
         return await self._log.shown(head.conversation, tail.shown_at)
 
     async def flush(self, scope: Scope | None = None) -> None:
-        """Bring the heads of recently used conversations up to date, or that of one, so that listings are."""
+        """Tell heads what this store appended since it told them last, of all conversations or of one."""
         for known in self._known.all():
-            if scope in (None, known.scope) and known.tail and known.tail.entries != known.told_entries:
-                await self._refresh(known, known.tail)
+            if scope in (None, known.scope) and known.appended > known.told_entries:
+                await self._refresh(known, await self._log.last_totals(known.conversation))
 
     async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "") -> _Attempt:
         try:
@@ -211,7 +220,7 @@ class Writer:
         if turn and turn not in batch.ids:
             if known := await self._reader.find(scope):
                 return known
-            raise UnknownMessageError(turn)
+            raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
         # What can not be written begins no conversation.
         work = partial(compose, batch, Totals(), at=now, token="")
@@ -239,8 +248,8 @@ class Writer:
                         return True
                 await self._find_taken(known, attempt, tail)
                 await self._compose(attempt, tail)
-                if attempt.totals.preview is None and tail.messages:
-                    known.tail = None  # learnt by a load, which leaves the preview out
+                if attempt.totals.preview is UNREAD:
+                    known.tail = None  # learnt by a load
                     await self._compose(attempt, await self._tail(known, attempt))
                 if not self._known.is_fresh(known) and not await self._refresh(known, attempt.totals):
                     self._known.forget(known)
@@ -278,28 +287,30 @@ class Writer:
         chunks = [chunk for chunk in composed.chunks if chunk.number not in attempt.sent]
         insert = self._log.insert(known.conversation, composed.entry, chunks, token=attempt.token)
         try:
-            if self._clock.monotonic() - known.told_at < ID_LIFETIME:
+            if self._was_told(known):
                 await insert
-            elif not await self._beside(
-                insert, self._refresh(known, attempt.totals)
-            ) and await self._endings.was_pruned(known.conversation):
+            elif not await self._beside(insert, known, attempt.totals):
                 # Who deletes it means all that is on its way, too; a policy means only what is old.
-                raise _WasPruned
+                if await self._endings.was_pruned(known.conversation):
+                    raise _WasPruned
+                self._known.forget(known)
         except SlotTaken:
             attempt.sent.update(chunk.number for chunk in chunks)
             attempt.composed = None
             return False
         return True
 
-    async def _beside(self, insert: Awaitable[int], refresh: Awaitable[bool]) -> bool:
-        """Await both; the insert's outcome counts. A refresh that fails is due again with the next append.
+    def _was_told(self, known: Known) -> bool:
+        """Whether the head knows that the conversation is in use; if not, a policy may end it at any moment."""
+        is_recent = self._clock.monotonic() - known.told_at < ID_LIFETIME
+        return is_recent and (is_backdated() or not known.told_backdated)
 
-        Gives False if the refresh found no head.
-        """
-        outcome, is_there = await asyncio.gather(insert, refresh, return_exceptions=True)
+    async def _beside(self, insert: Awaitable[None], known: Known, totals: Totals) -> bool:
+        """Insert, and tell the head; False if there is no head. What was not told is not acknowledged."""
+        outcome, is_there = await asyncio.gather(insert, self._refresh(known, totals), return_exceptions=True)
         if isinstance(outcome, BaseException):
             raise outcome
-        return is_there is not False
+        return await self._refresh(known, totals) if isinstance(is_there, BaseException) else is_there
 
     async def _refresh(self, known: Known, totals: Totals) -> bool:
         start = known.starts.get(_DEFAULT)
@@ -372,21 +383,25 @@ class Writer:
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - it was just inserted
         known.advance(composed.entry.totals)
+        known.appended = composed.entry.number
         attempt.stored.update({message.id: message.ordinal for message in composed.entry.messages})
         for one, message in zip(attempt.pending.prepared, composed.entry.messages, strict=True):
             # What a load in the middle of this turn would read back at once.
             if message.type == "human":
-                self._known.drop_payloads(known)
+                self._known.payloads.drop(known)
                 live = composed.entry.live_at(message.ordinal)
                 known.asked = (message.id, live, composed.entry.totals.marker)
             if message.payload and one.split:
                 self._known.keep_payload(known, message.id, one.split.encoded.payload)
+        if any(message.type == "ai" and not message.calls for message in composed.entry.messages[-1:]):
+            self._known.payloads.drop(known)  # the turn is finished
 
     async def _drop_unused(self, known: Known, attempt: _Attempt) -> None:
         """Remove chunks that were sent ahead of an entry that did not need them in the end."""
         used = {chunk.number for chunk in attempt.composed.chunks} if attempt.composed else set()
         if unused := sorted(attempt.sent - used):
-            await self._log.drop_chunks(known.conversation, attempt.token, unused)
+            with suppress(StoreError):  # it is how the append ended that counts; after a day a sweep removes them
+                await self._log.drop_chunks(known.conversation, attempt.token, unused)
 
 
 def _receipt(attempt: _Attempt) -> Receipt:

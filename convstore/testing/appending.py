@@ -201,5 +201,5 @@ class AppendContract:
         store = new_store()
         await store.setup()
         await store.close()
-        with pytest.raises(StoreClosedError):
+        with pytest.raises(StoreClosedError, match=r"make a new store$"):
             await store.conversation(user_id="a", thread_id="b").load_history()

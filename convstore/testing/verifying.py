@@ -61,14 +61,22 @@ def _kinds(report: VerifyReport) -> _Kinds:
     return [(one.kind, one.document_id) for one in report.findings if not one.kind.startswith("index")]
 
 
+async def _no_pause(seconds: float) -> None:
+    """In the place of a wait between two looks."""
+
+
+def _clock(ahead: timedelta) -> Clock:
+    moment = datetime.now(UTC) + ahead
+    return Clock(now=lambda: moment, sleep=_no_pause)
+
+
 class VerifyContract:
     """`ConversationStore.verify`, a conversation at a time."""
 
     @pytest.fixture
     async def later(self, new_store: _NewStore) -> ConversationStore:
         """A store for which all that is written in a test was written two days ago."""
-        moment = datetime.now(UTC) + timedelta(days=2)
-        return new_store(clock=Clock(now=lambda: moment))
+        return new_store(clock=_clock(timedelta(days=2)))
 
     @pytest.fixture
     async def full(self, new_store: _NewStore) -> Conversation:

@@ -8,20 +8,44 @@ become one of LangChain's message classes; ``langchain_core.load``, which makes 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import ValidationError
 
-from convstore.transfer.records import RecordItem
+from convstore.transfer.records import Message, RecordItem
 
-__all__ = ["item_of", "moment_of", "with_artifact"]
+__all__ = ["CREATED", "UPDATED", "as_item", "item_of", "moment_of", "unread_date", "with_artifact"]
 
-_TIMES = ("created_at", "timestamp", "create_time")
+CREATED = ("created_at", "timestamp", "create_time")
+UPDATED = ("updated_at", "update_time")
+"""Fields with the date of the last message of a conversation."""
+
 _MILLISECONDS = 1e11
 """Seconds up to the year 5138; more of them are milliseconds."""
+
+_NUMBER = re.compile(r"\d{9,13}(\.\d+)?")  # eight digits are a date of ISO 8601
+_MONGOEXPORT = ({"$date"}, {"$numberLong"})  # one may hold the other
+
+
+def as_item(given: Message) -> RecordItem:
+    """A message of a record; a dict is read as one of a file is.
+
+    >>> as_item({"role": "user", "content": "Hi", "timestamp": 1724708469}).at.year
+    2024
+    """
+    item = given if isinstance(given, RecordItem) else RecordItem(message=given)
+    if not isinstance(item.message, Mapping):
+        return item
+    read = item_of(dict(item.message), at=item.at)
+    problem = item.problem or read.problem
+    return replace(item, message=read.message, problem=problem, at=read.at, unread_date=read.unread_date)
 
 
 def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = None) -> RecordItem:
@@ -34,11 +58,11 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     """
     if not isinstance(raw, dict):
         return RecordItem(message=None, problem=f"a message is an object, not {type(raw).__name__}", where=where)
-    at = at or moment_of(raw)
-    if "type" not in raw or ("role" in raw and raw["type"] != "chat"):
-        return RecordItem(message=with_artifact(raw), where=where, key=key, at=at)
     try:
-        return RecordItem(message=_from_langchain(raw), where=where, key=key, at=at)
+        is_openai = "type" not in raw or ("role" in raw and raw["type"] != "chat")
+        message = with_artifact(raw) if is_openai else _from_langchain(raw)
+        at = at or moment_of(raw)
+        return RecordItem(message=message, where=where, key=key, at=at, unread_date="" if at else unread_date(raw))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         problem = f"LangChain refuses it: {'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -47,33 +71,64 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     return RecordItem(message=None, problem=problem, where=where)
 
 
-def moment_of(raw: Mapping[str, Any]) -> datetime | None:
-    """When something was written, by its own words: a number of seconds or a date of ISO 8601; None if it says none.
+def moment_of(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> datetime | None:
+    """When something was written, by the first of some fields that says it; None if none does.
+
+    A date is a number of seconds or milliseconds, also as text, a date of ISO 8601 or of RFC 2822, a datetime, or what
+    mongoexport writes for one. Without a time zone it is UTC.
 
     >>> moment_of({"timestamp": 1724708469}).isoformat(), moment_of({"created_at": "2024-08-26"}).isoformat()
     ('2024-08-26T21:41:09+00:00', '2024-08-26T00:00:00+00:00')
     """
-    for name in _TIMES:
-        if (moment := _moment(raw.get(name))) is not None:
-            return moment
-    return None
+    return next((moment for name in names if (moment := _moment(raw.get(name))) is not None), None)
+
+
+def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
+    """What stands where a date should be, the first of some fields that is not empty; "" if all are.
+
+    >>> unread_date({"created_at": None, "timestamp": "yesterday"})
+    "timestamp 'yesterday'"
+    """
+    return next((f"{name} {str(value)[:80]!r}" for name in names if (value := raw.get(name)) not in (None, "")), "")
 
 
 def _moment(value: Any) -> datetime | None:
     """A date in the past; what else stands there is nobody's date of a message."""
     try:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found = datetime.fromtimestamp(value / 1_000 if value > _MILLISECONDS else value, UTC)
-        elif isinstance(value, str):
-            found = datetime.fromisoformat(value)
-        else:
-            return None
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        found = _read(value)
     except (ValueError, OverflowError, OSError):
         return None
+    if found is None:
+        return None
+    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     if not datetime(1970, 1, 2, tzinfo=UTC) < found < datetime.now(UTC) + timedelta(days=1):
         return None
     return found.replace(microsecond=found.microsecond // 1_000 * 1_000)  # MongoDB keeps milliseconds
+
+
+def _read(value: Any) -> datetime | None:
+    """A date in any of the forms that `moment_of` names.
+
+    Raises:
+        ValueError: It looks like one and is none.
+        OverflowError: Likewise.
+        OSError: Likewise.
+    """
+    for _ in range(2):
+        if isinstance(value, Mapping) and value.keys() in _MONGOEXPORT:
+            [value] = value.values()
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return datetime.fromtimestamp(value / 1_000 if value > _MILLISECONDS else value, UTC)
+    if not isinstance(value, str):
+        return None
+    with suppress(ValueError):
+        return datetime.fromisoformat(value)
+    found = parsedate_to_datetime(value)
+    return found if found.tzinfo else None  # it passes over zones that it does not know
 
 
 def _from_langchain(raw: dict[str, Any]) -> BaseMessage:

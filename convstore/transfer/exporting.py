@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
 
@@ -58,7 +58,7 @@ async def export_conversations(
 
     Args:
         store: Where they are.
-        write: Takes bytes: of a file, for example.
+        write: Takes bytes, async or not: that of a file opened with ``open(path, "wb")``, for example.
         format: "convstore", "openai" or "openai-bare".
         scope: Values of some scope keys.
         limit: Most conversations to write, newest first.
@@ -71,6 +71,10 @@ async def export_conversations(
     """
     if format not in _FORMATS:
         raise InvalidInputError(f"format is one of {', '.join(_FORMATS)}, not {format!r}")
+    if not callable(write):
+        raise InvalidInputError(
+            f'write is a function that takes bytes, such as open(path, "wb").write, not {type(write).__name__}'
+        )
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InvalidInputError(f"limit is a whole number from 1, not {limit!r}")
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
@@ -82,7 +86,8 @@ async def export_conversations(
                 report.size += file.tell()
                 file.seek(0)
                 while piece := file.read(_COPY_BYTES):
-                    write(piece)
+                    if isinstance(done := write(piece), Awaitable):
+                        await done
         on_conversation(report)
         if limit is not None and report.conversations >= limit:
             break
@@ -223,8 +228,8 @@ class _Export:
         told: dict[str, Any] = {"id": list(info.scope.values())[-1], "scope": info.scope}
         if info.title is not None:
             told["title"] = info.title
-        if info.created_at is not None:
-            told["created_at"] = info.created_at.isoformat()
+        dates = {"created_at": info.created_at, "updated_at": info.updated_at}
+        told |= {name: at.isoformat() for name, at in dates.items() if at is not None}
         return openai_line(told).rstrip(b"}\n") + b', "messages": ['
 
 

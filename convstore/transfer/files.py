@@ -6,15 +6,16 @@ else stands in the object can make the scope. Lines of an export of ours are han
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from convstore.codec import Codec
 from convstore.transfer.archive import ArchiveReader
-from convstore.transfer.dicts import item_of
+from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unread_date
 from convstore.transfer.lines import MOST_LINE_BYTES, BadLine, Line, read_lines
-from convstore.transfer.records import BadRecord, ConversationRecord
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 
 __all__ = ["read_file"]
 
@@ -22,7 +23,7 @@ _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 
 
 def read_file(
-    path: Path,
+    path: Path | str,
     *,
     codec: Codec | None = None,
     most: int = MOST_LINE_BYTES,
@@ -36,6 +37,7 @@ def read_file(
         most: Most bytes of a line.
         on_bytes: Told, after each line, how far the file was read.
     """
+    path = Path(path)
     archive = ArchiveReader(codec or Codec())
     for line in read_lines(path, most=most, on_bytes=on_bytes):
         where = f"{path.name}, line {line.number}"
@@ -59,14 +61,28 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         return BadRecord(where, 'no conversation: an object with a list "messages" is needed')
     fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
     title, metadata = value.get("title"), value.get("metadata")
+    items = [item_of(raw, where=f"{where}, message {place}") for place, raw in enumerate(messages, 1)]
+    notes = [] if any(item.at for item in items) else _set_dates(items, value)
     return ConversationRecord(
         id=_id(value) or f"{path.name}:{line.number}",
-        messages=[item_of(raw, where=f"{where}, message {place}") for place, raw in enumerate(messages, 1)],
+        messages=items,
         where=where,
         fields={"file": path.name, "line": str(line.number), **fields},
         title=title if isinstance(title, str) else None,
         metadata=metadata if isinstance(metadata, dict) else {},
+        notes=notes,
     )
+
+
+def _set_dates(items: list[RecordItem], value: Mapping[str, Any]) -> list[str]:
+    """Give the first and the last message the dates of their conversation; what can not be read is told."""
+    notes: list[str] = []
+    for place, names in ((0, CREATED), (-1, UPDATED)):
+        if at := moment_of(value, names):
+            items[place] = replace(items[place], at=items[place].at or at)
+        elif unread := unread_date(value, names):
+            notes.append(f"a date of the conversation can not be read: {unread}")
+    return notes
 
 
 def _id(value: dict[str, Any]) -> str:

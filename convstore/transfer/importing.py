@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from convstore.exceptions import (
     ConvstoreError,
     InvalidInputError,
+    InvalidScopeError,
     MessageRewoundError,
     NotSetUpError,
     StoreUnavailableError,
@@ -34,8 +35,10 @@ from convstore.transfer.taking import Outcome, Taking
 __all__ = ["Records", "ScopeOf", "import_conversations"]
 
 Records: TypeAlias = Iterable[ConversationRecord | BadRecord] | AsyncIterable[ConversationRecord | BadRecord]
-ScopeOf: TypeAlias = Mapping[str, str] | Callable[[ConversationRecord], Mapping[str, str]]
-"""Values that are the same for all records, or a function that gives the scope of one, such as a `ScopeRule`."""
+ScopeOf: TypeAlias = (
+    Mapping[str, str] | Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+)
+"""Values that are the same for all records, or a function, async or not, that gives the scope of one."""
 
 _TRIES = 5
 _END = object()
@@ -63,7 +66,8 @@ async def import_conversations(
     Args:
         store: Where they go; it must be set up, unless `dry_run`.
         records: What ``read_file`` or ``read_history_collection`` gives, or records of your own.
-        scope: Whose the conversations are. Without it a record's own scope counts, and for the last scope key its id.
+        scope: Whose the conversations are: values for all, a `ScopeRule`, or a function of yours. Without it a
+            record's own scope counts, and for the last scope key its id.
         jobs: Conversations at a time.
         limit: Most conversations to read.
         dry_run: Only look: read everything, compare with what is there, write nothing.
@@ -77,6 +81,12 @@ async def import_conversations(
     """
     if type(jobs) is not int or jobs < 1 or (limit is not None and (type(limit) is not int or limit < 1)):
         raise InvalidInputError("jobs and limit are whole numbers from 1")
+    if scope is not None and not callable(scope) and not isinstance(scope, Mapping):
+        raise InvalidInputError(f"scope is a dict, a ScopeRule or a function, not {type(scope).__name__}")
+    if isinstance(records, str | Path) or not isinstance(records, Iterable | AsyncIterable):
+        raise InvalidInputError(
+            f"records is what read_file(path) gives, or a list of ConversationRecords, not {type(records).__name__}"
+        )
     rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
     report = ImportReport(on_problem=on_problem)
     parts = await _parts(store, dry_run=dry_run)
@@ -99,7 +109,10 @@ async def _each(records: Records) -> AsyncIterator[ConversationRecord | BadRecor
     """Records one by one, of the right type."""
     async for record in records if isinstance(records, AsyncIterable) else _in_a_thread(records):
         if not isinstance(record, ConversationRecord | BadRecord):
-            raise InvalidInputError(f"records gives ConversationRecords, not {type(record).__name__}")
+            raise InvalidInputError(
+                f"a record is a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
+                "read_file(path) makes them of a file"
+            )
         yield record
 
 
@@ -124,7 +137,7 @@ class _Import:
 
     store: ConversationStore
     parts: Parts | None
-    scope_of: Callable[[ConversationRecord], Mapping[str, str]]
+    scope_of: Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
     report: ImportReport
     dry_run: bool
     skip_messages: bool
@@ -179,8 +192,23 @@ class _Import:
     def _leave_out(self, record: ConversationRecord, reason: str) -> None:
         self.report.note(Problem("conversation", record.where, record.id, reason))
 
+    async def _scope(self, record: ConversationRecord) -> Scope:
+        """Whose it is.
+
+        Raises:
+            InvalidScopeError: The function does not say it.
+        """
+        found = self.scope_of(record)
+        values = await found if isinstance(found, Awaitable) else found
+        keys = self.store.scope_keys
+        if not isinstance(values, Mapping):
+            raise InvalidScopeError(
+                f"the scope function gives a dict of {', '.join(keys)}, not {type(values).__name__}"
+            )
+        return check_scope(keys, values)
+
     async def _take(self, record: ConversationRecord) -> Outcome:
-        scope = check_scope(self.store.scope_keys, self.scope_of(record))
+        scope = await self._scope(record)
         if (first := self.seen.get(scope)) is not None:
             shown = ", ".join(f"{key}={value!r}" for key, value in scope)
             raise InvalidInputError(f"its scope {shown} is that of {first} too; let a field that differs be part of it")

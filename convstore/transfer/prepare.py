@@ -17,6 +17,7 @@ from convstore.entries.normalize import normalize_messages
 from convstore.exceptions import InvalidInputError
 from convstore.scopes import id_problem
 from convstore.sources import read_ids
+from convstore.transfer.dicts import as_item
 from convstore.transfer.records import ConversationRecord, Problem, RecordItem
 
 __all__ = ["Batch", "Ready", "ReadyMessage", "batches_of", "make_ready"]
@@ -70,10 +71,22 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> Ready:
     """Read all messages of a record; a message without an id gets one that is made from the record's id."""
     work = _Reading(record, codec)
     for place, given in enumerate(record.messages, 1):
-        item = given if isinstance(given, RecordItem) else RecordItem(message=given)
-        work.read(place, item)
-    work.problems += [work.problem("changed", record.where, note) for note in record.notes]
+        work.read(place, as_item(given))
+    notes = [*_note_of_dates(work.messages), *record.notes]
+    work.problems += [work.problem("changed", record.where, note) for note in notes]
     return Ready(work.messages, work.problems)
+
+
+def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
+    """One note for all messages of a record whose dates can not be read."""
+    unread = [one for one in messages if one.item.unread_date]
+    if not unread:
+        return []
+    first = unread[0]
+    return [
+        f"dates that can not be read: {len(unread)}, the first is {first.item.unread_date} of message {first.place}; "
+        "these messages have that of others in their turn, of the turn before, or of the import"
+    ]
 
 
 def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> Iterator[Batch]:

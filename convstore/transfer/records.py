@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
+
+from convstore.exceptions import InvalidInputError
 
 __all__ = ["BadRecord", "ConversationRecord", "Message", "Problem", "RecordItem"]
 
@@ -26,7 +28,8 @@ class RecordItem:
         problem: Why there is none.
         key: What names the message in its source, if it has no id; by default its place.
         where: Where the source has it; by default its place.
-        at: When it was written first.
+        at: When it was written first; without a time zone it is UTC. None takes what a dict says of it.
+        unread_date: What the source says of that and can not be read.
         entry: Number of the entry that held it; messages with the same one are appended together.
         sources: The ids that its sources had, as text such as "3, 11-20".
         annotations: What was said of it with `annotate`.
@@ -37,13 +40,20 @@ class RecordItem:
     key: str = ""
     where: str = ""
     at: datetime | None = None
+    unread_date: str = ""
     entry: int = 0
     sources: str = ""
     annotations: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
+    def __post_init__(self) -> None:
+        if self.at is not None and not isinstance(self.at, datetime):
+            raise InvalidInputError(f"at is a datetime, not {type(self.at).__name__}; datetime.fromisoformat makes one")
+        if self.at is not None and self.at.tzinfo is None:
+            object.__setattr__(self, "at", self.at.replace(tzinfo=UTC))
+
 
 Message: TypeAlias = BaseMessage | Mapping[str, Any] | RecordItem
-"""What a record holds."""
+"""What a record holds; a dict is one of OpenAI's format or of LangChain's, and has its date in a field of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

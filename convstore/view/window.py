@@ -9,6 +9,7 @@ progress.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -302,7 +303,7 @@ class _Budget:
         if not self.policy.keep_last_results:
             return end
         least = _kept_result(_results_before(self.rows, end), self.policy)
-        return next((row for row in range(end) if self.rows[row].result >= least), end)
+        return bisect_left(self.rows, least, hi=end, key=lambda row: row.result)
 
 
 def _results_before(rows: Sequence[Row], end: int) -> int:

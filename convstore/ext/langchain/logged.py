@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from convstore.conversation import Conversation
-from convstore.ext.langchain.turn import is_answer, own_messages
+from convstore.ext.langchain.turn import is_answer, is_question, own_messages
 from convstore.models import StoredMessage
 from convstore.services.known import Scope
 
@@ -60,7 +60,7 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
             return None
         later = [one.message for one in read[1:]]
         turn = LoggedTurn(read[0].message, first, own_messages(later, turn_id))
-        is_over = turn.is_finished and any(isinstance(message, HumanMessage) for message in later)
+        is_over = turn.is_finished and any(map(is_question, later))
         if is_over or len(page) < _PAGE or len(read) >= _MOST:
             return turn
 

@@ -40,7 +40,7 @@ except ImportError as error:
 from convstore.ext.langchain.around import check_alone, working_on
 from convstore.ext.langchain.results import call_place, messages_in, with_ids
 from convstore.ext.langchain.run import CHANNEL, AgentRun, ConversationAgentState, Ticket, run_in
-from convstore.ext.langchain.steps import Begun, Rules, begin, catch_up, end, prepare, take_up
+from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
 from convstore.ext.langchain.structured import schema_names, structured_response
 from convstore.ext.langchain.turn import ids_of, linked, result_id
 
@@ -140,13 +140,13 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def abefore_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Load the view, and let earlier turns leave the state; a question that was answered goes to the end."""
         chat = self._chat(runtime)
-        return _begun(await begin(chat, self._rules, state["messages"], is_inner=_is_inner()))
+        return _begun(*await begin(chat, self._rules, state["messages"], is_inner=_is_inner()))
 
     @hook_config(can_jump_to=["end"])
     def before_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`abefore_agent` for sync agents."""
         chat, is_inner = self._chat(runtime), _is_inner()
-        return _begun(self._wait(chat, lambda one: begin(one, self._rules, state["messages"], is_inner=is_inner)))
+        return _begun(*self._wait(chat, lambda one: begin(one, self._rules, state["messages"], is_inner=is_inner)))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -185,12 +185,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> _ToolOutput:
         """Take the result from the log, or run the tool and append its result."""
         chat = self._chat(request.runtime)
-        run, result = await self._result(chat, request)
-        if result is not None:
-            return result
+        run, left = await self._left(chat, request)
+        if left:
+            return _as_output(left)
         with working_on(chat):
             output = await handler(self._equipped(chat, request))
-        named, messages = _results(output, request)
+        named, messages = _results(output, request, run.turn_id)
         await self._append(chat, run, messages)
         return named
 
@@ -199,24 +199,22 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> _ToolOutput:
         """`awrap_tool_call` for sync agents."""
         chat = self._chat(request.runtime)
-        run, result = self._wait(chat, lambda one: self._result(one, request))
-        if result is not None:
-            return result
+        run, left = self._wait(chat, lambda one: self._left(one, request))
+        if left:
+            return _as_output(left)
         with working_on(chat):
             output = handler(self._equipped(chat, request))
-        named, messages = _results(output, request)
+        named, messages = _results(output, request, run.turn_id)
         self._wait(chat, lambda one: self._append(one, run, messages))
         return named
 
     async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Append what is left, and summarise if it is time."""
-        await self._end(self._chat(runtime), state)
-        return None
+        return await self._end(self._chat(runtime), state)
 
     def after_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`aafter_agent` for sync agents."""
-        self._wait(self._chat(runtime), lambda one: self._end(one, state))
-        return None
+        return self._wait(self._chat(runtime), lambda one: self._end(one, state))
 
     def _chat(self, runtime: Any) -> Conversation:
         """The conversation of the run; no I/O."""
@@ -246,20 +244,21 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         await catch_up(chat, self._rules, run, state["messages"])
         return run
 
-    async def _result(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, ToolMessage | None]:
-        """The run, and the result of a call that an earlier run left."""
+    async def _left(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
+        """The run, and what an earlier one left of a call: its result, and what its tool put beside that."""
         messages = request.state["messages"]
         run = run_in(request.state, chat.scope) or await take_up(chat, messages)
         ai_message_id, position = call_place(messages, request.tool_call)
-        return run, run.result_for(ai_message_id, str(request.tool_call["id"]), position)
+        return run, run.left_for(ai_message_id, str(request.tool_call["id"]), position)
 
     async def _append(self, chat: Conversation, run: AgentRun, messages: list[BaseMessage]) -> None:
         if self._appends_results:
             await catch_up(chat, self._rules, run, messages)
 
-    async def _end(self, chat: Conversation, state: ConversationAgentState) -> None:
+    async def _end(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any] | None:
         run = run_in(state, chat.scope) or await take_up(chat, state["messages"])
-        await end(chat, self._rules, run, state["messages"])
+        changes = await end(chat, self._rules, run, state["messages"])
+        return {"messages": changes} if changes else None
 
     def _shown(self, request: ModelRequest[Any], messages: list[Any]) -> ModelRequest[Any]:
         return request.override(messages=messages, system_message=_with_prompt(request.system_message, self._prompt))
@@ -293,11 +292,11 @@ def _is_inner() -> bool:
     return _INNER in str(configurable.get("checkpoint_ns") or "")
 
 
-def _begun(begun: Begun) -> dict[str, Any]:
-    update: dict[str, Any] = {CHANNEL: Ticket.to(begun.run)}
-    if begun.changes:
-        update["messages"] = begun.changes
-    if begun.is_answered:
+def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
+    update: dict[str, Any] = {CHANNEL: Ticket.to(run)}
+    if changes:
+        update["messages"] = changes
+    if run.is_answered:
         update["jump_to"] = "end"
     return update
 
@@ -339,10 +338,16 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
     return _response(run, result, response.structured_response, request)
 
 
-def _results(output: Any, request: ToolCallRequest) -> tuple[_ToolOutput, list[BaseMessage]]:
+def _as_output(left: list[BaseMessage]) -> _ToolOutput:
+    """What an earlier run left of a call, in the form in which a tool gives it."""
+    [first, *more] = left
+    return Command(update={"messages": left}) if more or not isinstance(first, ToolMessage) else first
+
+
+def _results(output: Any, request: ToolCallRequest, turn_id: str | None) -> tuple[_ToolOutput, list[BaseMessage]]:
     """What a tool gave back, its messages with ids, and those of them that the log is to have."""
     ai_message_id, position = call_place(request.state["messages"], request.tool_call)
-    output = with_ids(output, request.tool_call, ai_message_id=ai_message_id, position=position)
+    output = with_ids(output, request.tool_call, ai_message_id=ai_message_id, position=position, turn_id=turn_id)
     return output, list(messages_in(output, request.tool_call))
 
 

@@ -6,7 +6,7 @@ before; and at random, so that a step that is done again would be another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command
 
-from convstore.ext.langchain.turn import result_id
+from convstore.ext.langchain.turn import linked, result_id
 
 __all__ = ["call_place", "messages_in", "name_invalid", "with_ids"]
 
@@ -35,20 +35,27 @@ def call_place(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, in
     return "", 0
 
 
-def with_ids(output: Any, call: ToolCall, *, ai_message_id: str, position: int) -> Any:
+def with_ids(output: Any, call: ToolCall, *, ai_message_id: str, position: int, turn_id: str | None) -> Any:
     """What a tool gave back, each message in it with an id; one that has an id keeps it.
 
-    The result of the call has the id that `result_id` makes, whatever it stands in.
+    The result of the call has the id that `result_id` makes, whatever it stands in. What comes into the conversation
+    beside it says so.
     """
     base = result_id(ai_message_id, str(call["id"]), position)
+
+    def beside(message: BaseMessage) -> BaseMessage:
+        return message if _answers(message, call) else linked(message, turn_id, result=base)
+
     if isinstance(output, list):
-        return [_with_ids(one, call, base, f"{base}-{place}") for place, one in enumerate(output)]
-    return _with_ids(output, call, base, base)
+        return [_with_ids(one, call, base, f"{base}-{place}", beside) for place, one in enumerate(output)]
+    return _with_ids(output, call, base, base, beside)
 
 
-def _with_ids(output: Any, call: ToolCall, result: str, other: str) -> Any:
+def _with_ids(
+    output: Any, call: ToolCall, result: str, other: str, beside: Callable[[BaseMessage], BaseMessage]
+) -> Any:
     if isinstance(output, ToolMessage):
-        return _named(output, result if _answers(output, call) else other)
+        return beside(_named(output, result if _answers(output, call) else other))
     if not isinstance(output, Command) or not isinstance(output.update, Mapping) or "messages" not in output.update:
         return output
     given = output.update["messages"]
@@ -57,6 +64,8 @@ def _with_ids(output: Any, call: ToolCall, result: str, other: str) -> Any:
         _named(message, result if _answers(message, call) else f"{other}-{place}")
         for place, message in enumerate(messages)
     ]
+    if output.graph is None:
+        named = [message if isinstance(message, RemoveMessage) else beside(message) for message in named]
     return replace(output, update={**output.update, "messages": named})
 
 

@@ -15,7 +15,7 @@ from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
-from convstore.ext.langchain.turn import answers, ids_of, is_made_up, result_id
+from convstore.ext.langchain.turn import answers, came_with, ids_of, is_made_up, result_id
 from convstore.models import History
 
 __all__ = ["CHANNEL", "AgentRun", "ConversationAgentState", "Ticket", "run_in"]
@@ -37,6 +37,7 @@ class AgentRun:
         view: Of it what precedes the turn; None if it has to be loaded.
         folded: Ids of messages of the turn that the view's summary stands for.
         first: Ordinal of the human message; None if it is not known.
+        is_answered: Whether the run only gives again what the log has, its question being answered.
         stubs: Results of this turn as the log's stubs, by id; None for one that has none.
     """
 
@@ -49,6 +50,7 @@ class AgentRun:
     view: list[BaseMessage] | None = None
     folded: frozenset[str] = frozenset()
     first: int | None = None
+    is_answered: bool = False
     stubs: dict[str, ToolMessage | None] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
@@ -68,19 +70,21 @@ class AgentRun:
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """What the model said at this step of the turn in an earlier run; None if it has to be asked."""
         here = ids_of(messages)
-        return next((one for one in self.ahead if isinstance(one, AIMessage) and one.id not in here), None)
+        said = (one for one in self.ahead if isinstance(one, AIMessage) and not came_with(one))
+        return next((one for one in said if one.id not in here), None)
 
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
         """The results that an earlier run left for the calls of some tools."""
         called = {call["id"] for call in ai.tool_calls if call["name"] in names}
         return [result for result in answers(self.ahead, ai) if result.tool_call_id in called]
 
-    def result_for(self, ai_message_id: str, call_id: str, position: int) -> ToolMessage | None:
-        """The result that an earlier run left for a call."""
+    def left_for(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
+        """The result that an earlier run left for a call, with what its tool put beside it; empty if there is none."""
+        wanted = result_id(ai_message_id, call_id, position)
         ai = next((one for one in self.ahead if isinstance(one, AIMessage) and one.id == ai_message_id), None)
         found = [one for one in answers(self.ahead, ai) if one.tool_call_id == call_id] if ai else []
-        named = next((one for one in found if one.id == result_id(ai_message_id, call_id, position)), None)
-        return named or (found[position] if position < len(found) else None)
+        result = next((one for one in found if one.id == wanted), None) or next(iter(found[position:]), None)
+        return [one for one in self.ahead if one is result or came_with(one) == wanted] if result else []
 
 
 class Ticket(str):

@@ -29,7 +29,7 @@ from convstore.policy import HistoryPolicy
 from convstore.tokens import approximate_tokens
 from convstore.view.providers import made_for, with_original_ids
 
-__all__ = ["Begun", "Rules", "begin", "catch_up", "end", "prepare", "take_up"]
+__all__ = ["Rules", "begin", "catch_up", "end", "prepare", "take_up"]
 
 _Result = TypeVar("_Result")
 _NO_STREAM = "nostream"
@@ -48,22 +48,9 @@ class Rules:
     on_source_clash: Literal["raise", "renumber"]
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """How a run begins.
-
-    Attributes:
-        run: What is known of it.
-        changes: What changes in the state's messages.
-        is_answered: Whether the question has its answer, which is among the changes or in the state.
-    """
-
-    run: AgentRun
-    changes: list[BaseMessage]
-    is_answered: bool
-
-
-async def begin(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], *, is_inner: bool) -> Begun:
+async def begin(
+    chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], *, is_inner: bool
+) -> tuple[AgentRun, list[BaseMessage]]:
     """Load the view, let earlier turns leave the state, and find out whether the question came before.
 
     One load for a new question. A message of an earlier turn that the log has not, because its run broke off, stays
@@ -74,6 +61,10 @@ async def begin(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage
         rules: How the middleware works.
         messages: The state's, the question last.
         is_inner: The agent is a part of another graph, which may have put more behind the question.
+
+    Returns:
+        What is known of the run, and what changes in the state's messages. If the question is answered, its turn is
+        among these or in the state.
     """
     history = await _load(chat, rules)
     place = last_question(messages) or 0
@@ -85,17 +76,18 @@ async def begin(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage
     changes: list[BaseMessage] = [_remove(one) for one in earlier if one.id in logged or is_made_up(one)]
     if run.turn_id not in logged and len(turn) <= 1:
         run.view = None if _is_unfinished(history) else history.messages
-        return Begun(run, changes, is_answered=False)
+        return run, changes
     found = await read_turn(chat, run.turn_id)
     _take_note(run, found)
     if found is None or turn[0].id != run.turn_id or (is_inner and len(turn) > 1):
-        return Begun(run, changes, is_answered=False)
+        return run, changes
     run.ahead = [*found.later, *await _only_here(chat, found, turn[1:])]
-    if _is_answered(turn, found, run.ahead):
+    run.is_answered = _is_answered(turn, found, run.ahead)
+    if run.is_answered:
         here = ids_of(turn)
-        return Begun(run, [*changes, *(one for one in run.ahead if one.id not in here)], is_answered=True)
+        return run, [*changes, *(one for one in run.ahead if one.id not in here)]
     # The state gets them back one by one, so that each passes the hooks again that it had not passed.
-    return Begun(run, [*changes, *map(_remove, turn[1:])], is_answered=False)
+    return run, [*changes, *map(_remove, turn[1:])]
 
 
 async def take_up(chat: Conversation, messages: Sequence[BaseMessage]) -> AgentRun:
@@ -149,15 +141,26 @@ async def prepare(
     return _composed([*(run.view or ()), *shown], rules.policy)
 
 
-async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Append what is left, and summarise if it is time."""
+async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Append what is left, and summarise if it is time; gives what changes in the state's messages.
+
+    Where the log gave the answer, nothing is appended: hooks of other middleware ran at the end of the first run, and
+    what they add now leaves the state again.
+    """
+    if run.is_answered:
+        return [_remove(one) for one in run.missing(messages[last_question(messages) or 0 :])]
     await catch_up(chat, rules, run, messages)
+    await _summarise(chat, rules, run, messages)
+    return []
+
+
+async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
+    """Summarise if it is time."""
     if not rules.compact or run.history is None:
         return
     parts = await chat.store.parts()
-    tokens = run.history.tokens + approximate_tokens(messages)
     try:
-        is_due = parts.compactor.may_be_due(run.history.model_copy(update={"tokens": tokens}))
+        is_due = parts.compactor.may_be_due(run.history, later_tokens=approximate_tokens(messages))
     except InvalidInputError:
         return  # the store has no summarizer
     if is_due:

@@ -2,7 +2,8 @@
 
 Layer 6, pure. Two runs may work on one conversation at once, and then their messages stand between each other's in the
 log. So each AI message that an agent appends says which human message it answers, and each result has an id that is
-made from the AI message and the call that it answers.
+made from the AI message and the call that it answers. A message that a tool puts beside its result, an image as a
+human message, say, says both: so it is no question.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -19,9 +20,11 @@ from convstore.pairing import calls_of, has_calls
 
 __all__ = [
     "answers",
+    "came_with",
     "ids_of",
     "is_answer",
     "is_made_up",
+    "is_question",
     "last_question",
     "linked",
     "own_messages",
@@ -29,6 +32,7 @@ __all__ = [
     "turn_of",
 ]
 
+_Message = TypeVar("_Message", bound=BaseMessage)
 _LINK = "convstore"
 
 
@@ -47,32 +51,46 @@ def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
     return str(uuid5(NAMESPACE_OID, json.dumps(["convstore result", ai_message_id, call_id, position])))
 
 
-def linked(message: AIMessage, turn_id: str | None) -> AIMessage:
-    """The AI message, saying whose answer it is.
+def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
+    """The message, saying to whose turn it belongs.
 
     It says so in ``response_metadata``, which no provider is sent.
+
+    Args:
+        message: What the model said, or what a tool put beside its result.
+        turn_id: Id of the human message that the turn answers; None says nothing.
+        result: For what stands beside a result, its `result_id`.
 
     >>> turn_of(linked(AIMessage("Hello"), "question-1"))
     'question-1'
     """
-    if turn_id is None or turn_of(message) == turn_id:
+    link = {"turn": turn_id} if result is None else {"turn": turn_id, "result": result}
+    if turn_id is None or message.response_metadata.get(_LINK) == link:
         return message
-    metadata = {**message.response_metadata, _LINK: {"turn": turn_id}}
-    return message.model_copy(update={"response_metadata": metadata})
+    return message.model_copy(update={"response_metadata": {**message.response_metadata, _LINK: link}})
 
 
 def turn_of(message: BaseMessage) -> str | None:
-    """Id of the human message that an AI message of an agent answers; None if it does not say."""
+    """Id of the human message to whose turn a message of an agent belongs; None if it does not say."""
+    return _said(message, "turn")
+
+
+def came_with(message: BaseMessage) -> str | None:
+    """The `result_id` of the result beside which a tool put a message; None if no tool did."""
+    return _said(message, "result")
+
+
+def _said(message: BaseMessage, key: str) -> str | None:
     link = message.response_metadata.get(_LINK)
-    turn = link.get("turn") if isinstance(link, dict) else None
-    return turn if isinstance(turn, str) else None
+    value = link.get(key) if isinstance(link, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def own_messages(later: Iterable[BaseMessage], turn_id: str) -> list[BaseMessage]:
     """Of the messages behind a human message in the log those that belong to its turn, whatever stands between.
 
-    An AI message belongs to the turn that it says it answers, a result to that of its call; what does not say belongs
-    to the human message before it.
+    A message belongs to the turn that it says, a result to that of its call; what does not say belongs to the question
+    before it.
 
     >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
     >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
@@ -82,14 +100,13 @@ def own_messages(later: Iterable[BaseMessage], turn_id: str) -> list[BaseMessage
     current: str | None = turn_id
     own: list[BaseMessage] = []
     for message in later:
-        if isinstance(message, HumanMessage):
+        if is_question(message):
             current = message.id
             continue
-        owner = current
+        owner = turn_of(message) or current
         if isinstance(message, ToolMessage):
-            owner = owners.get(f"id {message.id}", owners.get(f"call {message.tool_call_id}", current))
+            owner = owners.get(f"id {message.id}", owners.get(f"call {message.tool_call_id}", owner))
         elif isinstance(message, AIMessage):
-            owner = turn_of(message) or current
             owners |= dict.fromkeys(_keys_of_results(message), owner)
         if owner == turn_id:
             own.append(message)
@@ -106,12 +123,12 @@ def _keys_of_results(message: AIMessage) -> list[str]:
 
 
 def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
-    """The results of an AI message among its turn's messages: those behind it, up to the next AI message."""
+    """The results of an AI message among its turn's messages: those behind it, up to what the model said next."""
     place = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
     called = {call.id for call in calls_of(ai)}
     found: list[ToolMessage] = []
     for message in later[place + 1 :]:
-        if isinstance(message, AIMessage):
+        if isinstance(message, AIMessage) and not came_with(message):
             break
         if isinstance(message, ToolMessage) and message.tool_call_id in called:
             found.append(message)
@@ -119,8 +136,13 @@ def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
 
 
 def is_answer(message: BaseMessage) -> bool:
-    """Whether a message ends a turn: an AI message without calls."""
-    return isinstance(message, AIMessage) and not has_calls(message)
+    """Whether a message ends a turn: an AI message without calls, which no tool put there."""
+    return isinstance(message, AIMessage) and not has_calls(message) and not came_with(message)
+
+
+def is_question(message: BaseMessage) -> bool:
+    """Whether a message begins a turn: a human message, which no tool put there."""
+    return isinstance(message, HumanMessage) and turn_of(message) is None
 
 
 def is_made_up(message: BaseMessage) -> bool:
@@ -133,7 +155,7 @@ def is_made_up(message: BaseMessage) -> bool:
 def last_question(messages: Sequence[BaseMessage]) -> int | None:
     """Place of the last human message that somebody said."""
     places = range(len(messages) - 1, -1, -1)
-    return next((at for at in places if isinstance(messages[at], HumanMessage) and not is_made_up(messages[at])), None)
+    return next((at for at in places if is_question(messages[at]) and not is_made_up(messages[at])), None)
 
 
 def ids_of(messages: Iterable[BaseMessage]) -> set[str]:

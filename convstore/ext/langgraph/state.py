@@ -152,11 +152,18 @@ def messages_of(state: Any) -> list[BaseMessage]:
     """The messages of a state, each with an id.
 
     Raises:
-        InvalidInputError: There are none, or one has no id: then a retry could not know it again.
+        InvalidInputError: There are none, and none were seen before; or one has no id: then a retry could not know it
+            again.
     """
     found = _value(state, "messages")
     if not isinstance(found, Sequence) or not all(isinstance(each, BaseMessage) for each in found):
         raise InvalidInputError("the state has no list of messages under `messages`; make it of MessagesState")
+    # The nodes bring the channel, so it is there, and empty, in a graph that has its messages elsewhere.
+    if not found and loaded_of(state) is None and not logged_of(state):
+        raise InvalidInputError(
+            "the state has no messages under `messages`; make it of MessagesState, whose key that is, and begin the "
+            "run with a message"
+        )
     if nameless := [place for place, message in enumerate(found) if not message.id]:
         raise InvalidInputError(
             f"message {nameless[0]} of the state has no id; make the state of MessagesState, whose reducer gives ids"

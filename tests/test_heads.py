@@ -1,0 +1,293 @@
+"""What the head is told and when: listings, policies and deletions go by it; and what a call that broke off leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import bson
+import pytest
+from bson.codec_options import CodecOptions, DatetimeConversion
+from counting import Commands
+from fastapi.encoders import jsonable_encoder
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+from mongomock_motor import AsyncMongoMockClient
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import (
+    ContentConflictError,
+    InvalidInputError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from convstore.policy import CompactionRule
+from convstore.services.known import Clock, as_of
+from convstore.summarization import HeadTailSummarizer
+
+RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @property
+    def clock(self) -> Clock:
+        """What a store is given; a moment that an import says counts."""
+        return Clock(monotonic=lambda: self.seconds)
+
+
+@pytest.fixture
+def time() -> Time:
+    """A clock at zero."""
+    return Time()
+
+
+@pytest.fixture
+def open_chat(client: AsyncMongoClient[dict[str, Any]], database_name: str, time: Time, store: ConversationStore):
+    """Makes the conversation of a test as another process has it, on the counted client."""
+    scope = {**store.conversation(user_id="ada", thread_id=uuid.uuid4().hex).scope}
+
+    def make(**options: Any) -> Conversation:
+        other = ConversationStore(client[database_name], clock=time.clock, **options)
+        other._is_ready = True
+        return other.conversation(**scope)
+
+    return make
+
+
+OpenChat = Callable[..., Conversation]
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    """A command that gets no answer."""
+    raise StoreUnavailableError("no answer")
+
+
+async def test_who_only_read_tells_the_head_nothing(open_chat: OpenChat, commands: Commands):
+    """A worker that loads and is shut down writes nothing, and listings show the last message as before."""
+    chat = open_chat()
+    await chat.append([HumanMessage("q"), AIMessage("said last")])
+    reader = open_chat()
+    await reader.load_history()
+    with commands.counted():
+        await reader.store.close()
+    assert commands.sent == []
+    [told] = (await chat.store.list_conversations(**chat.scope)).conversations
+    assert told.last_message is not None
+    assert told.last_message.text == "said last"
+
+
+async def test_who_read_after_it_wrote_tells_the_head_all(open_chat: OpenChat):
+    """What a load learnt of another's messages takes no preview from the listing."""
+    chat, other = open_chat(), open_chat()
+    await chat.append(HumanMessage("q"))
+    await chat.append(AIMessage("mine"))
+    await other.append(AIMessage("said last"))
+    await chat.load_history()
+    await chat.store.close()
+    [told] = (await other.store.list_conversations(**chat.scope)).conversations
+    assert (told.message_count, told.last_message and told.last_message.text) == (3, "said last")
+    assert (await other.store.verify(**chat.scope)).findings == ()
+
+
+async def test_messages_without_text_cost_one_command(open_chat: OpenChat, commands: Commands):
+    """A log without any text to show in a listing is appended to like any other."""
+    chat, image = open_chat(), {"type": "image_url", "image_url": {"url": "https://images.example/1"}}
+    for _ in range(2):
+        await chat.append(HumanMessage([image]))
+    with commands.counted():
+        await chat.append(HumanMessage([image]))
+    assert commands.names == ["insert"]
+
+
+async def test_who_learns_of_a_deletion_begins_anew(open_chat: OpenChat, time: Time):
+    """The append on whose way it was deleted goes with it; the next one begins a new conversation."""
+    chat = open_chat()
+    await chat.append(HumanMessage("old"))
+    time.seconds += 9
+    await chat.load_history()
+    await open_chat().delete()
+    time.seconds += 2
+    await chat.append(HumanMessage("on its way"))
+    assert (await chat.append(HumanMessage("new"))).first == 1
+    assert [message.text async for message in open_chat().messages()] == ["new"]
+
+
+async def test_what_the_head_was_not_told_of_is_not_acknowledged(open_chat: OpenChat, time: Time, monkeypatch):
+    """Or a policy could end a conversation that is in use; told at the second try it is."""
+    chat = open_chat()
+
+    async def grow_old() -> None:
+        """The head is known to be there, and was not told for long."""
+        time.seconds += 9
+        await chat.load_history()
+        time.seconds += 2
+
+    await chat.append(HumanMessage("first"))
+    heads = (await chat.store.parts()).writer._heads
+    refresh, tried = heads.refresh, []
+
+    async def once(*arguments: Any, **named: Any) -> bool:
+        tried.append(named)
+        return bool(await refresh(*arguments, **named)) if len(tried) > 1 else fails()
+
+    await grow_old()
+    monkeypatch.setattr(heads, "refresh", once)
+    assert (await chat.append(HumanMessage("second"))).first == 2
+    await grow_old()
+    monkeypatch.setattr(heads, "refresh", fails)
+    message = HumanMessage("third")
+    with pytest.raises(StoreUnavailableError):
+        await chat.append(message)
+    monkeypatch.undo()
+    assert (await chat.append(message)).written == 0
+    assert [one.text async for one in chat.messages()] == ["first", "second", "third"]
+
+
+async def test_after_an_import_the_head_is_told_of_what_is_new(open_chat: OpenChat, commands: Commands):
+    """What an import told it has the date of long ago, by which a policy would end the conversation."""
+    chat = open_chat()
+    with as_of(datetime(2020, 1, 1, tzinfo=UTC)):
+        await chat.append(HumanMessage("old"))
+        with commands.counted():
+            await chat.append(AIMessage("old, too"))
+        assert commands.names == ["insert"]
+    await chat.append(HumanMessage("new"))
+    updated_at = (await open_chat().store.list_conversations(**chat.scope)).conversations[0].updated_at
+    assert updated_at > datetime.now(UTC) - timedelta(minutes=1)
+    with commands.counted():
+        await chat.append(AIMessage("newer"))
+    assert commands.names == ["insert"]
+
+
+async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(open_chat: OpenChat, monkeypatch):
+    """The head names the summary that fits, as after one that did not break off."""
+    chat = open_chat(summarizer=HeadTailSummarizer(RULE))
+    for number in range(2):
+        for turn in range(4):
+            await chat.append([HumanMessage(f"q{number}{turn}", id=f"q{number}{turn}"), AIMessage("so " * 400)])
+        assert (await chat.compact()).status == "done"
+    whole = await chat.load_history()
+    kept = (await chat.store.parts()).rewinder._kept
+    monkeypatch.setattr(kept, "reselect", fails)
+    with pytest.raises(StoreUnavailableError):
+        await chat.rewind(before="q10")
+    monkeypatch.undo()
+    assert await chat.rewind(before="q10") == 0
+    assert [(one.version, one.is_current) for one in await chat.summaries()] == [(1, True), (2, False)]
+    assert await chat.undo_rewind(before="q10") == 8
+    assert (await chat.load_history()).messages == whole.messages
+
+
+async def test_chunks_that_can_not_be_removed_change_no_outcome(open_chat: OpenChat, monkeypatch):
+    """An append that lost a race ends as it would have: in its error, or acknowledged."""
+    chat, other = open_chat(), open_chat()
+    await chat.append(HumanMessage("q", id="q"))
+    await other.append([HumanMessage("z" * 20_000, id="z"), AIMessage("first")])
+    monkeypatch.setattr((await chat.store.parts()).writer._log, "drop_chunks", fails)
+    with pytest.raises(ContentConflictError):
+        await chat.append([HumanMessage("other", id="q"), HumanMessage("p" * 20_000)])
+    await other.append(AIMessage("second"))
+    assert (await chat.append(HumanMessage("z" * 20_000, id="z"))).written == 0
+
+
+async def test_junk_of_a_model_is_not_carried_on(open_chat: OpenChat, database: Any):
+    """The name and the id of a call that has no result are in every entry that follows, so they are cut."""
+    chat = open_chat()
+    await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[{"name": "n" * 300_000, "args": {}, "id": "1"}])])
+    call = {"name": "search", "args": {}, "id": "i" * 300_000}
+    await chat.append([HumanMessage("hello"), AIMessage("", tool_calls=[call]), AIMessage("hi", id="last")])
+    await chat.append(ToolMessage("found", tool_call_id="1", id="late"))
+    last = await database["log"].find_one({"messages.id": "late", "first": 6})
+    assert len(bson.encode(last)) < 2_000
+    assert (await chat.get_tool_messages(["late"]))[0].tool == "n" * 200
+
+
+async def test_annotations_are_bounded_together(open_chat: OpenChat):
+    """So that neither the server refuses them nor a listing reads gigabytes; what is replaced does not count."""
+    chat, text = open_chat(), "😀" * 90_000
+    await chat.append(HumanMessage("q", id="q"))
+    await chat.annotate("q", a=text, b=text)
+    with pytest.raises(InvalidInputError, match=r"1,080,00\d bytes; at most 1,000,000"):
+        await chat.annotate("q", c=text)
+    await chat.annotate("q", a=None, c=text)
+    assert sorted((await chat.annotations(["q"]))["q"]) == ["b", "c"]
+
+
+async def test_what_a_clients_codec_does_is_its_own(server_uri: str, database_name: str, open_chat: OpenChat):
+    """The store reads plain values whatever options its client has."""
+    chat = open_chat()
+    await chat.append([HumanMessage("q"), AIMessage("a")])
+    options = {"datetime_conversion": DatetimeConversion.DATETIME_MS, "tz_aware": False}
+    async with AsyncMongoClient[dict[str, Any]](server_uri, **options) as strange:
+        store = ConversationStore(strange[database_name])
+        await store.setup()
+        assert len((await store.conversation(**chat.scope).load_history()).messages) == 2
+    async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
+        database = client.get_database(database_name, codec_options=CodecOptions(document_class=bson.SON))
+        assert len(await ConversationStore(database).conversation(**chat.scope).list_messages()) == 2
+
+
+def test_another_event_loop_is_named(server_uri: str, database_name: str):
+    """A client belongs to one loop: the error says so and what to do."""
+
+    async def begin() -> ConversationStore:
+        store = await ConversationStore.connect(server_uri)
+        await store.setup()
+        return store
+
+    async def finish(store: ConversationStore) -> None:
+        with pytest.raises(StoreError, match=r"first used on.*asyncio\.run"):
+            await store.conversation(user_id="ada", thread_id="t").load_history()
+
+    with asyncio.Runner() as runner:
+        store = runner.run(begin())
+        asyncio.run(finish(store))
+        runner.run(store.close())
+
+
+@pytest.mark.parametrize("prefix", ["x$y", "\ud800", 7, "a" * 101, "../x"])
+def test_a_prefix_is_checked(prefix: Any):
+    """Before any command."""
+    with pytest.raises(InvalidInputError, match="collection_prefix"):
+        ConversationStore(AsyncMongoMockClient()["app"], collection_prefix=prefix)
+
+
+async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat):
+    """Messages are dumped with the fields of their own class: calls, results, artifacts and usage."""
+    chat = open_chat()
+    usage = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
+    call = {"name": "search", "args": {"q": 1}, "id": "call-1"}
+    messages = [
+        HumanMessage("q", id="q"),
+        AIMessage("", id="a", tool_calls=[call], usage_metadata=usage),
+        ToolMessage("found", id="t", tool_call_id="call-1", artifact=[1]),
+    ]
+    await chat.append(messages)
+    history, listed, turn = await chat.load_history(), await chat.list_messages(full=True), await chat.get_turn("q")
+    assert turn is not None
+    for dumped in (
+        jsonable_encoder(history)["messages"],
+        [one["message"] for one in jsonable_encoder(listed)],
+        turn.model_dump()["messages"],
+    ):
+        assert dumped == [message.model_dump() for message in messages]
+
+
+async def test_a_closed_client_is_named(server_uri: str, database_name: str):
+    """And that the store is to be closed first."""
+    client = AsyncMongoClient[dict[str, Any]](server_uri)
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    await client.close()
+    with pytest.raises(StoreClosedError, match="close the MongoDB client of a store behind the store"):
+        await store.list_conversations()
