@@ -163,7 +163,7 @@ class Conversation:
 
         Known are the newest 200 different texts. So a tool can say "already shown as [4]". No command when warm.
         """
-        if isinstance(texts, str) or not all(type(text) is str for text in texts):
+        if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
             raise InvalidInputError("texts is a list of str")
         parts = await self._store.parts()
         return await parts.writer.find_shown(self._scope, texts)

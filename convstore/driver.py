@@ -183,7 +183,7 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
         raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {reason}") from error
     except InvalidOperation as error:
         raise StoreClosedError(
-            f"the driver does not work any more; close the MongoDB client of a store behind the store: {error}"
+            f"the MongoDB client of this store is closed or was taken over ({error}); close it behind the store"
         ) from error
     except RuntimeError as error:
         if "loop" not in str(error):

@@ -137,7 +137,8 @@ class Source(_Value):
         title: "" if the tool gave none.
         url: "" if the tool gave none.
         content: Its text, or the part of it that is on this page.
-        metadata: Everything else that the tool said of it.
+        metadata: Everything else that the tool said of it; on a page only what there is room for, and under "convstore"
+            a mark that names what is left out.
         tool_message_id: The tool message it came with.
         earlier_id: The number under which the same text was shown first, None if it was new; of documents long ago
             nothing is known.

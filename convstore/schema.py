@@ -187,13 +187,8 @@ def _source_document(source: EntrySource) -> dict[str, Any]:
         "url": to_stored(source.url),
         "place": [source.place.start, source.place.middle, source.place.end],
     }
-    optional = {
-        "piece": to_stored(source.piece),
-        "given": source.given,
-        "earlier": source.earlier,
-        "bare": source.bare,
-        "held": source.held,
-    }
+    kept = {key: getattr(source, key) for key in ("given", "earlier", "bare", "held")}
+    optional = {"piece": to_stored(source.piece), **kept}
     return document | {key: value for key, value in optional.items() if value}
 
 

@@ -50,7 +50,7 @@ def turn(number: int) -> Records:
         {"role": "user", "content": f"What of the tide, {number}?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": f"c{number}", "name": "search", "content": shown, "sources": sources},
-        {"role": "assistant", "content": "It comes and goes [1].", "timestamp": 1.5},
+        {"role": "assistant", "content": "It comes and goes [1].", "timestamp": 1_724_708_469.5},
     ]
 
 

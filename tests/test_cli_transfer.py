@@ -145,7 +145,9 @@ def test_an_empty_source_is_told(uri, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--scope", "ada"], "takes NAME=VALUE"),
+        (["--scope", "ada"], "takes KEY=VALUE"),
+        (["--scope-from", "ada"], "takes KEY=FIELD"),
+        (["--scope-match", "("], "takes FIELD=REGEX"),
         (["--scope", "user_id=ada", "--scope", "user_id=bob"], "names 'user_id' twice"),
         (["--scope", "team=x"], "'team' is not in this store's scope"),
         (["--scope-match", "SessionId=("], "no regular expression"),
@@ -261,6 +263,22 @@ def test_a_database_without_conversations(uri):
     result = convstore("export", "--uri", uri)
     assert (result.exit_code, result.stdout) == (0, "")
     assert "There are no conversations with this scope." in result.stderr
+
+
+@pytest.mark.parametrize("form", ["convstore", "openai", "openai-bare"])
+def test_other_scope_keys_are_named(uri, file, tmp_path, form):
+    """A store with other keys than these: the option that is missing is said, and no file takes the place of one."""
+    keys = ("--scope-key", "user_id", "--scope-key", "session")
+    imported(uri, file, *keys)
+    path = tmp_path / "all.jsonl"
+    path.write_text("yesterday's")
+    result = convstore("export", "--uri", uri, "-o", path, "--force", "--format", form)
+    assert (result.exit_code, result.stdout, path.read_text()) == (1, "", "yesterday's")
+    assert "none of 2 conversations could be written" in result.stderr
+    assert "its scope keys are user_id, session; make the store with these (--scope-key" in result.stderr
+    failed = json.loads(convstore("export", "--uri", uri, "-o", path, "--force", "--json").stdout)
+    assert "--scope-key" in failed["error"]
+    assert "2 conversations" in convstore("export", "--uri", uri, "-o", path, "--force", *keys).stderr
 
 
 def test_json_needs_a_file(uri):

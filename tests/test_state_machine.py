@@ -186,6 +186,13 @@ class Machine(RuleBasedStateMachine):
         self.talks = [Talk(), Talk()]
         self.run(self.stores[0].setup())
 
+    def teardown(self) -> None:
+        """Whatever was done, a doctor finds nothing wrong when all processes have ended."""
+        for store in self.stores:
+            self.run(store.close())
+        self.seconds += 200
+        assert self.run(self.store().verify(user_id=self.user)).findings == ()
+
     def store(self, summarizer: Any = None) -> ConversationStore:
         """A store as another process has it."""
         start = datetime(2026, 3, 1, tzinfo=UTC)

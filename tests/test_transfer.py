@@ -726,6 +726,16 @@ async def test_an_export_that_makes_no_sense_is_refused(store, wrong):
         await export_conversations(store, io.BytesIO().write, **wrong)
 
 
+async def test_conversations_of_a_store_with_other_keys_are_named(store, client, database_name):
+    """Those of this store are written; the others say which keys they have."""
+    await taken(store, record())
+    beside = ConversationStore(client[f"{database_name}_transfer"], scope_keys=("team",), collection_prefix="store_")
+    await beside.conversation(team="red").append([HumanMessage("Hi")])
+    report = await export_conversations(store, io.BytesIO().write)
+    assert (report.conversations, report.left_out) == (1, 1)
+    assert reasons(report)[0].startswith("its scope keys are team; make the store with these")
+
+
 async def test_a_path_is_no_function_that_writes(store):
     """It says what one is."""
     with pytest.raises(InvalidInputError, match=r'such as open\(path, "wb"\)\.write, not str'):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import ConversationStore, Finding, SchemaVersionError, VerifyReport
 from convstore.driver import Driver
@@ -45,7 +45,6 @@ FREE = {
         "lease",
         "failures",
         "wait_until",
-        "versions",
         "revision",
         "start",
     },
@@ -250,6 +249,40 @@ async def test_other_conversations_are_not_taken_for_strays(database, store, ful
         await store.conversation(user_id=f"u{number}", thread_id="t").append(HumanMessage("hi"))
     await database["heads"].delete_one({"conversation": full})
     assert {one.conversation for one in (await store.verify()).findings} == {full}
+
+
+async def test_a_conversation_that_begins_meanwhile_is_no_stray(database, store, full, monkeypatch):
+    """Its head was not there when heads were read; it is looked for once more."""
+    look, begun = inspection.Inspection.conversation_behind, []
+
+    async def begin(self, collection, conversation):
+        if not begun:
+            begun.append(await store.conversation(user_id="eve", thread_id="t").append(HumanMessage("hi")))
+        return await look(self, collection, conversation)
+
+    monkeypatch.setattr(inspection.Inspection, "conversation_behind", begin)
+    assert (findings(await store.verify()), len(begun)) == ([], 1)
+
+
+async def test_the_cost_of_rewinds(client, commands, database, store):
+    """What was rewound is read once more, once, and hardly anything beside it."""
+    counted = []
+    looker = ConversationStore(client[database.name], clock=LATER)
+    for turns in (20, 40):
+        chat = store.conversation(user_id="ada", thread_id=str(turns))
+        for number in range(turns):
+            await chat.append([HumanMessage("Why?"), AIMessage("So.", id=f"{number}")])
+            await chat.rewind(before=f"{number}")
+            await chat.append(AIMessage("Or so."))
+        await store.close()
+        store = ConversationStore(database)
+        with commands.counted() as counting:
+            report = await looker.verify(thread_id=str(turns))
+        assert (findings(report), report.entries) == ([], 3 * turns)
+        counted.append((len(counting.sent), counting.documents))
+    (few, read), (more, read_more) = counted
+    assert more - few <= 20 + 2
+    assert read_more - read <= 20 * (3 + 3)
 
 
 async def test_a_fresh_database_is_as_it_should_be(store):

@@ -26,7 +26,9 @@ _UNAVAILABLE = (
     "with ?serverSelectionTimeoutMS=2000 in the address this answer comes after 2 seconds"
 )
 # What PyMongo adds to an error for its developers: timeouts, every server it knows, and the whole reply.
-_DRIVER_DETAILS = re.compile(r"( \(configured timeouts:|, Timeout: \d|, Topology Description:|, full error:).*", re.DOTALL)
+_DRIVER_DETAILS = re.compile(
+    r"( \(configured timeouts:|, Timeout: \d|, Topology Description:|, full error:).*", re.DOTALL
+)
 _LONGEST_ERROR = 600
 
 

@@ -118,8 +118,8 @@ def import_command(
         rule = ScopeRule(
             keys=check_scope_keys(keys),
             constant=_pairs("--scope", scope),
-            fields=_pairs("--scope-from", scope_from),
-            match=_pairs("--scope-match", scope_match),
+            fields=_pairs("--scope-from", scope_from, form="KEY=FIELD"),
+            match=_pairs("--scope-match", scope_match, form="FIELD=REGEX"),
         )
     except InvalidScopeError as error:
         raise typer.BadParameter(str(error)) from error
@@ -176,13 +176,13 @@ def export_command(
         raise typer.Exit(1)
 
 
-def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+def _pairs(option: str, given: list[str] | None, *, form: str = "KEY=VALUE") -> dict[str, str]:
     """What stands left and right of the first ``=``."""
     pairs: dict[str, str] = {}
     for text in given or []:
         name, sign, value = text.partition("=")
         if not sign or not name or not value:
-            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {text!r}")
+            raise typer.BadParameter(f"{option} takes {form}, not {text!r}")
         if name in pairs:
             raise typer.BadParameter(f"{option} names {name!r} twice")
         pairs[name] = value

@@ -40,12 +40,13 @@ class WritingOut:
         """Write the conversations.
 
         Raises:
-            ConvstoreError: The store can not be opened, the server does not answer, or the file can not be written.
+            ConvstoreError: The store can not be opened, the server does not answer, the file can not be written, or no
+                conversation can; a file that is there stays then.
         """
         with _output(self.output, force=self.force) as write:
             async with self.target.opened(setup=False) as store:
                 with progress("", 0, quiet=self.quiet or self.output is None) as show:
-                    return await export_conversations(
+                    report = await export_conversations(
                         store,
                         write,
                         format=cast(ExportFormat, self.format),
@@ -53,6 +54,12 @@ class WritingOut:
                         limit=self.limit,
                         on_conversation=lambda so_far: show(so_far.conversations, _so_far(so_far)),
                     )
+            if report.left_out and not report.conversations:
+                first = report.problems[0]
+                raise InvalidInputError(
+                    f"none of {report.left_out} conversations could be written, such as {first.where}: {first.reason}"
+                )
+            return report
 
 
 def print_export(report: ExportReport, output: Path | None) -> None:

@@ -48,6 +48,9 @@ __all__ = [
 PART_MINIMUM = 16_384
 """A part of a message whose text is this long, in characters, is kept outside the entry."""
 
+_PARTS_MOST, _PART_LEAST = 250_000, 500
+"""If smaller parts are longer than the first together, those from about their average size on, or the second, leave."""
+
 _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
 """What tells a message or a call from others never leaves the body."""
 
@@ -265,32 +268,44 @@ def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
 def _put_large_parts(fields: dict[str, Any], payload: _Payload) -> None:
     """Move each part from `PART_MINIMUM` on into the payload: content, blocks, arguments, entries of dicts."""
     for key, value in fields.items():
-        if type(value) is not PayloadRange and key not in _IN_BODY and _is_large(value, payload):
+        if type(value) is not PayloadRange and key not in _IN_BODY and _size(value, payload) >= PART_MINIMUM:
             fields[key] = _split(key, value, payload)
 
 
 def _split(key: str, value: Any, payload: _Payload) -> Any:
     if key == "content" and type(value) is list:
-        return [payload.put(block, about=_about(block)) if _is_large(block, payload) else block for block in value]
+        least = _minimum(value, payload)
+        return [payload.put(part, about=_about(part)) if _size(part, payload) >= least else part for part in value]
     if key in ("tool_calls", "invalid_tool_calls") and type(value) is list:
-        return [_split_dict(call, payload, keep=_IN_BODY) if type(call) is dict else call for call in value]
+        least = _minimum(value, payload)
+        return [_split_dict(call, payload, least, keep=_IN_BODY) if type(call) is dict else call for call in value]
     if type(value) is dict:
-        return _split_dict(value, payload)
+        return _split_dict(value, payload, _minimum(value.values(), payload))
     return payload.put(value)
 
 
-def _split_dict(value: dict[Any, Any], payload: _Payload, *, keep: Collection[str] = ()) -> dict[Any, Any]:
+def _split_dict(value: dict[Any, Any], payload: _Payload, least: int, *, keep: Collection[str] = ()) -> dict[Any, Any]:
     return {
-        key: payload.put(part) if key not in keep and _is_large(part, payload) else part for key, part in value.items()
+        key: payload.put(part) if key not in keep and _size(part, payload) >= least else part
+        for key, part in value.items()
     }
 
 
-def _is_large(value: Any, payload: _Payload) -> bool:
+def _minimum(parts: Collection[Any], payload: _Payload) -> int:
+    """From what size on a part leaves the body: smaller ones too if there are so many that no entry could hold them."""
+    if len(parts) * PART_MINIMUM <= _PARTS_MOST:
+        return PART_MINIMUM
+    small = sum(size for size in (_size(part, payload) for part in parts) if size < PART_MINIMUM)
+    return max(_PART_LEAST, _PARTS_MOST // len(parts)) if small > _PARTS_MOST else PART_MINIMUM
+
+
+def _size(value: Any, payload: _Payload) -> int:
+    """Characters of a text or of a value's JSON; what is no longer than a reference to it has none."""
     if is_text(value):
-        return len(value) >= PART_MINIMUM
+        return len(value)
     if value is None or type(value) in (bool, int, float):
-        return False
-    return len(payload.codec.encode(value, omitted=None if payload.omitted is None else [])) >= PART_MINIMUM
+        return 0
+    return len(payload.codec.encode(value, omitted=None if payload.omitted is None else []))
 
 
 def _about(block: Any) -> str:

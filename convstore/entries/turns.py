@@ -6,7 +6,7 @@ made again makes the same turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -52,6 +52,8 @@ def turn_messages(
     """
     [turn_id] = check_ids([turn_id], name="turn_id")
     begin = [] if human is None else [_human(turn_id, human)]
+    if isinstance(messages, Iterator):
+        messages = list(messages)
     if begin and isinstance(messages, list | tuple) and not messages:
         return begin
     rest = normalize_messages(messages, key=turn_id if key is None else key, place=1)

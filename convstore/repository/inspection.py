@@ -58,8 +58,9 @@ class Inspection:
             through: The last key that is wanted.
         """
         low, high = entry_range(conversation)
-        behind = {"$gt": after} if after else {"$gte": low}
-        return await self._page(self._log, {"_id": behind | ({"$lte": through} if through else {"$lt": high})}, _ENTRIES)
+        begin = {"$gt": after} if after else {"$gte": low}
+        end = {"$lte": through} if through else {"$lt": high}
+        return await self._page(self._log, {"_id": begin | end}, _ENTRIES)
 
     async def lean_entries(self, conversation: str, *, after: str = "") -> list[Document]:
         """As `entries`, only where the payloads of their messages are. One command."""

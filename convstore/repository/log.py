@@ -388,8 +388,8 @@ def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
     whole = len(bson.encode(document)) if entry.sources else size
     if whole > _ENTRY_BYTES:
         raise BatchTooLargeError(
-            f"the batch makes an entry of {whole:,} bytes, payloads apart; at most {_ENTRY_BYTES:,} are allowed: "
-            "append its messages in several smaller batches"
+            f"the batch makes an entry of {whole:,} bytes, payloads apart; {_ENTRY_BYTES:,} are the most; append "
+            + ("its messages in several smaller batches" if entry.messages[1:] else "a smaller message")
         )
     return document
 

@@ -146,7 +146,7 @@ class Compactor:
         while most > 0:
             entries = await self._log.entries(known.conversation, start=start, before=start + _ENTRIES_AT_ONCE)
             check_dense(known, entries, first=start)
-            entries = self._reader.counted(entries)
+            entries = await self._reader.counted(entries)
             found += entries
             if len(entries) < _ENTRIES_AT_ONCE:
                 break

@@ -53,6 +53,7 @@ class _Load:
     standing: Sequence[BaseMessage] = ()
     marker: int = 0
     gaps: tuple[Gap, ...] = ()
+    end: list[Entry] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     earlier_results: tuple[NamedResult, ...] | None = None
@@ -94,10 +95,11 @@ class _Load:
         Raises:
             CorruptDocumentError: One is missing in between.
         """
-        self.count(entries)
         last = self.before - 1 if self.entries else entries[-1].number if entries else self.start.entry
         check_dense(self.known, entries, last=last)
         self.entries = entries + self.entries
+        if entries and self.end and entries[-1].number + 1 == self.end[0].number:
+            self.end = entries + self.end
         self.rows = rows_of(self.entries, self.gaps, self.summary)
         self.earlier_results = None
         if self.entries and self.is_complete and not self.summary:
@@ -162,7 +164,9 @@ class Loader:
         async with self._reader.reading(load.known):
             window = await self._choose(load)
             await self._remember(load, window)
-            return await self._show(load, window)
+            history = await self._show(load, window)
+        self._keep(load)
+        return history
 
     async def _begin_warm(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
         """Read head and entries together, if the conversation is known."""
@@ -171,9 +175,13 @@ class Loader:
             return None
         start = known.starts.get(_of_start(policy), UNKNOWN_START)
         limit = _entries_needed(start, known.tail or Totals(), policy)
+        held = self._known.ends.drop(known) or ()  # back once all went well
+        if not _reaches(held, start, limit):
+            held = ()
+        first = held[-1].number if held else start.entry
 
         async def read() -> tuple[Head | None, list[Entry]]:
-            reading = self._log.newest_entries(known.conversation, start=start.entry, limit=limit)
+            reading = self._log.newest_entries(known.conversation, start=first, limit=limit)
             return await asyncio.gather(self._heads.find(dict(scope)), reading)
 
         def last(found: tuple[Head | None, list[Entry]]) -> int:
@@ -185,8 +193,14 @@ class Loader:
         if head is None or self._reader.seen(scope, head) is not known:
             return None
         load = _Load(policy, known, head, start, documents=1, round_trips=1)
+        load.count(entries)
         async with self._reader.reading(known):
-            await self._take(load, entries)
+            if held and not _goes_on(held, entries):
+                held = ()
+                if len(entries) < limit:  # the log was restored from a backup, say
+                    load.round_trips += 1
+                    entries = await self._read(load, limit)
+            await self._take(load, entries, held)
         if load.reaches_start and load.entries[0].number == load.start.entry:
             load.earlier_results = load.start.results
         return load
@@ -215,15 +229,15 @@ class Loader:
                 load.earlier_results = load.named(results)
         return load
 
-    async def _take(self, load: _Load, entries: list[Entry]) -> None:
-        """Take what was read first, once it is known what of the log is live."""
+    async def _take(self, load: _Load, entries: list[Entry], held: tuple[Entry, ...] = ()) -> None:
+        """Take what was read first, once it is known what of the log is live; it begins with the last that is held."""
         summary = load.head.summary
         if summary and (not entries or summary.last > entries[-1].totals.messages):
             # The head was read after the entries, or the log was restored from an older backup than the head.
-            load.count(entries)
             load.round_trips += 1
-            limit = len(entries) + _FEWEST_ENTRIES
-            entries = await self._log.newest_entries(load.known.conversation, limit=limit)
+            limit = len(held) + len(entries) + _FEWEST_ENTRIES
+            entries, held = await self._log.newest_entries(load.known.conversation, limit=limit), ()
+            load.count(entries)
         if entries:
             await self._follow(load, entries)
             if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.gaps):
@@ -231,7 +245,8 @@ class Loader:
                 load.standing = self._reader.standing(summary, talk=load.policy.view == "conversation")
             if (load.start.marker, load.start.revision) != (load.marker, load.head.revision):
                 load.start = UNKNOWN_START
-        counted = self._reader.counted(entries)
+        load.end = [*held, *await self._reader.counted(entries[1:] if held else entries)]
+        counted = [entry for entry in load.end if entry.number >= load.start.entry]
         if counted:
             # By the store's counter too, so that every process comes to the same start.
             totals = await self._reader.counted_tail(load.known, entries[-1].totals)
@@ -251,7 +266,9 @@ class Loader:
         """The last entries, or the last before a number, no further back than the view is known to begin."""
         least = max(load.start.entry, load.head.summary.entry if load.head.summary else 0)
         start = least if before is None or before > least else 0
-        return await self._log.newest_entries(load.known.conversation, start=start, before=before, limit=limit)
+        entries = await self._log.newest_entries(load.known.conversation, start=start, before=before, limit=limit)
+        load.count(entries)
+        return entries
 
     async def _read_before(self, load: _Load, first: int) -> list[Entry]:
         """What a view needs of the log before an ordinal: leading system messages and names of results."""
@@ -271,7 +288,7 @@ class Loader:
             check_dense(known, entries, first=start)
             load.count(entries)
             load.round_trips += until > _FIRST_ENTRIES
-            rows = rows_of(self._reader.counted(entries), load.gaps)
+            rows = rows_of(await self._reader.counted(entries), load.gaps)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
                 load.learn_system(rows)
             until *= 4
@@ -295,7 +312,7 @@ class Loader:
             entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(f"{load.known.conversation}:{before - 1:012d}", "the entry is missing")
-            load.take(self._reader.counted(entries))
+            load.take(await self._reader.counted(entries))
 
     def _window(self, load: _Load) -> Window | None:
         """Where the view begins, None if what is read does not tell."""
@@ -332,6 +349,12 @@ class Loader:
             await self._heads.hint(dict(load.known.scope), load.known.conversation, start=start.position)
             load.round_trips += 1
 
+    def _keep(self, load: _Load) -> None:
+        """Hold what later loads need of what was read: all that any policy shows."""
+        starts = [start.entry for start in load.known.starts.values() if start.entry]
+        first = min([*starts, *(entry.number for entry in load.entries[:1])], default=0)
+        self._known.keep_end(load.known, [entry for entry in load.end if entry.number >= first])
+
     async def _show(self, load: _Load, window: Window) -> History:
         rows = load.rows[window.start :]
         payloads = await self._read_payloads(load, payloads_needed(rows, load.policy))
@@ -362,6 +385,19 @@ class Loader:
             load.bytes += sum(ref.size for ref in missing.values())
         texts = await self._reader.payloads(load.known, list(missing.values()))
         return own | dict(zip(missing, texts, strict=True))
+
+
+def _reaches(held: Sequence[Entry], start: Start, limit: int) -> bool:
+    """Whether what is held of the end of a log is as much as a load would read."""
+    if not held or start.entry:
+        return bool(held) and held[0].number <= start.entry
+    return held[0].number == 1 or len(held) >= limit
+
+
+def _goes_on(held: Sequence[Entry], entries: Sequence[Entry]) -> bool:
+    """Whether entries that were read now begin with the last one that is held."""
+    pair = [(one.totals, [message.digest for message in one.messages]) for one in (*held[-1:], *entries[:1])]
+    return len(pair) == 2 and pair[0] == pair[1]
 
 
 def _of_start(policy: HistoryPolicy) -> HistoryPolicy:

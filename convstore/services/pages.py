@@ -1,7 +1,7 @@
 """A page of passages while it is filled.
 
-Layer 4, pure. What a page shows is measured by `tokens.weight`, which is known only of what was read; so a page of texts
-is planned by characters first, and cut when they are there.
+Layer 4, pure. What a page shows is measured by `tokens.weight`, which is known only of what was read; so a page is
+planned by characters first, and cut when its texts are there.
 """
 
 from __future__ import annotations

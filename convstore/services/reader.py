@@ -204,9 +204,11 @@ class Reader:
 
         return await off_loop(decode, characters=characters_of(messages, texts))
 
-    def counted(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Entries with sizes by the store's counter, whatever counter wrote them."""
-        return recounted(entries, codec=self._codec, counter=self._counter)
+    async def counted(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Entries with sizes by the store's counter; what another one wrote is counted anew, in a thread."""
+        if all(entry.totals.counter == self._counter_name for entry in entries):
+            return list(entries)
+        return await asyncio.to_thread(recounted, entries, codec=self._codec, counter=self._counter)
 
     async def counted_tail(self, known: Known, tail: Totals) -> Totals:
         """What the last entry says of the log, with sizes by the store's counter.
@@ -223,7 +225,7 @@ class Reader:
             before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
             entries = await self._log.entries(known.conversation, start=start, before=before)
             check_dense(known, entries, first=start, last=before - 1)
-            anew = await asyncio.to_thread(self.counted, entries)
+            anew = await self.counted(entries)
             live = [one for entry in anew for one in entry.messages if is_live(gaps, one.ordinal)]
             tokens += sum(message.tokens for message in live)
             view_tokens += sum(message.view_tokens for message in live)

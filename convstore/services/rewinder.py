@@ -6,7 +6,6 @@ Layer 4. A marker goes in at the number behind the last entry, like any append; 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -25,12 +24,11 @@ from convstore.repository import Heads, Log, SlotTaken
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, Known, Scope
 from convstore.services.reader import Reader
-from convstore.services.writer import APPEND_SECONDS
+from convstore.services.writer import APPEND_SECONDS, pause
 
 __all__ = ["Rewinder"]
 
 _TRIES = 100
-_LONGEST_BACKOFF = 0.1
 _NO_MARKER = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ignore[arg-type]
 
 
@@ -150,7 +148,7 @@ class Rewinder:
             try:
                 await self._log.insert(known.conversation, entry, (), token="")
             except SlotTaken:
-                await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, 0.002 * 2**tries)))  # noqa: S311 - jitter
+                await pause(tries)
                 continue
             known.advance(entry.totals)
             known.follow(entry.number, entry.gaps)

@@ -49,7 +49,7 @@ from convstore.services.reader import Reader
 from convstore.sources import text_digest
 from convstore.tokens import TokenCounter
 
-__all__ = ["APPEND_SECONDS", "Writer"]
+__all__ = ["APPEND_SECONDS", "Writer", "pause"]
 
 APPEND_SECONDS = 60.0
 """An append gives up after this time; a sweep that comes later finds everything that it may have written."""
@@ -57,6 +57,11 @@ APPEND_SECONDS = 60.0
 _TRIES = 1_000
 _BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
 _DEFAULT = HistoryPolicy()
+
+
+async def pause(tries: int) -> None:
+    """Let other writers go first, the longer the more often somebody did."""
+    await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))))  # noqa: S311 - jitter
 
 
 class _WasPruned(Exception):  # noqa: N818 - an answer, caught here
@@ -330,8 +335,7 @@ class Writer:
         known.tail = None
         await self._explain(known, attempt)
         if tries:
-            most = min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))
-            await asyncio.sleep(random.uniform(0, most))  # noqa: S311 - jitter
+            await pause(tries)
 
     async def _look_up(self, known: Known, attempt: _Attempt) -> None:
         """Find out which messages of the batch are in the log, and that they are the same ones."""

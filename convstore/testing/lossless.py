@@ -129,6 +129,19 @@ class LosslessContract:
         await chat.append(messages)
         assert same_messages([message async for message in chat.messages()], messages)
 
+    async def test_many_middling_parts_of_a_message_come_back_equal(self, chat: Conversation) -> None:
+        """None is large, all of them are more than an entry holds; later turns are shown placeholders."""
+        blocks: list[str | dict[str, Any]] = [{"type": "text", "text": f"{at} " + "p" * 15_000} for at in range(80)]
+        calls = [{"name": "write", "args": {"text": "鯨" * 12_000}, "id": f"c{at}"} for at in range(100)]
+        messages: list[BaseMessage] = [
+            HumanMessage(blocks),
+            AIMessage("", tool_calls=calls),
+            HumanMessage("And?", additional_kwargs={f"k{at}": "y" * 12_000 for at in range(100)}),
+        ]
+        await chat.append(messages)
+        assert same_messages([message async for message in chat.messages()], messages)
+        assert (await chat.load_history()).tokens < 20_000
+
     async def test_chunks_are_made_whole(self, chat: Conversation) -> None:
         """A streamed message is stored as the message that it became."""
         chunk = AIMessageChunk(content="Hel") + AIMessageChunk(content="lo")

@@ -79,6 +79,12 @@ class TurnContract:
             assert receipts[2].message_ids == first.message_ids
         assert len(await _texts(chat)) == 5
 
+    async def test_an_answer_may_come_from_a_generator(self, chat: Conversation) -> None:
+        """One that gives nothing is no answer yet."""
+        await chat.append_turn("r1", human="Do seals sleep?", messages=(message for message in ()))
+        receipt = await chat.append_turn("r1", messages=(message for message in _answer()))
+        assert receipt.written == len(_answer())
+
     async def test_a_turn_grows_step_by_step(self, chat: Conversation) -> None:
         """Each call names the turn from its beginning, and only what is new is written."""
         answer = _answer()

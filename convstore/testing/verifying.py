@@ -17,7 +17,7 @@ from convstore.conversation import Conversation
 from convstore.models import Finding, VerifyReport
 from convstore.policy import CompactionRule
 from convstore.repository import Inspection
-from convstore.services.known import Clock
+from convstore.services.known import ID_LIFETIME, Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
@@ -210,6 +210,73 @@ class VerifyContract:
         assert _kinds(report) == [("head_start", head["_id"])]
         assert (await self.head_of(database, full))["start"] == [0, 0, 0, 0, ""]
 
+    async def test_a_view_may_begin_inside_an_entry(
+        self, new_store: _NewStore, later: ConversationStore, database: Any
+    ) -> None:
+        """Behind a summary that ends in the middle of a batch; what the head says of that is no finding."""
+        rule = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
+        store = new_store(summarizer=HeadTailSummarizer(rule))
+        await store.setup()
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        questions = [HumanMessage("why " * count, id=new_id()) for count in (400, 400, 3)]
+        await chat.append([one for asked in questions for one in (asked, AIMessage("So.", id=new_id()))])
+        assert (await chat.compact()).status == "done"
+        await chat.load_history()
+        await chat.append(HumanMessage("more", id=new_id()))
+        await store.close()
+        assert (await self.head_of(database, chat))["start"][2:4] == [1, 5]
+        assert _kinds(await later.verify(user_id=chat.scope["user_id"])) == []
+
+    async def test_a_title_still_counts_as_use_after_a_repair(self, new_store: _NewStore, database: Any) -> None:
+        """A head that was not told of the last entry is told, and not taken for older than it is."""
+        user, days = new_id(), timedelta(days=1)
+        old = new_store(clock=_clock(-100 * days))
+        await old.setup()
+        chat = old.conversation(user_id=user, thread_id="t")
+        for _ in range(2):
+            await chat.append(HumanMessage("hi", id=new_id()))
+        titled = new_store(clock=_clock(-days)).conversation(**chat.scope)
+        await titled.update(title="kept")
+        then = (await self.head_of(database, chat))["updated_at"]
+        report = await new_store(clock=_clock(0 * days)).verify(user_id=user, repair=True)
+        assert _kinds(report) == [("head_behind", (await self.head_of(database, chat))["_id"])]
+        assert (await self.head_of(database, chat))["updated_at"] == then
+
+    @pytest.mark.parametrize("repair", [False, True])
+    async def test_a_head_that_is_told_a_little_later_is_no_finding(
+        self, new_store: _NewStore, database: Any, repair: bool
+    ) -> None:
+        """Dates do not tell whether somebody is at work, as in an import; a second look does, and overwrites nothing."""
+        user, waited, stores = new_id(), list[float](), [new_store() for _ in range(3)]
+        await stores[0].setup()
+        chats = [store.conversation(user_id=user, thread_id=f"t{place}") for place, store in enumerate(stores)]
+        for chat in chats:
+            for _ in range(2):
+                await chat.append(HumanMessage("hi", id=new_id()))
+
+        async def meanwhile(seconds: float) -> None:
+            waited.append(seconds)
+            await stores[0].close()
+            await chats[1].append(HumanMessage("more", id=new_id()))
+            # As another process does whose counts are its own.
+            await database["heads"].update_one({"_id": key}, {"$set": {"totals.live": 7}})
+
+        key = (await self.head_of(database, chats[2]))["_id"]
+        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=meanwhile)
+        report = await new_store(clock=clock).verify(user_id=user, repair=repair)
+        assert (_kinds(report), len(waited)) == ([], 1)
+        assert waited[0] > ID_LIFETIME
+        assert (await self.head_of(database, chats[2]))["totals"]["live"] == 7
+
+    async def test_what_is_whole_is_not_waited_for(self, full: Conversation, new_store: _NewStore) -> None:
+        """There is no second look where the first one found nothing."""
+
+        async def wait(seconds: float) -> None:
+            raise AssertionError(seconds)
+
+        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=wait)
+        assert (await new_store(clock=clock).verify(user_id=full.scope["user_id"])).entries == 14
+
     async def test_one_damaged_head_does_not_hide_the_others(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
@@ -248,6 +315,79 @@ class VerifyContract:
         assert sorted({kind for kind, _ in _kinds(report)}) == ["hole", "orphan_chunks"]
         assert await database["log"].count_documents({"conversation": conversation}) == before - 1
 
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"$set": {"messages.2.payload.token": "0" * 24}},
+            {"$set": {"messages.2.payload": None}},
+            {"$unset": {"messages.2.payload": 1}},
+            {"$unset": {"messages.2.payload": 1, "messages.2.stub": 1}},
+            {"$set": {"messages": []}},
+            {"$set": {"messages.2.body": "x"}},
+        ],
+    )
+    async def test_chunks_are_not_removed_while_an_entry_is_damaged(
+        self, new_store: _NewStore, later: ConversationStore, database: Any, change: dict[str, Any]
+    ) -> None:
+        """Whatever in an entry is not as it was: once a backup of it is brought back, all is whole."""
+        store = new_store()
+        await store.setup()
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        await chat.append(rag_turn("What about seals?"))
+        await store.close()
+        key = f"{await self.id_of(database, chat)}:000000000001"
+        whole = await database["log"].find_one({"_id": key})
+        await database["log"].update_one({"_id": key}, change)
+        for _ in range(2):
+            assert not (await later.verify(user_id=chat.scope["user_id"], repair=True)).ok
+        await database["log"].replace_one({"_id": key}, whole)
+        report = await later.verify(user_id=chat.scope["user_id"])
+        assert (_kinds(report), report.payload_chunks) == ([], 1)
+
+    async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
+        self, new_store: _NewStore, later: ConversationStore, database: Any
+    ) -> None:
+        """The head was told of an entry that is not there, which what seems orphaned may belong to."""
+        store = new_store()
+        await store.setup()
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        await chat.append(rag_turn("What about seals?"))
+        await chat.append(rag_turn("And whales?"))
+        await store.close()
+        conversation = await self.id_of(database, chat)
+        await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
+        report = await later.verify(user_id=chat.scope["user_id"], repair=True)
+        assert sorted(report.counts) == ["head_totals", "orphan_chunks"]
+        assert await database["log"].count_documents({"conversation": conversation}) == 3
+
+    @pytest.mark.parametrize("change", [{"$unset": {"newest": 1}}, {"newest": "first"}, {"versions": 1}])
+    async def test_summaries_are_not_removed_while_their_head_is_damaged(
+        self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
+    ) -> None:
+        """What seems unused may be what a damaged head led to."""
+        conversation = await self.id_of(database, full)
+        first = await database["summaries"].find_one({"conversation": conversation, "version": 1})
+        if change.get("newest"):
+            change = {"newest": first["token"]}
+        key = (await self.head_of(database, full))["_id"]
+        await database["heads"].update_one({"_id": key}, change if "$unset" in change else {"$set": change})
+        report = await later.verify(user_id=full.scope["user_id"], repair=True)
+        assert _kinds(report) == [("summary", key)]
+        assert await database["summaries"].count_documents({"conversation": conversation}) == 2
+
+    async def test_a_summary_that_was_set_aside_is_looked_for(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """A rewind set it aside, and it comes back with what was rewound; so its loss is told."""
+        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        await full.rewind(before=str((await full.list_messages(after=2, limit=1))[0].message.id))
+        aside = (await self.head_of(database, full))["aside"]
+        await full.store.close()
+        assert (bool(aside), _kinds(await later.verify(user_id=user))) == (True, [])
+        head, key = await self.head_of(database, full), f"{conversation}:{new_id()}"
+        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"aside": key.partition(":")[2]}})
+        assert _kinds(await later.verify(user_id=user)) == [("summary", key)]
+
     async def test_summaries_that_stand_for_nothing_are_named(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
@@ -281,12 +421,13 @@ class VerifyContract:
         assert _kinds(report) == [("damaged", one["_id"]), ("annotation", key)]
 
     async def test_running_writers_are_no_finding(self, new_store: _NewStore) -> None:
-        """While turns are appended, rewound and deleted, a check finds nothing wrong, and repairs nothing."""
-        user, done = new_id(), asyncio.Event()
+        """While turns are appended, rewound and deleted, and behind it, a check finds nothing and repairs nothing."""
+        user, done, stores = new_id(), asyncio.Event(), list[ConversationStore]()
         await new_store().setup()
 
         async def write(thread: str) -> None:
-            chat = new_store().conversation(user_id=user, thread_id=thread)
+            stores.append(new_store())
+            chat = stores[-1].conversation(user_id=user, thread_id=thread)
             for number in range(12):
                 turn = rag_turn(f"Question {number} on whales?")
                 await chat.append(turn)
@@ -306,6 +447,10 @@ class VerifyContract:
         await asyncio.gather(*(write(f"t{number}") for number in range(3)))
         done.set()
         assert await looking == []
+        for store in stores:
+            await store.close()
+        ahead = new_store(clock=_clock(timedelta(minutes=5)))
+        assert _kinds(await ahead.verify(user_id=user)) == []
 
     async def test_a_conversation_that_ends_meanwhile_is_no_finding(
         self, full: Conversation, later: ConversationStore, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,13 @@ from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
 
 from convstore.entries import Gap
-from convstore.exceptions import ConversationDeletedError, ConvstoreError, InvalidInputError, StoreUnavailableError
+from convstore.exceptions import (
+    ConversationDeletedError,
+    ConvstoreError,
+    InvalidInputError,
+    InvalidScopeError,
+    StoreUnavailableError,
+)
 from convstore.models import ConversationInfo
 from convstore.scopes import check_partial_scope
 from convstore.services.known import Known, Scope
@@ -139,6 +145,11 @@ class _Export:
         """Write one conversation; False if it was left out."""
         name = json.dumps(info.scope, ensure_ascii=False)
         try:
+            if info.scope.keys() != set(self._store.scope_keys):
+                keys = ", ".join(info.scope)
+                raise InvalidScopeError(
+                    f"its scope keys are {keys}; make the store with these (--scope-key, once for each)"
+                )
             if self._format == "convstore":
                 messages = await self._whole(info, file)
             else:

@@ -64,7 +64,9 @@ class ScopeRule:
         found |= {key: _field(record, name) for key, name in self.fields.items()}
         found |= self.constant
         if unknown := [key for key in record.scope if key not in self.keys]:
-            raise InvalidScopeError(f"the export's scope has {unknown[0]!r}; this store's is {', '.join(self.keys)}")
+            raise InvalidScopeError(
+                f"the export's scope has {unknown[0]!r}; this store's is {', '.join(self.keys)} (--scope-key)"
+            )
         if missing := [key for key in self.keys if key not in found]:
             raise InvalidScopeError(
                 f"nothing says its {missing[0]}; name a value or a field for it (--scope, --scope-from)"

@@ -17,6 +17,7 @@ from convstore.agent import number_sources as numbered
 from convstore.agent import retrieve_previous_sources_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MissingExtraError, SyncUnsupportedError
+from convstore.ext.call_ids import with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.policy import HistoryPolicy
 from convstore.store import ConversationStore
@@ -38,11 +39,11 @@ except ImportError as error:
     raise MissingExtraError(package="langchain", extra="langchain") from error
 
 from convstore.ext.langchain.around import check_alone, working_on
-from convstore.ext.langchain.results import call_place, messages_in, with_ids
+from convstore.ext.langchain.results import call_place, messages_in, name_results, with_ids
 from convstore.ext.langchain.run import CHANNEL, AgentRun, ConversationAgentState, Ticket, run_in
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
 from convstore.ext.langchain.structured import schema_names, structured_response
-from convstore.ext.langchain.turn import ids_of, linked, result_id
+from convstore.ext.langchain.turn import ids_of, linked
 
 __all__ = ["ConversationMiddleware"]
 
@@ -320,21 +321,20 @@ def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _
 
 
 def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any]) -> _ModelOutput:
-    """What the model said, each message under an id that is its own and known before it is in the state."""
+    """What the model said, messages and calls each under an id that is its own and known before it is in the state."""
     taken = ids_of(request.messages) | set(run.logged) | ids_of(run.view or ())
     result: list[BaseMessage] = []
-    asked = AIMessage("")
     for message in response.result:
-        named = message
-        if isinstance(message, AIMessage):
-            own = message.id if message.id and message.id not in taken else str(uuid4())
-            named = asked = linked(message.model_copy(update={"id": own}), run.turn_id)
-        elif isinstance(message, ToolMessage) and message.id is None:
-            named = message.model_copy(update={"id": result_id(str(asked.id), message.tool_call_id)})
-        elif message.id is None:
-            named = message.model_copy(update={"id": str(uuid4())})
+        named = message.model_copy()
+        if isinstance(named, AIMessage):
+            named = linked(named, run.turn_id)
+            named.id = named.id if named.id and named.id not in taken else str(uuid4())
+            taken.add(named.id)
+        elif named.id is None and not isinstance(named, ToolMessage):
+            named.id = str(uuid4())
         result.append(named)
-        taken.add(str(named.id))
+    result = with_own_call_ids(result)
+    name_results(result)
     return _response(run, result, response.structured_response, request)
 
 

@@ -22,7 +22,7 @@ from langgraph.types import Command
 
 from convstore.ext.langchain.turn import linked, result_id
 
-__all__ = ["call_place", "messages_in", "name_invalid", "with_ids"]
+__all__ = ["call_place", "messages_in", "name_results", "with_ids"]
 
 
 def call_place(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, int]:
@@ -86,8 +86,8 @@ def messages_in(output: Any, call: ToolCall) -> Iterator[BaseMessage]:
                 yield message
 
 
-def name_invalid(messages: Sequence[BaseMessage]) -> None:
-    """Give the results an id that LangChain adds for calls whose arguments could not be read."""
+def name_results(messages: Sequence[BaseMessage]) -> None:
+    """Give the results an id that LangChain adds: of structured output, and for arguments that could not be read."""
     asked = AIMessage("")
     for message in messages:
         if isinstance(message, AIMessage):

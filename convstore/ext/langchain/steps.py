@@ -18,7 +18,7 @@ from langchain_core.runnables.config import set_config_context, var_child_runnab
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.ext.langchain.logged import LoggedTurn, ids_in_log, read_turn
-from convstore.ext.langchain.results import name_invalid
+from convstore.ext.langchain.results import name_results
 from convstore.ext.langchain.run import AgentRun
 from convstore.ext.langchain.shorten import stubbed_until
 from convstore.ext.langchain.structured import may_be_structured
@@ -130,7 +130,7 @@ async def prepare(
     chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
 ) -> AIMessage | list[BaseMessage]:
     """What the model is shown at this step: the view and the turn; or what it said, if it was asked before."""
-    name_invalid(messages)
+    name_results(messages)
     await catch_up(chat, rules, run, messages)
     if answer := run.next_answer(messages):
         return answer

@@ -16,6 +16,7 @@ from langgraph.runtime import get_runtime
 
 from convstore.conversation import Conversation
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
+from convstore.ext.call_ids import with_own_call_ids
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
@@ -73,10 +74,12 @@ def append_node(
 ) -> AppendNode:
     """A node that appends the messages of the state that are not in the log yet, as one batch.
 
-    What is larger than 1 MB, large tool results apart, becomes several batches, in order. The node may stand wherever
-    the log is to catch up, also more than once: behind the last node it logs a whole turn at once, behind a node of
-    tools it logs each step. A node that is run again appends nothing twice. What was appended is final: a message that
-    a later node changes under its id stays in the log as it was.
+    What is larger than 1 MB, large tool results apart, becomes several batches, in order. The node may stand
+    wherever the log is to catch up, also more than once: behind the last node it logs a whole turn at once, behind
+    a node of tools it logs each step. A call whose id is empty, or that of another call of its message, gets one of
+    its own in state and log, and so have the results that are there by then. A node that is run again appends
+    nothing twice. What was appended is final: a message that a later node changes under its id stays in the log as
+    it was.
 
     Args:
         store: Where the conversations are; made by `connect` if the graph is to be called sync.
@@ -173,8 +176,9 @@ class LoadNode(_Node):
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages, logged = messages_of(state), logged_of(state)
+        renamed: list[BaseMessage] = []
         if self.append_first and (new := [each for each in messages if each.id not in logged]):
-            await _append(chat, new)
+            renamed = await _append_named(chat, new)
             logged |= ids_of(new)
         history = await chat.load_history(self.policy)
         if again := _asked_again(history, messages, logged):
@@ -185,7 +189,7 @@ class LoadNode(_Node):
         logged |= ids_of(answers)
         stays = ids_of([*messages, *answers]) - ids_of(gone)
         return {
-            "messages": [*(RemoveMessage(str(each.id)) for each in gone), *answers],
+            "messages": [*renamed, *(RemoveMessage(str(each.id)) for each in gone), *answers],
             "convstore_view": LoadedView(history, self.policy, frozenset(logged)),
             "convstore_logged": {each: each in stays for each in sorted(logged)},
         }
@@ -211,8 +215,16 @@ class AppendNode(_Node):
         new = [message for message in messages_of(state) if message.id not in logged]
         if not new:
             return {}
-        await _append(chat, new, unencodable=self.unencodable, on_source_clash=self.on_source_clash)
-        return {"convstore_logged": [str(message.id) for message in new]}
+        renamed = await _append_named(chat, new, unencodable=self.unencodable, on_source_clash=self.on_source_clash)
+        update = {"convstore_logged": [str(message.id) for message in new]}
+        return {**update, "messages": renamed} if renamed else update
+
+
+async def _append_named(chat: Conversation, messages: Sequence[BaseMessage], **options: Any) -> list[BaseMessage]:
+    """Append messages, each call under an id of its own; gives those that changed by this."""
+    named = with_own_call_ids(messages)
+    await _append(chat, named, **options)
+    return [message for message, before in zip(named, messages, strict=True) if message is not before]
 
 
 async def _append(chat: Conversation, messages: Sequence[BaseMessage], **options: Any) -> None:

@@ -1,0 +1,243 @@
+"""What a store holds of a log it has read: an entry never changes, so a warm load asks only for what was added."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from counting import Commands, cold
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.exceptions import StoreUnavailableError
+from convstore.services import known, reader
+from convstore.services.keeping import Keeper
+from convstore.testing import rag_turn
+from convstore.tokens import approximate_tokens
+
+Client = AsyncMongoClient[dict[str, Any]]
+_WHOLE = HistoryPolicy(max_tokens=None)
+
+
+@pytest.fixture
+async def store(client: Client, database_name: str) -> ConversationStore:
+    """A store that is set up, on the counted client."""
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    return store
+
+
+@pytest.fixture
+async def chat(store: ConversationStore, scope: dict[str, str]) -> Conversation:
+    """A conversation of twenty turns, which was loaded."""
+    chat = store.conversation(**scope)
+    await talk(chat, range(20))
+    await chat.load_history()
+    return chat
+
+
+async def talk(chat: Conversation, numbers: range) -> None:
+    """A turn for each number."""
+    for number in numbers:
+        await chat.append([HumanMessage(f"q{number} " * 20), AIMessage(f"a{number} " * 20)])
+
+
+async def questions(chat: Conversation, policy: HistoryPolicy | None = None) -> list[str]:
+    """The first words of the human messages of a view."""
+    messages = (await chat.load_history(policy)).messages
+    return [message.text.split()[0] for message in messages if message.type == "human"]
+
+
+async def test_a_warm_load_reads_what_was_added(chat: Conversation, commands: Commands) -> None:
+    """The head, and the log from the last entry on that is known: whatever the view shows."""
+    for added in (0, 3):
+        await talk(chat, range(added))
+        with commands.counted():
+            report = (await chat.load_history()).report
+        assert (commands.names, commands.documents) == (["find", "find"], 1 + added + 1)
+        assert (report.round_trips, report.documents) == (1, 1 + added + 1)
+        assert report.bytes < 1_000 * (added + 1)
+
+
+async def test_a_view_of_what_is_held_is_the_view_of_what_is_read(
+    chat: Conversation, client: Client, database_name: str
+) -> None:
+    """Under policies in turns, across a rewind, and whatever a caller does to the messages of a view."""
+    policies = [HistoryPolicy(), HistoryPolicy(max_turns=3), HistoryPolicy(max_tokens=400), _WHOLE]
+    for step in range(8):
+        if step == 4:
+            await chat.rewind(before=str((await chat.list_messages(limit=6))[0].message.id))
+        await chat.append(rag_turn(f"What about fish {step}?"))
+        for policy in policies:
+            history = await chat.load_history(policy)
+            fresh = await cold(client, database_name, chat).load_history(policy)
+            assert history.messages == fresh.messages
+            for message in history.messages:
+                message.content = "changed"
+
+
+async def test_stores_that_append_in_turns_see_each_other(chat: Conversation, client: Client, database_name: str) -> None:
+    """Each reads what the other added."""
+    other = cold(client, database_name, chat)
+    expected = await questions(other)
+    for number in range(20, 30):
+        await talk(chat if number % 2 else other, range(number, number + 1))
+        expected.append(f"q{number}")
+        assert await questions(chat) == await questions(other) == expected
+
+
+async def test_more_than_a_load_asks_for_was_added(chat: Conversation, client: Client, database_name: str) -> None:
+    """What is held is not joined to entries that do not follow it."""
+    await talk(cold(client, database_name, chat), range(20, 70))
+    assert await questions(chat) == [f"q{number}" for number in range(70)]
+
+
+async def test_a_log_that_was_replaced_is_read_anew(
+    chat: Conversation, store: ConversationStore, database: Any, commands: Commands
+) -> None:
+    """A restored backup that went on otherwise has as many entries, but not the last one that is held."""
+    other = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    await talk(other, range(100, 120))
+    ids = [(await database["heads"].find_one({"scope": one.scope}))["conversation"] for one in (chat, other)]
+    entries = await database["log"].find({"conversation": ids[1]}).to_list(None)
+    await database["log"].delete_many({"conversation": ids[0]})
+    for entry in entries:
+        await database["log"].insert_one(entry | {"conversation": ids[0], "_id": entry["_id"].replace(ids[1], ids[0])})
+    with commands.counted():
+        history = await chat.load_history()
+    assert [message.text.split()[0] for message in history.messages][::2] == [f"q{n}" for n in range(100, 120)]
+    assert history.report.round_trips == len(commands.sent) - 1 == 2
+    assert (await chat.load_history()).report.documents == 2
+
+
+async def test_a_log_that_lost_its_end_is_told_of(
+    chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored backup that has less is an error once, and then what there is."""
+    monkeypatch.setattr(reader, "_PAUSES", (0.0, 0.0))
+    conversation = (await database["heads"].find_one({"scope": chat.scope}))["conversation"]
+    await database["log"].delete_one({"_id": f"{conversation}:{20:012d}"})
+    with pytest.raises(StoreUnavailableError, match="acknowledged before"):
+        await chat.load_history()
+    assert await questions(chat) == [f"q{number}" for number in range(19)]
+
+
+async def test_what_is_held_is_bounded_over_all_conversations(
+    client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bytes: the conversations that were used least recently are read again, the last ones are not."""
+    monkeypatch.setattr(known, "_ENTRY_BYTES", 20_000)
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    chats = [store.conversation(user_id="held", thread_id=uuid.uuid4().hex) for _ in range(8)]
+    for chat in chats:
+        await talk(chat, range(10))
+        await chat.load_history()
+        assert store._known.ends.size <= 20_000
+    assert (await chats[-1].load_history()).report.documents == 2
+    assert (await chats[0].load_history()).report.documents == 1 + 10
+    large = store.conversation(user_id="held", thread_id=uuid.uuid4().hex)
+    await talk(large, range(40))
+    await large.load_history()
+    assert (await large.load_history()).report.documents == 1 + 40
+    for chat in [*chats, large]:
+        await chat.delete()
+    assert store._known.ends.size == 0
+
+
+async def test_a_view_that_moves_on_lets_go_of_what_is_behind_it(chat: Conversation, store: ConversationStore) -> None:
+    """What no policy shows any more is not held, however long the log becomes."""
+    policy, sizes = HistoryPolicy(max_tokens=1_000), []
+    store._known.forget(store._known.all()[0])
+    for number in range(20, 60):
+        await talk(chat, range(number, number + 1))
+        await chat.load_history(policy)
+        sizes.append(store._known.ends.size)
+    assert max(sizes[20:]) <= max(sizes[:20])
+
+
+async def test_a_load_that_fails_leaves_nothing_behind(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one reads all anew."""
+    loader = (await chat.store.parts()).loader
+
+    async def fails(*_args: Any) -> Any:
+        raise StoreUnavailableError("not now")
+
+    with monkeypatch.context() as patched, pytest.raises(StoreUnavailableError):
+        patched.setattr(loader, "_show", fails)
+        await chat.load_history()
+    assert (await chat.load_history()).report.documents == 1 + 20
+    assert (await chat.load_history()).report.documents == 2
+
+
+async def test_loads_at_the_same_time_are_each_whole(chat: Conversation) -> None:
+    """One of them may have what is held, the others read."""
+    views = await asyncio.gather(*(questions(chat) for _ in range(5)))
+    assert views == [[f"q{number}" for number in range(20)]] * 5
+    assert (await chat.load_history()).report.documents == 2
+
+
+async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
+    chat: Conversation, client: Client, database_name: str
+) -> None:
+    """A warm load asks the counter about what was added alone; none of it keeps the event loop."""
+    threads: list[int] = []
+
+    def slow(messages: Sequence[BaseMessage]) -> int:
+        threads.append(threading.get_ident())
+        return approximate_tokens(messages)
+
+    other = ConversationStore(client[database_name], token_counter=slow, token_counter_name="slow")
+    other._is_ready = True
+    theirs, asked = other.conversation(**chat.scope), []
+    for added in (0, 0, 1):
+        await talk(chat, range(added))
+        threads.clear()
+        await theirs.load_history()
+        asked.append(len(threads))
+        assert threading.get_ident() not in threads
+    assert asked[0] >= 40
+    assert asked[1] == 0
+    assert asked[2] <= 4  # the sums and the entry
+
+
+async def test_payloads_of_idle_conversations_make_room(store: ConversationStore, commands: Commands) -> None:
+    """A turn in progress has its payloads in memory, however many turns broke off before it."""
+    for number in range(12):
+        chat = store.conversation(user_id="idle", thread_id=uuid.uuid4().hex)
+        await chat.append(rag_turn(f"What about fish {number}?", words=130_000)[:3])
+        assert store._known.payloads.size <= 8_000_000
+        with commands.counted():
+            await chat.load_history()
+        assert commands.names == ["find", "find"]
+    assert store._known.payloads.size > 4_000_000
+
+
+async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore, scope: dict[str, str]) -> None:
+    """No load will ask for it in full."""
+    chat = store.conversation(**scope)
+    *begun, answer = rag_turn("What about fish?")
+    await chat.append(begun)
+    assert store._known.payloads.size > 0
+    await chat.append(answer)
+    assert store._known.payloads.size == 0
+    await chat.append(rag_turn("And orcas?"))
+    assert store._known.payloads.size == 0
+
+
+def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
+    """What does not fit at all is not kept, and takes no room from others."""
+    keeper = Keeper[str, int](10)
+    for owner in "abc":
+        keeper.put(owner, 1, size=3)
+    assert keeper.get("a") == 1
+    keeper.put("d", 4, size=4)
+    assert [keeper.get(owner) for owner in "abcd"] == [1, None, 1, 4]
+    keeper.put("c", 5, size=11)
+    assert (keeper.get("c"), keeper.size) == (None, 7)
+    assert (keeper.drop("a"), keeper.drop("a"), keeper.size) == (1, None, 4)

@@ -1,0 +1,241 @@
+"""What the tool and `get_sources` give of a payload: all of it, in pages that are bounded in every script."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from counting import Commands
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from pymongo import AsyncMongoClient
+
+from convstore import Conversation, ConversationStore, SourcePage
+from convstore.tokens import approximate_tokens, fitting, weight
+
+PASSAGE = "A passage on whales. " * 20
+SCRIPTS = {
+    "chinese": "鲸鱼在海里睡觉并且吃鱼。",
+    "korean": "고래는 바다에서 잔다. ",
+    "emoji": "🐋🐟🌊",
+    "russian": "Киты спят в море. ",
+    "mixed": "Whales 鲸鱼 sleep 🐋 in the sea, Киты тоже. ",
+    "english": "Whales sleep in the sea. ",
+}
+
+
+@pytest.fixture
+def chat(store: ConversationStore, scope: dict[str, str]) -> Conversation:
+    """An empty conversation."""
+    return store.conversation(**scope)
+
+
+async def pages_of(chat: Conversation, page_tokens: int, **asked: Any) -> list[ToolMessage]:
+    """All pages of an answer of the tool."""
+    tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+    pages: list[ToolMessage] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        call = {"type": "tool_call", "id": "c", "name": tool.name, "args": {**asked, "cursor": cursor}}
+        pages.append(await tool.ainvoke(call))
+        assert pages[-1].artifact.next_cursor != cursor
+        cursor = pages[-1].artifact.next_cursor
+    return pages
+
+
+async def text_of(chat: Conversation, message_id: str, page_tokens: int = 16_000) -> str:
+    """What a model reads of a message, page by page to the end."""
+    pages = await pages_of(chat, page_tokens, tool_message_ids=[message_id])
+    return "\n".join(str(page.content) for page in pages)
+
+
+def result(artifact: Any, content: str = "see artifact") -> ToolMessage:
+    """A result with an artifact."""
+    return ToolMessage(content, id="r", tool_call_id="c", name="search", artifact=artifact)
+
+
+@pytest.mark.parametrize("key", ["sources", "results", "documents", "data"])
+@pytest.mark.parametrize("text", [PASSAGE, "short"])
+async def test_what_an_artifact_says_beside_its_sources_is_read_back(chat: Conversation, key: str, text: str) -> None:
+    """Other values of the artifact, and all that is said of each source; no text of a source is there twice."""
+    items = [{"file_id": f"f{n}", "content": f"{n} {text}", "raw_html": f"<RAW-{n}>" + "h" * 900} for n in (1, 2, 3)]
+    await chat.append(result({key: items, "answer": "THE ONLY ANSWER", "debug": {"x": "DEBUG ONLY"}}))
+    read = await text_of(chat, "r")
+    for value in ("THE ONLY ANSWER", "DEBUG ONLY", "<RAW-1>", "<RAW-2>", "<RAW-3>", '"f2"'):
+        assert value in read
+    assert [read.count(f"{n} {text}") for n in (1, 2, 3)] == [1, 1, 1]
+
+
+async def test_the_rest_of_a_small_result_is_read_back(chat: Conversation) -> None:
+    """A result that has no stub, as that would be longer."""
+    await chat.append(result({"results": [{"title": "T", "content": "x", "raw": "RAW"}], "answer": "ANSWER"}))
+    read = await text_of(chat, "r")
+    assert "RAW" in read
+    assert "ANSWER" in read
+
+
+@pytest.mark.parametrize(
+    "artifact",
+    [
+        {"answer": "ONLY HERE"},
+        [{"note": "ONLY HERE", "x": 1}, 2],
+        [1, "ONLY HERE"],
+        {"rows": [{"title": "T", "content": "ONLY HERE"}] * 2},
+    ],
+)
+async def test_an_artifact_beside_sources_in_the_content_is_read_back(chat: Conversation, artifact: Any) -> None:
+    """Sources are found in the content, and the artifact is no less readable for it."""
+    content = json.dumps({"results": [{"title": f"T{n}", "content": f"{n} {PASSAGE}"} for n in (1, 2)]})
+    await chat.append(result(artifact, content))
+    read = await text_of(chat, "r")
+    assert "ONLY HERE" in read
+    assert "Rest of [1]" not in read  # it stands in the content
+
+
+@pytest.mark.parametrize("part", ["a", "b"])
+async def test_a_large_part_of_an_artifact_without_a_stub_is_read_back(chat: Conversation, part: str) -> None:
+    """It stands outside the entry by itself."""
+    await chat.append(result({"a": "ALL OF A " * 3_000, "b": ["ALL OF B " * 3_000], "c": 1}, content="ok"))
+    read = await text_of(chat, "r")
+    assert read.count(f"ALL OF {part.upper()} ") == 3_000
+    assert '"c"' in read or "c, characters" in read
+
+
+@pytest.mark.parametrize("text", [PASSAGE, "short"])
+@pytest.mark.parametrize("wrap", [list, lambda items: {"results": items}, lambda items: {"documents": items}])
+async def test_nothing_is_offered_where_there_is_no_more(chat: Conversation, text: str, wrap: Any) -> None:
+    """Sources that say title, address and text are read on one page, which says that it is the last."""
+    items = [{"title": f"T{n}", "url": f"https://a/{n}", "content": f"{n} {text}"} for n in (1, 2)]
+    await chat.append(result(wrap(items)))
+    [page] = await pages_of(chat, 4_000, tool_message_ids=["r"])
+    assert str(page.content).endswith("End.")
+
+
+async def test_what_most_readers_do_not_need_comes_last(chat: Conversation) -> None:
+    """The sources of all results come before the rest of any, which begins a page of its own."""
+    for name in ("one", "two"):
+        document = Document(page_content=f"{name} {PASSAGE}", id=f"doc-{name}", metadata={"score": 0.5})
+        await chat.append(ToolMessage("found", id=name, tool_call_id="c", artifact=[document]))
+    first, rest = await pages_of(chat, 4_000, tool_message_ids=["one", "two"])
+    assert [source.source_id for source in first.artifact.sources] == [1, 2]
+    assert "What follows is what else the tool said, the texts apart.\nMore: " in str(first.content)
+    assert "Rest of [1]" in str(rest.content)
+    assert "doc-two" in str(rest.content)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sizes
+
+
+@pytest.mark.parametrize("page_tokens", [100, 4_000])
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_a_page_takes_no_more_tokens_than_it_may(chat: Conversation, script: str, page_tokens: int) -> None:
+    """By the store's own counter, header and all; and every character is on one page."""
+    text = SCRIPTS[script] * (20 if page_tokens == 100 else 1_500)
+    await chat.append(result([(text, {"title": SCRIPTS[script] * 4})]))
+    pages = await pages_of(chat, page_tokens, source_ids=[1])
+    assert max(approximate_tokens([HumanMessage(page.text)]) for page in pages) <= page_tokens
+    assert "".join(source.content for page in pages for source in page.artifact.sources) == text
+    assert "".join(page.text.split("\n", 1)[1].rsplit("\n", 1)[0] for page in pages) == text
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_every_match_in_every_script_is_on_some_page(chat: Conversation, script: str) -> None:
+    """Whole, on pages of no more tokens than they may take."""
+    text = "".join(f"{SCRIPTS[script] * 20}<{number}>" for number in range(20))
+    await chat.append(result([(text, {})]))
+    find = SCRIPTS[script].strip()[:6]
+    pages = await pages_of(chat, 300, source_ids=[1], find=find)
+    assert max(approximate_tokens([HumanMessage(page.text)]) for page in pages) <= 300
+    assert sum(page.text.count(find) for page in pages) == text.count(find)
+
+
+async def test_pages_of_sources_take_no_more_tokens_than_they_may(chat: Conversation) -> None:
+    """For a program too; the pages are the texts."""
+    texts = [script * 200 for script in SCRIPTS.values()]
+    await chat.append(result([(text, {}) for text in texts]))
+    read = [""] * len(texts)
+    cursor: str | None = ""
+    while cursor is not None:
+        page = await chat.get_sources(range(1, 7), page_tokens=500, cursor=cursor)
+        assert sum(weight(source.content) for source in page.sources) <= 500 * 4
+        for source in page.sources:
+            read[source.source_id - 1] += source.content
+        cursor = page.next_cursor
+    assert read == texts
+
+
+async def test_lines_of_the_tool_take_no_more_tokens_than_a_page(chat: Conversation) -> None:
+    """What is not found, what is looked for, a cursor that is none, and what can be read, in any script."""
+    for number in range(20):
+        call = {"name": "搜索" * 20, "args": {"query": "鲸鱼" * 60}, "id": f"调用{number}" * 9}
+        await chat.append(
+            [AIMessage("", tool_calls=[call]), ToolMessage("无", id=f"结果{number}" * 9, tool_call_id=call["id"])]
+        )
+    tool = chat.retrieve_previous_sources_tool(page_tokens=100)
+    asked: list[dict[str, Any]] = [
+        {},
+        {"tool_message_ids": ["鲸" * 160] * 3},
+        {"cursor": "鲸" * 200},
+        {"tool_message_ids": ["结果1" * 9], "find": "鱼" * 200},
+    ]
+    for arguments in asked:
+        assert approximate_tokens([HumanMessage(await tool.ainvoke(arguments))]) <= 100
+
+
+@given(st.text("aßж鲸🐋\ud800 \n", max_size=60), st.integers(-5, 200))
+def test_as_much_of_a_text_fits_as_there_is_room_for(text: str, room: int) -> None:
+    """The longest beginning whose weight is not above the room."""
+    end = fitting(text, room)
+    assert end == max([length for length in range(len(text) + 1) if weight(text[:length]) <= room], default=0)
+
+
+async def test_what_is_said_of_the_sources_on_a_page_is_bounded(chat: Conversation) -> None:
+    """For a program and in the artifact of the tool; what is left out is named, and the record has it."""
+    large = "h" * 30_000
+    items = [{"title": f"T{n}", "content": PASSAGE, "score": n, "raw_content": large} for n in range(10)]
+    await chat.append(result(items))
+    tool = chat.retrieve_previous_sources_tool(page_tokens=1_000)
+    call = {"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": "1-10"}}
+    for page in (await chat.get_sources(range(1, 11), page_tokens=1_000), (await tool.ainvoke(call)).artifact):
+        assert isinstance(page, SourcePage)
+        assert len(page.model_dump_json()) < 4_000 + 4_000 + 400 * len(page.sources)
+        for number, source in enumerate(page.sources):
+            assert (source.title, source.metadata["score"]) == (f"T{number}", number)
+            left_out = source.metadata["convstore"]
+            assert (left_out["kind"], left_out["keys"]) == ("left_out", ["raw_content"])
+            assert "get_tool_messages" in left_out["message"]
+    [record] = await chat.get_tool_messages(["r"])
+    assert record.sources[0].metadata == {"score": 0, "raw_content": large}
+
+
+async def test_what_there_is_room_for_is_whole(chat: Conversation) -> None:
+    """A page of ordinary sources has all of their metadata, without a mark."""
+    said = [{"title": f"T{n}", "author": "A", "published": "2026-01-05", "rank": n} for n in range(8)]
+    await chat.append(result([(PASSAGE, one) for one in said]))
+    page = await chat.get_sources(range(1, 9))
+    assert [{"title": source.title, **source.metadata} for source in page.sources] == said
+
+
+async def test_what_is_too_much_to_show_is_not_read(
+    client: AsyncMongoClient[dict[str, Any]], commands: Commands, database_name: str, scope: dict[str, str]
+) -> None:
+    """3 MB of raw content cost a page of its source nothing, and no page of it more than a chunk."""
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    chat = store.conversation(**scope)
+    raw = "".join(f"{number:x}" for number in range(700_000))
+    await chat.append(result([{"title": "T", "url": "u", "content": PASSAGE, "raw_content": raw}]))
+    with commands.counted():
+        page = await chat.get_sources([1], page_tokens=100)
+    assert (page.sources[0].title, page.sources[0].url) == ("T", "u")
+    assert list(page.sources[0].metadata) == ["convstore"]
+    assert len(page.model_dump_json()) < 1_000
+    assert commands.documents <= 2
+    with commands.counted():
+        text = await chat.retrieve_previous_sources_tool().ainvoke({"cursor": "m1.1@1500000"})
+    assert raw[1_500_000:1_510_000] in text
+    assert commands.documents <= 2
