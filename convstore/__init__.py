@@ -113,3 +113,5 @@ __all__ = [
     "retrieve_previous_sources_tool",
     "sources_prompt",
 ]
+
+__version__ = "0.1.0"

@@ -14,6 +14,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from convstore.exceptions import InvalidInputError
 from convstore.models import SourcePage
+from convstore.scopes import said_of
 from convstore.services.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
 from convstore.services.pager import Request
 from convstore.tools import PAGE_TOKENS, ReadBack, make_retrieval_tool
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["bound_retrieval_tool", "number_sources", "retrieve_previous_sources_tool"]
 
+_RUNTIME = "__pregel_runtime"
+"""Where LangGraph keeps the context of a run in its configuration; asked for without it, as it is an extra."""
+
 
 def bound_retrieval_tool(chat: Conversation, *, page_tokens: int) -> StructuredTool:
     """The tool that brings full content back, for one conversation."""
@@ -33,15 +37,15 @@ def bound_retrieval_tool(chat: Conversation, *, page_tokens: int) -> StructuredT
 def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
     """The tool that brings full content back, for an agent that serves many conversations.
 
-    Whose conversation it reads is taken from ``config["configurable"]`` of the run, under the store's scope keys, which
-    the application sets on the server side; never from the model.
+    Whose conversation it reads is taken from the run, under the store's scope keys: from the context of a graph's run
+    or from ``config["configurable"]``, which the application sets on the server side; never from the model.
 
     Args:
         store: Where the conversations are.
         page_tokens: Size of a page, 100 to 16,000.
 
     Raises:
-        InvalidScopeError: From the tool, when the configuration lacks a scope key.
+        InvalidScopeError: From the tool, when the run lacks a scope key, or says one twice and differently.
     """
     return make_retrieval_tool(lambda config: _read_back(_chat_of(store, config)), page_tokens=page_tokens)
 
@@ -60,7 +64,8 @@ def number_sources(
 
     Args:
         tool: A retriever tool, any other tool, or a function, sync or async.
-        chat: The conversation; or a store, then the run's ``config["configurable"]`` says which conversation.
+        chat: The conversation; or a store, then the run says which conversation, as for
+            `retrieve_previous_sources_tool`.
         render: Writes the content from the sources; by default ``[11] title (url)`` and the text below.
 
     Raises:
@@ -76,11 +81,10 @@ def _chat_of(chat: Conversation | ConversationStore, config: RunnableConfig) -> 
     store: Any = chat
     if not hasattr(store, "conversation"):
         return store  # type: ignore[no-any-return]
-    configurable = config.get("configurable", {})
-    conversation: Conversation = store.conversation(
-        **{key: configurable[key] for key in store.scope_keys if key in configurable}
-    )
-    return conversation
+    configurable = config.get("configurable") or {}
+    context = getattr(configurable.get(_RUNTIME), "context", None)
+    scope = said_of(store.scope_keys, context=context, configurable=configurable)
+    return store.conversation(**scope)  # type: ignore[no-any-return]
 
 
 def _read_back(chat: Conversation) -> ReadBack:

@@ -187,8 +187,8 @@ def _source_document(source: EntrySource) -> dict[str, Any]:
         "url": to_stored(source.url),
         "place": [source.place.start, source.place.middle, source.place.end],
     }
-    kept = {key: getattr(source, key) for key in ("given", "earlier", "bare", "held")}
-    optional = {"piece": to_stored(source.piece), **kept}
+    optional = {"piece": to_stored(source.piece), "given": source.given, "earlier": source.earlier}
+    optional |= {"bare": int(source.bare), "held": int(source.held)}
     return document | {key: value for key, value in optional.items() if value}
 
 
@@ -372,8 +372,8 @@ def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
         from_stored(document.get("piece", "")),
         stored_number_or_none(document.get("given")),
         stored_number_or_none(document.get("earlier")),
-        document.get("bare") is True,
-        document.get("held") is True,
+        bool(stored_number(document.get("bare", 0))),
+        bool(stored_number(document.get("held", 0))),
         entry,
     )
 

@@ -20,6 +20,7 @@ __all__ = [
     "check_scope",
     "check_scope_keys",
     "id_problem",
+    "said_of",
 ]
 
 MAX_ID_BYTES = 512
@@ -79,6 +80,31 @@ def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple
             hint = f"; pass str({key})" if isinstance(value, int | str | UUID) and type(value) is not str else ""
             raise InvalidScopeError(f"scope value {key} {problem}{hint}")
     return tuple(values.items())
+
+
+def said_of(keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run says of some keys in its context, of whatever kind that is, or in its configuration.
+
+    None stands for absent. Values are not checked.
+
+    >>> said_of(["user_id", "thread_id"], context={"user_id": "ada"}, configurable={"thread_id": "t1"})
+    {'user_id': 'ada', 'thread_id': 't1'}
+
+    Raises:
+        InvalidScopeError: Context and configuration know a key by different values: one of them is another's.
+    """
+    found: dict[str, Any] = {}
+    for key in keys:
+        in_context = context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
+        said = [value for value in (in_context, configurable.get(key)) if value is not None]
+        if len(said) == 2 and not (type(said[0]) is type(said[1]) is str and said[0] == said[1]):
+            raise InvalidScopeError(
+                f"{key} is one thing in the run's context and another in config['configurable']; pass it once, "
+                "or name a scope= for the integration"
+            )
+        if said:
+            found[key] = said[0]
+    return found
 
 
 def check_ids(ids: Any, *, name: str) -> list[str]:

@@ -358,8 +358,17 @@ class ConversationStore:
         if set(values) == set(self.scope_keys):
             self.forget(tuple((key, values[key]) for key in self.scope_keys))
 
-    def run_sync(self, work: Callable[[ConversationStore], Coroutine[Any, Any, _Result]]) -> _Result:
+    def run_sync(
+        self,
+        work: Callable[[ConversationStore], Coroutine[Any, Any, _Result]],
+        *,
+        instead: str = "`await tool.ainvoke(...)`",
+    ) -> _Result:
         """Do some work on a twin of this store that lives on a loop and a client of its own, and wait for it.
+
+        Args:
+            work: Gets the twin.
+            instead: What an async caller does, for the error.
 
         Raises:
             SyncUnsupportedError: The client is the caller's; it belongs to the caller's loop.
@@ -368,7 +377,7 @@ class ConversationStore:
         if self._make_twin is None:
             raise SyncUnsupportedError(
                 "this store works on your async client, which belongs to your event loop, so it can not serve a sync "
-                "call: use `await tool.ainvoke(...)`, or make the store with `ConversationStore.connect(uri)`"
+                f"call: use {instead}, or make the store with `ConversationStore.connect(uri)`"
             )
         with self._twin_lock:
             self._check_open()

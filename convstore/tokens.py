@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from types import ModuleType
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -153,30 +156,60 @@ class NamedCounter:
 def counter_name(counter: TokenCounter) -> str:
     """What stored counts are known by: another name means that they have to be counted anew.
 
-    A function has its module and name; the method of a chat model the model's name, too.
+    A function has its module and name; a partial what it binds, too, and the method of a chat model the model's name.
 
-    >>> counter_name(approximate_tokens), counter_name(len)
-    ('approximate', 'builtins.len')
+    >>> counter_name(approximate_tokens), counter_name(len), counter_name(partial(sum, start=3))
+    ('approximate', 'builtins.len', 'builtins.sum(start=3)')
+
+    Raises:
+        InvalidInputError: Another counter may have the same name: a lambda, a closure, an instance without a model.
     """
     if isinstance(counter, NamedCounter):
         return counter.name
     if counter is approximate_tokens:
         return "approximate"
-    function = getattr(counter, "func", counter)  # of a partial
-    owner = getattr(function, "__self__", None)
+    name, bound = _name_of(counter), _bound_by(counter)
+    if "<" in name or " at 0x" in bound:
+        raise InvalidInputError(
+            f"the token counter {name + bound:.200} has no name that tells it from others, which stored counts need; "
+            "pass token_counter_name=..., another one whenever it counts otherwise"
+        )
+    if len(name + bound) <= _MOST_NAME_CHARACTERS:
+        return name + bound
+    return f"{name + bound:.100}…{sha256((name + bound).encode()).hexdigest()}"
+
+
+def _name_of(counter: TokenCounter) -> str:
+    """Module and name, of a model's method class and model; what has none of its own in angle brackets."""
+    function: Any = counter.func if isinstance(counter, partial) else counter
+    is_named = hasattr(function, "__qualname__")
+    owner = getattr(function, "__self__", None) if is_named else function
+    if owner is None or isinstance(owner, type | ModuleType):
+        return f"{function.__module__}.{function.__qualname__}"
     model = getattr(owner, "model_name", None) or getattr(owner, "model", None)
-    kind = type(owner) if model else function if hasattr(function, "__qualname__") else type(function)
-    name = f"{kind.__module__}.{kind.__qualname__}" + (f":{model}" if isinstance(model, str) else "")
-    return name[-_MOST_NAME_CHARACTERS:]
+    kind = f"{type(owner).__module__}.{type(owner).__qualname__}"
+    return f"{kind}:{model}" if isinstance(model, str) else f"<an instance of {kind}>"
+
+
+def _bound_by(counter: TokenCounter) -> str:
+    """The arguments that a partial binds, "" for none."""
+    if not isinstance(counter, partial):
+        return ""
+    bound = [*map(repr, counter.args), *(f"{key}={value!r}" for key, value in sorted(counter.keywords.items()))]
+    return f"({', '.join(bound)})" if bound else ""
 
 
 def count(counter: TokenCounter, message: BaseMessage) -> int:
     """Tokens of one message.
 
     Raises:
-        InvalidInputError: The counter gives something else than a whole number from 0.
+        InvalidInputError: The counter raises, or gives something else than a whole number from 0.
     """
-    tokens = counter([message])
+    try:
+        tokens = counter([message])
+    except Exception as error:
+        name = counter.name if isinstance(counter, NamedCounter) else _name_of(counter)
+        raise InvalidInputError(f"the token counter {name} raised {error!r}; mend it") from error
     if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MOST_TOKENS:
         raise InvalidInputError(f"the token counter gave {tokens!r} instead of a whole number")
     return tokens

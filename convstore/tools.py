@@ -303,7 +303,7 @@ def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_toke
     remarks = {
         f"Only the first {MAX_IDS} tool_message_ids are read.": len(texts) > MAX_IDS,
         f"Only the first {MAX_SOURCES} source_ids are read.": len(numbers) > MAX_SOURCES,
-        f"Only the first {longest} characters of find are looked for.": longest < len(find),
+        f"Only the first {longest} characters of find are looked for.": len(find) > longest,
     }
     return Request(
         tool_message_ids=texts[:MAX_IDS],

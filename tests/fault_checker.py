@@ -45,6 +45,7 @@ class Findings:
         told: Turns that clients were told are in the log.
         refused: Calls that ended with `StoreUnavailableError`, and were made again.
         cancelled: Appends that were cancelled in the middle, and made again.
+        deleted: Conversations that a client was told are deleted.
         reads: Logs, pages, views and payloads that were read meanwhile.
         older: Reads of a log that had not yet what the same client was told of before.
         orphans: Chunks that no entry leads to, before a sweep.
@@ -55,6 +56,7 @@ class Findings:
     told: int = 0
     refused: int = 0
     cancelled: int = 0
+    deleted: int = 0
     reads: int = 0
     older: int = 0
     orphans: int = 0
@@ -122,13 +124,15 @@ async def check_round(database: Any, threads: Sequence[str], notes: Notes, *, si
     findings.told = sum(note["what"] == "told" for note in own)
     findings.refused = sum(note["what"] == "refused" and note["at"] >= since for note in notes)
     findings.cancelled = sum(note["what"] == "cancelled" for note in own)
+    findings.deleted = sum(note["what"] == "deleted" for note in own)
     findings.reads = sum(note["what"].startswith("saw") for note in own)
     findings.stall = _stall([note for note in own if not note["client"].startswith("impatient")])
     for thread in threads:
         in_thread = [note for note in own if note["thread"] == thread]
-        findings.older += _count_older(in_thread)
+        is_kept = not thread.startswith("deleted")
+        findings.older += _count_older(in_thread) if is_kept else 0
         try:
-            await _check_conversation(database, thread, in_thread, findings)
+            await (_check_conversation if is_kept else _check_deleted)(database, thread, in_thread, findings)
         except ConvstoreError as error:
             findings.wrong("unreadable", f"{thread}: {error}")
     return findings
@@ -164,9 +168,49 @@ async def _check_conversation(database: Any, thread: str, notes: Notes, findings
     await _sweep(database, chat, findings)
 
 
+async def _check_deleted(database: Any, thread: str, notes: Notes, findings: Findings) -> None:
+    """What began after the last deletion is whole; nothing is left of what ended."""
+    chat = ConversationStore(database).conversation(user_id=USER, thread_id=thread)
+    if (await chat.info()).created_at:
+        stored = await _read(database, chat)
+        _check_log(stored, notes, findings)
+        await _check_payloads(stored, findings)
+        await _sweep(database, chat, findings)
+    await _check_ended(database, findings)
+
+
+async def _check_ended(database: Any, findings: Findings) -> None:
+    """Of each conversation there is a head or a tombstone; when all sweeps are over, nothing of those that ended."""
+    if strays := await _conversations(database) - await _named(database):
+        findings.wrong("left behind", f"without a head and a tombstone: {strays}")
+    # An end that broke off has a head still.
+    ended = await _named(database, sweep_at={"$exists": True}) - await _named(database, scope={"$exists": True})
+    for hours in (1, 48):
+        later = Clock(now=lambda: datetime.now(UTC) + timedelta(hours=hours))  # noqa: B023
+        await ConversationStore(database, clock=later).setup()
+    if left := await _conversations(database) & ended:
+        findings.wrong("left behind", f"after all sweeps: {left}")
+    if kept := ended & await _named(database):
+        findings.wrong("left behind", f"tombstones after all sweeps: {kept}")
+
+
+async def _conversations(database: Any) -> set[str]:
+    """Those that there is anything of."""
+    names = ("log", "summaries", "annotations")
+    return {one for name in names for one in await _collection(database, name).distinct("conversation")}
+
+
+async def _named(database: Any, **query: Any) -> set[str]:
+    """Those that heads and tombstones name."""
+    return set(await _collection(database, "heads").distinct("conversation", query))
+
+
+def _collection(database: Any, name: str) -> Any:
+    return database.get_collection(name, read_concern=ReadConcern("majority"), read_preference=ReadPreference.PRIMARY)
+
+
 async def _read(database: Any, chat: Conversation) -> Stored:
-    majority = {"read_concern": ReadConcern("majority"), "read_preference": ReadPreference.PRIMARY}
-    heads, log = (database.get_collection(name, **majority) for name in ("heads", "log"))
+    heads, log = (_collection(database, name) for name in ("heads", "log"))
     conversation = (await heads.find_one({"scope.thread_id": chat.scope["thread_id"]}))["conversation"]
     low, high = entry_range(conversation)
     documents = await log.find({"_id": {"$gte": low, "$lt": high}}).sort("_id", 1).to_list(None)

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.exceptions import MessageRewoundError, StoreUnavailableError
+from convstore.exceptions import (
+    ConversationDeletedError,
+    MessageRewoundError,
+    StoreUnavailableError,
+    UnknownMessageError,
+)
 from convstore.pairing import check_pairing
 from convstore.policy import CompactionRule
 from convstore.services import compactor
@@ -33,8 +39,8 @@ from convstore.testing import same_messages
 __all__ = ["KINDS", "USER", "Marks", "make_turn"]
 
 USER = "crowd"
-KINDS = ("plain", "rewound", "summed")
-"""What is done to the conversations of a round beside appending: nothing, rewinds, compactions."""
+KINDS = ("plain", "rewound", "summed", "deleted")
+"""What is done to the conversations of a round beside appending: nothing, rewinds, compactions, deletions."""
 
 IMPATIENT = {"serverSelectionTimeoutMS": 200, "timeoutMS": 400}
 """Shorter than an election, so that calls fail in the middle of it."""
@@ -173,6 +179,15 @@ class Client:
                 case 0, _:
                     ids, _ = await self._until_told(lambda: chat.reserve_source_ids(3))
                     self.journal.write("reserved", chat, first=ids[0], last=ids[-1])
+                case 1 | 2, "deleted":
+                    with suppress(UnknownMessageError):
+                        await self._annotate(chat, last)
+                case 3 | 4, "deleted":
+                    with suppress(ConversationDeletedError):
+                        await self._compact(chat)
+                case 5 | 6, "deleted":
+                    await self._until_told(chat.delete)
+                    self.journal.write("deleted", chat)
                 case 1, _:
                     await self._annotate(chat, last)
                 case 2 | 3, "rewound":
@@ -225,10 +240,15 @@ class Client:
 
     async def _read(self, chat: Conversation) -> None:
         """Read all the time, as different readers do, and write down what was seen."""
+        is_kept = not chat.scope["thread_id"].startswith("deleted")
+        reads = (self._see_log, self._see_page, self._see_view) if is_kept else (self._see_log,)
         while self.is_working:
-            for read in (self._see_log, self._see_page, self._see_view):
+            for read in reads:
                 try:
                     await read(chat)
+                except ConversationDeletedError:
+                    if is_kept:
+                        raise
                 except StoreUnavailableError as error:
                     self.journal.write("refused", error=str(error.__cause__ or error)[:100])
                 await asyncio.sleep(random.uniform(0, 0.2))

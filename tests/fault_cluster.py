@@ -6,6 +6,7 @@ The replica set is told that its members are where the links are, so that client
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
@@ -20,10 +21,23 @@ __all__ = ["Cluster", "Link"]
 _HOST = "127.0.0.1"
 _BYTES = 65_536
 _WAIT_SECONDS = 30.0
+# In a handshake the name of an application, in a heartbeat the address of the node that it is from.
+_NAME = re.compile(rb"(?:\x02from|\x03application\x00.{4}\x02name)\x00.{4}([^\x00]+)", re.DOTALL)
+_Rule = Callable[[set[bytes]], bool]
+
+
+def _nobody(names: set[bytes]) -> bool:
+    return False
+
+
+def _everybody(names: set[bytes]) -> bool:
+    return True
 
 
 class Link:
     """All that goes to one node, by a TCP proxy.
+
+    Who sends is known by what it says of itself: a client its application, a node in heartbeats its address.
 
     Attributes:
         port: Where it listens; the node is known by it.
@@ -33,8 +47,8 @@ class Link:
     def __init__(self, target: int) -> None:
         self.port, self.delay = 0, 0.0
         self._target = target
-        self._is_whole = asyncio.Event()
-        self._is_whole.set()
+        self._is_held: _Rule = _nobody
+        self._changed = asyncio.Event()
         self._ends: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -46,11 +60,17 @@ class Link:
 
     def cut(self) -> None:
         """Nothing gets through any more, and nobody is told so."""
-        self._is_whole.clear()
+        self.hold(_everybody)
 
     def mend(self) -> None:
         """What was held back, and all that comes, gets through again."""
-        self._is_whole.set()
+        self.hold(_nobody)
+
+    def hold(self, is_held: _Rule) -> None:
+        """From now on nothing gets through to and from those of whose names this is true."""
+        self._is_held = is_held
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def drop(self) -> None:
         """End every connection there is, as a firewall does that forgets them."""
@@ -65,11 +85,11 @@ class Link:
     async def _serve(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
         self._ends.add(near_end)
         try:
-            await self._is_whole.wait()
             far, far_end = await asyncio.open_connection(_HOST, self._target)
             self._ends.add(far_end)
+            names = set[bytes]()
             try:
-                await asyncio.gather(self._pump(near, far_end), self._pump(far, near_end))
+                await asyncio.gather(self._pump(near, far_end, names, is_near=True), self._pump(far, near_end, names))
             finally:
                 self._ends.discard(far_end)
                 far_end.transport.abort()
@@ -79,9 +99,14 @@ class Link:
             self._ends.discard(near_end)
             near_end.transport.abort()
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, names: set[bytes], *, is_near: bool = False
+    ) -> None:
         while piece := await source.read(_BYTES):
-            await self._is_whole.wait()
+            if is_near:
+                names.update(_NAME.findall(piece))
+            while self._is_held(names):
+                await self._changed.wait()
             if self.delay:
                 await asyncio.sleep(self.delay)
             target.write(piece)
@@ -136,6 +161,17 @@ class Cluster:
     def link(self, node: DevNode) -> Link:
         """What leads to a node."""
         return self._links[node]
+
+    def part(self, node: DevNode, application: str) -> None:
+        """Leave a node alone with the clients of an application; all others are on the other side."""
+        alone = {application.encode(), f"{_HOST}:{self._links[node].port}".encode()}
+        for other, link in self._links.items():
+            link.hold(alone.isdisjoint if other is node else lambda names: not alone.isdisjoint(names))
+
+    def join(self) -> None:
+        """Let everybody talk to everybody again."""
+        for link in self._links.values():
+            link.mend()
 
     async def primary(self) -> DevNode:
         """The node that takes writes; of two that think so the one that was elected last."""

@@ -38,6 +38,9 @@ __all__ = ["FAULTS", "Field", "table"]
 PATIENT, IMPATIENT = 3, 1
 """Client processes; an impatient one gives up sooner than an election takes, and tries again."""
 
+MINORITY = "convstore-minority"
+"""What the first of each sort of client call themselves; a partition leaves them alone with the old primary."""
+
 _CLIENT = Path(__file__).with_name("fault_client.py")
 _SETTLE_SECONDS = 60.0
 _BEFORE, _AFTER = 0.8, 0.8
@@ -107,7 +110,8 @@ class Field:
             for patience, number in (("patient", PATIENT), ("impatient", IMPATIENT)):
                 for place in range(number):
                     name = f"{patience}{place}"
-                    arguments = (self.cluster.uri, self._name, str(self._journals / f"{name}.jsonl"), patience)
+                    uri = self.cluster.uri if place else f"{self.cluster.uri}&appName={MINORITY}"
+                    arguments = (uri, self._name, str(self._journals / f"{name}.jsonl"), patience)
                     self.clients.append(Process(name, arguments))
             for client in self.clients:
                 await client.start()
@@ -213,6 +217,16 @@ async def cut_primary(field: Field) -> None:
     link.mend()
 
 
+async def partition(field: Field) -> None:
+    """The primary and two clients on one side, the other nodes and clients on the other, which elect another."""
+    primary = await field.cluster.primary()
+    field.cluster.part(primary, MINORITY)
+    await asyncio.sleep(_HELD)
+    elected = await field.cluster.primary()
+    field.cluster.join()
+    assert elected is not primary, "nobody else was elected"
+
+
 async def slow_primary(field: Field) -> None:
     """What is sent to and by the primary takes 50 ms longer."""
     link = field.cluster.link(await field.cluster.primary())
@@ -245,6 +259,7 @@ FAULTS: Mapping[str, Callable[[Field], Awaitable[None]]] = {
         stop_primary,
         stop_secondaries,
         cut_primary,
+        partition,
         slow_primary,
         drop_connections,
         step_down,
@@ -252,7 +267,7 @@ FAULTS: Mapping[str, Callable[[Field], Awaitable[None]]] = {
 }
 """What can be done, by name."""
 
-_COUNTED = ("told", "reads", "refused", "cancelled", "older")
+_COUNTED = ("told", "reads", "refused", "cancelled", "deleted", "older")
 _BROKEN = {"lost": "lost", "doubled": "doubled", "holes": "hole"}
 _COLUMNS = ("runs", *_COUNTED, *_BROKEN, "other", "orphans", "stall")
 
@@ -264,7 +279,7 @@ def table(rounds: Mapping[str, list[Findings]]) -> str:
     for fault, found in whole.items():
         broken = [sum(one.count(what) for one in found) for what in _BROKEN.values()]
         other = sum(len(texts) for one in found for texts in one.problems.values()) - sum(broken)
-        done = [sum(getattr(one, what) for one in found) for what in ("told", "reads", "refused", "cancelled", "older")]
+        done = [sum(getattr(one, what) for one in found) for what in _COUNTED]
         figures = [len(found), *done, *broken, other, sum(one.orphans for one in found)]
         stall = max((one.stall for one in found), default=0.0)
         lines.append(f"{fault:18}" + "".join(f"{figure:>10,}" for figure in figures) + f"{stall:>10.1f}")

@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import MongoClient
 from typer.testing import CliRunner, Result
 
-from convstore import History, StoreUnavailableError
+from convstore import History, StoreUnavailableError, __version__
 from convstore.cli import checks, corpus, main, migrations, output, readback
 from convstore.cli.commands import app
 from convstore.driver import open_client
@@ -316,7 +316,7 @@ def test_a_page_above_its_size_is_found(broken):
     cut = Pager._page
 
     async def everything(self, known, request, passages, *, room: int):
-        again = [replace(passage, repeats=False) for passage in passages] * 9
+        again = [replace(passage, remark="") for passage in passages] * 9
         return await cut(self, known, request, again, room=9 * room)
 
     assert any("more than 16,000" in what for what in broken(Pager, "_page", everything))
@@ -497,8 +497,8 @@ def test_every_command_explains_itself_with_examples(command: str):
 
 
 def test_the_version_is_told():
-    """``--version`` names the program."""
-    assert convstore("--version").stdout.startswith("convstore ")
+    """``--version`` names the program and the version that it is."""
+    assert convstore("--version").stdout == f"convstore {__version__}\n"
 
 
 def test_the_package_can_be_run():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -23,10 +24,11 @@ from mongomock_motor import AsyncMongoMockClient
 from test_compaction import made, pair_of, told
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
-from convstore.chain import ChainSummarizer, ChainSummarizerConfig
+from convstore.chain import ChainSummarizer, ChainSummarizerConfig, work
 from convstore.pairing import check_pairing
 from convstore.policy import CompactionRule
 from convstore.summaries import is_summary
+from convstore.summarization import folders
 from convstore.summarization.summarizers import HeadTailSummarizer
 from convstore.testing import same_messages
 
@@ -221,6 +223,32 @@ async def test_a_chat_without_tools_becomes_one_summary(chat: Conversation, hand
     assert kinds(done.summary.messages) == "hA"
     assert done.summary.messages[0].text.startswith("question 0\n\nquestion 1\n\n")
     assert len(handler.prompts) == 1
+
+
+async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop is left to others while a chain is made of messages, and requests of the chain."""
+    threads: dict[str, set[int]] = {}
+
+    def noted(name: str, of: Any) -> None:
+        does = getattr(of, name)
+
+        def note(*arguments: Any, **options: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.get_ident())
+            return does(*arguments, **options)
+
+        monkeypatch.setattr(of, name, note)
+
+    noted("pair", folders)
+    noted("read_chain", work)
+    noted("make_prompt", work)
+    noted("folded", folders._Read)
+    for number in range(12):
+        await chat.append(
+            [HumanMessage(f"question {number}", id=f"q{number}"), *run_of(number), AIMessage("so " * 600)]
+        )
+    assert (await chat.compact()).status == "done"
+    assert list(threads) == ["pair", "read_chain", "make_prompt", "folded"]
+    assert threading.get_ident() not in set().union(*threads.values())
 
 
 async def test_what_stands_never_outgrows_its_trigger(chat: Conversation) -> None:

@@ -137,7 +137,10 @@ async def test_a_cold_load_of_some_turns_reads_about_those(
         other = cold(client, database_name, chat)
         with commands.counted():
             history = await other.load_history(policy)
-        assert [message.text for message in history.messages[1:]][::2] == [*(f"q{n}" for n in range(116, 120)), "and now?"]
+        assert [message.text for message in history.messages[1:]][::2] == [
+            *(f"q{n}" for n in range(116, 120)),
+            "and now?",
+        ]
         assert commands.documents == history.report.documents <= 32
         assert commands.bytes < 35_000
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from convstore import ConversationStore
 from convstore.cli.commands import app
+from convstore.services import verifier
 from convstore.services.known import Clock
 from convstore.testing.samples import rag_turn
 
@@ -33,6 +35,24 @@ def database(uri: str) -> Iterator[Any]:
     """The database, for those who damage it."""
     with MongoClient[dict[str, Any]](uri) as client:
         yield client.get_default_database()
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody works on these databases, so a second look needs no wait."""
+    monkeypatch.setattr(verifier, "BETWEEN_LOOKS", 0)
+
+
+@contextmanager
+def failing(uri: str, command: str, code: int) -> Iterator[None]:
+    """The server refuses a command as long as the block lasts."""
+    data = {"failCommands": [command], "errorCode": code}
+    with MongoClient[dict[str, Any]](uri) as client:
+        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+        try:
+            yield
+        finally:
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
 def convstore(*arguments: str) -> Result:
@@ -70,7 +90,7 @@ def test_damage_is_told_and_mended(uri, database):
     database["heads"].update_one({}, {"$set": {"totals.live": 9}})
     database["log"].drop_index("ordinals")
     result = convstore("doctor", "--uri", uri)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert f"head_totals, can be repaired\n  heads {head['_id']}\n" in result.stdout
     assert "index_missing, can be repaired\n  log ordinals\n" in result.stdout
     assert result.stdout.endswith("2 found, 0 repaired. Run it again with --repair.\n")
@@ -86,7 +106,7 @@ def test_programs_get_one_document(uri, database):
     entry = database["log"].find_one({"first": 1})
     database["log"].update_one({"_id": entry["_id"]}, {"$set": {"count": "x"}})
     result = convstore("doctor", "--uri", uri, "--json", "--scope", "user_id=ada")
-    assert (result.exit_code, result.stderr) == (1, "")
+    assert (result.exit_code, result.stderr) == (3, "")
     document = json.loads(result.stdout)
     [damaged] = [one for one in document["findings"] if one["kind"] == "damaged"]
     assert (damaged["collection"], damaged["document_id"], damaged["repaired"]) == ("log", entry["_id"], False)
@@ -107,7 +127,7 @@ def test_text_of_others_does_not_steer_the_terminal(uri, database):
     conversation = database["heads"].find_one({})["conversation"]
     database["annotations"].insert_one({"_id": f"{conversation}:\x1b[2J", "conversation": conversation})
     result = convstore("doctor", "--uri", uri)
-    assert (result.exit_code, "\x1b" in result.stdout) == (1, False)
+    assert (result.exit_code, "\x1b" in result.stdout) == (3, False)
 
 
 def test_a_policy_is_tried_and_then_done(uri):
@@ -124,7 +144,7 @@ def test_a_policy_is_tried_and_then_done(uri):
     assert json.loads(convstore("doctor", "--uri", uri, "--json").stdout)["conversations"] == 1
 
 
-@pytest.mark.parametrize("age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "", "90 d"])
+@pytest.mark.parametrize("age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "999999d", "999999w", "", "90 d"])
 def test_an_age_that_is_none_is_refused(uri, age):
     """Before anything is opened; exit code 2."""
     result = convstore("prune", "--uri", uri, "--older-than", age)
@@ -145,12 +165,29 @@ def test_a_scope_that_is_none_is_refused(uri, command, scope):
         (["prune", "--older-than", "90d", "--scope", "team=x"], "is not in this store's scope"),
         (["doctor", "--scope", "team=x"], "is not in this store's scope"),
         (["prune", "--older-than", "90d"], "convstore migrate"),
+        (["doctor", "--collection-prefix", "x$y"], "'x$y'"),
+        (["migrate", "--collection-prefix", "x$y"], "'x$y'"),
+        (["migrate", "--scope-key", "a.b"], "'a.b'"),
     ],
 )
 def test_errors_are_one_line(uri, arguments, said):
-    """And exit code 1."""
+    """And exit code 1; programs get them as a document, too."""
     if said != "convstore migrate":
         fill(uri)
     result = convstore(*arguments, "--uri", uri)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert said in result.stderr
+    again = convstore(*arguments, "--uri", uri, "--json")
+    assert (again.exit_code, again.stderr) == (1, result.stderr)
+    assert json.loads(again.stdout) == {"error": result.stderr.removeprefix("convstore: ").rstrip("\n")}
+
+
+@pytest.mark.parametrize("command", ["collStats", "listIndexes", "find"])
+def test_a_doctor_who_may_not_look_says_so(uri, command):
+    """Another exit code than for damage, and the reason without what the driver adds for its developers."""
+    fill(uri)
+    with failing(uri, command, 13):
+        result = convstore("doctor", "--uri", uri)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "refused a command" in result.stderr
+    assert "full error" not in result.stderr

@@ -41,9 +41,9 @@ async def test_what_was_told_holds(field: Field, fault: str) -> None:
 class Forged:
     """A round of one true conversation with true notes, to which a false one is added."""
 
-    def __init__(self, database: Any) -> None:
+    def __init__(self, database: Any, kind: str = "plain") -> None:
         self.database = database
-        self.thread = f"plain-{uuid.uuid4().hex[:8]}"
+        self.thread = f"{kind}-{uuid.uuid4().hex[:8]}"
         self.notes: list[dict[str, Any]] = []
         self.store = ConversationStore(database, summarizer=Summarizer())
         self.chat = self.store.conversation(user_id=USER, thread_id=self.thread)
@@ -175,3 +175,33 @@ async def test_the_checker_finds_orphans_and_lost_chunks(forged: Forged) -> None
     assert (await forged.check()).orphans == 0
     await log.delete_many({"conversation": head["conversation"], "data": {"$exists": True}})
     assert set((await forged.check()).problems) == {"unreadable"}
+
+
+@pytest.fixture
+async def ended(own_database: Any) -> Forged:
+    """A conversation that was deleted, and one that began behind it."""
+    round_ = Forged(own_database, "deleted")
+    await round_.store.setup()
+    await round_.append("before")
+    await round_.chat.delete()
+    round_.note("deleted")
+    await round_.append("after")
+    return round_
+
+
+async def test_the_checker_knows_what_a_deletion_leaves(ended: Forged) -> None:
+    """Nothing in the end; what was told before it need not be there, and what began behind it is."""
+    findings = await ended.check()
+    assert (findings.problems, findings.deleted) == ({}, 1)
+    assert await ended.database["heads"].count_documents({}) == 1
+    assert len([message async for message in ended.chat.messages()]) == len(make_turn("after"))
+
+
+@pytest.mark.parametrize("collection", ["log", "summaries", "annotations"])
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_the_checker_finds_what_is_left_behind(ended: Forged, collection: str, is_known: bool) -> None:
+    """Of a conversation that nothing names, or under a key that the sweeps of one that ended do not reach."""
+    tombstone = await ended.database["heads"].find_one({"sweep_at": {"$exists": True}})
+    conversation = tombstone["conversation"] if is_known else "nobody"
+    await ended.database[collection].insert_one({"_id": f"strange:{conversation}", "conversation": conversation})
+    assert set((await ended.check()).problems) == {"left behind"}

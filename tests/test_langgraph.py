@@ -13,17 +13,25 @@ from urllib.parse import urlsplit
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.channels import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.mongodb import MongoDBSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 from pymongo import MongoClient
 
-from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore import (
+    Conversation,
+    ConversationStore,
+    HistoryPolicy,
+    number_sources,
+    retrieve_previous_sources_tool,
+)
 from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
@@ -553,6 +561,30 @@ async def test_the_scope_comes_from_context_configuration_or_a_function(store):
         assert [message.text async for message in chat.messages()] == ["one", "ada, 1"]
 
 
+async def test_tools_find_the_scope_where_the_nodes_do(store, config):
+    """In the run's context as in its configuration; a run that says two things is refused."""
+    await chat_of(store, config).append(rag_turn("What of bees?"))
+
+    @tool
+    def find() -> list[dict[str, str]]:
+        """Find."""
+        return [{"title": "Bees", "content": "Bees dance."}]
+
+    read = retrieve_previous_sources_tool(store)
+    graph = StateGraph(MessagesState, context_schema=dict)
+    graph.add_node("tools", ToolNode([read, number_sources(find, store)]))
+    graph.add_edge(START, "tools")
+    calls = [{"name": read.name, "args": {"source_ids": "1"}, "id": "a"}, {"name": "find", "args": {}, "id": "b"}]
+    asked, scope = {"messages": [AIMessage("", tool_calls=calls)]}, config["configurable"]
+    both = {"context": {"user_id": "ada"}, "config": config}
+    for number, options in enumerate(({"context": scope}, {"config": config}, both), start=4):
+        _, page, found = (await graph.compile().ainvoke(asked, **options))["messages"]
+        assert page.text.startswith("[1] ")
+        assert found.text.startswith(f"[{number}] Bees")
+    with pytest.raises(InvalidScopeError, match="user_id is one thing in the run's context"):
+        await graph.compile().ainvoke(asked, config, context={"user_id": "eve"})
+
+
 async def test_a_run_without_a_scope_is_refused(store):
     """By a typed error that says where to put it, from either node and from `aview_of`, before anything is asked."""
     only_user: RunnableConfig = {"configurable": {"user_id": "ada"}}
@@ -606,9 +638,9 @@ async def test_a_graph_is_called_sync_on_a_store_made_by_connect(server_uri, dat
 async def test_a_sync_call_on_a_store_of_yours_says_what_to_do(store, config):
     """A typed error that names both ways out; nothing hangs."""
     graph = straight(store, Scripted()).compile()
-    with pytest.raises(SyncUnsupportedError, match=r"ainvoke.*connect"):
+    with pytest.raises(SyncUnsupportedError, match=r"await graph\.ainvoke.*connect"):
         graph.invoke({"messages": [HumanMessage("one")]}, config)
-    with pytest.raises(SyncUnsupportedError):
+    with pytest.raises(SyncUnsupportedError, match=r"await load\.aview_of.*connect"):
         load_node(store).view_of({"messages": []}, config)
 
 
@@ -659,6 +691,31 @@ async def test_a_node_of_yours_may_remove_all_messages(store, config):
         graph.add_edge(before, after)
     assert (await graph.compile().ainvoke({"messages": [HumanMessage("one")]}, config))["messages"] == []
     assert await log_of(store, config) == []
+
+
+@pytest.mark.parametrize("ids", [("", ""), ("same", "same")])
+@pytest.mark.parametrize("steps", ["once", "each step", "append first"])
+async def test_calls_get_ids_that_tell_them_apart(store, config, ids, steps):
+    """Before the tools run, or with the results that are there: state and log agree, each call has its result."""
+    reply = AIMessage("", tool_calls=[{"name": "echo", "args": {"text": "a"}, "id": id_} for id_ in ids])
+
+    def run_tools(state: MessagesState) -> dict[str, Any]:
+        called = state["messages"][-1].tool_calls
+        return {"messages": [ToolMessage(f"r{at}", tool_call_id=call["id"]) for at, call in enumerate(called)]}
+
+    last = append_node(store) if steps != "append first" else load_node(store, append_first=True)
+    order = ["model", "before", "tools", "after"] if steps == "each step" else ["model", "tools", "after"]
+    nodes = {"model": lambda _: {"messages": [reply]}, "before": append_node(store), "tools": run_tools, "after": last}
+    graph = StateGraph(MessagesState)
+    for before, after in pairwise([START, *order]):
+        graph.add_node(after, nodes[after])
+        graph.add_edge(before, after)
+    result = await graph.compile().ainvoke({"messages": [HumanMessage("one")]}, config)
+    log = await log_of(store, config)
+    assert same_messages(log, result["messages"])
+    assert check_pairing(log) == []
+    assert len({call["id"] for call in log[1].tool_calls} - {""}) == 2
+    assert texts(log) == ["one", "", "r0", "r1"]
 
 
 async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store):

@@ -410,6 +410,7 @@ class Signs(AgentMiddleware[Any, Any, Any]):
     """Adds a message at the end of each run."""
 
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:  # noqa: ARG002 - LangChain passes it
+        """One that says what a policy would."""
         return {"messages": [AIMessage("Checked.")]}
 
 
@@ -427,3 +428,28 @@ async def test_what_hooks_add_at_the_end_is_logged_once(store: ConversationStore
     await ask(agent, scope, "Sure?", "q2")
     assert kinds(model.shown[-1]) == [*kinds(first["messages"]), ("human", "Sure?")]
     assert len(await log_of(store.conversation(**scope))) == 6
+
+
+async def test_a_turn_that_ends_with_a_result_is_finished_with_the_next_question(
+    store: ConversationStore, scope: dict[str, str]
+):
+    """Until then it counts as in progress, and asked again it is given without the model and without the tool."""
+    ran: list[str] = []
+
+    @tool(return_direct=True)
+    def look_up(word: str) -> str:
+        """Look a word up."""
+        ran.append(word)
+        return f"{word} is said in the book. " * 100
+
+    chat = store.conversation(**scope)
+    model = ScriptedModel(replies=[calls("look_up", word="It"), AIMessage("Yes.")])
+    agent = create_agent(model, [look_up], middleware=[ConversationMiddleware(store)])
+    first = await ask(agent, scope)
+    assert (await ask(agent, scope))["messages"] == first["messages"] == await log_of(chat)
+    assert (len(model.shown), ran) == (1, ["It"])
+    assert not (await chat.get_turn("q1")).is_finished
+    assert (await chat.load_history()).messages[-1] == first["messages"][-1]
+    await ask(agent, scope, "Sure?", "q2")
+    assert (await chat.get_turn("q1")).is_finished
+    assert '"tool_message_id"' in model.shown[-1][3].text

@@ -352,6 +352,40 @@ async def test_a_step_stops_when_its_lease_is_lost(new_store, database, monkeypa
     assert (await database[MIGRATIONS].find_one({"_id": "lease"}))["owner"] == "another"
 
 
+@pytest.mark.parametrize("seconds", [60, 0])
+async def test_a_renewal_that_fails_does_not_end_a_step(server_database, monkeypatch, seconds):
+    """The step goes on until the lease would have ended since it was last renewed."""
+    await ConversationStore(server_database, scope_keys=KEYS).setup()
+    failed = asyncio.Event()
+
+    async def long(_target: Target) -> None:
+        data = {"failCommands": ["update"], "errorCode": 11600, "closeConnection": True}
+        fails = {"configureFailPoint": "failCommand", "mode": {"times": 2}, "data": data}
+        await server_database.client.admin.command(fails)
+        await failed.wait()
+
+    renew = Migrator._renew
+
+    async def noted(self: Migrator, owner: str, ends: float) -> float:
+        kept = await renew(self, owner, ends)
+        if kept == ends:
+            failed.set()
+        return kept
+
+    known = later_step(long)
+    monkeypatch.setattr(migrate, "discover", lambda: known)
+    monkeypatch.setattr(migrate, "_RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(migrate, "_LEASE_TIME", timedelta(seconds=seconds))
+    monkeypatch.setattr(Migrator, "_renew", noted)
+    setup = ConversationStore(server_database, scope_keys=KEYS).setup()
+    if seconds:
+        await setup
+    else:
+        with pytest.raises(StoreUnavailableError):
+            await setup
+    assert ("9001_long" in await applied(server_database)) == bool(seconds)
+
+
 async def test_a_step_may_take_longer_than_a_command(new_store, database, monkeypatch):
     """An index over a large collection takes as long as it takes; other commands give up after 40 s."""
     asked: list[float | None] = []

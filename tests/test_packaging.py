@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from convstore import __version__
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("motor", "mongomock", "mongomock_motor", "typer", "rich", "pytest", "hypothesis")
@@ -66,18 +68,18 @@ def test_the_wheel_holds_nothing_else(wheel):
     """No tests, no examples, no caches."""
     assert {name.partition("/")[0] for name in names_in(wheel)} == {
         "convstore",
-        f"convstore-{PROJECT['version']}.dist-info",
+        f"convstore-{__version__}.dist-info",
     }
     assert [name for name in names_in(wheel) if "__pycache__" in name] == []
 
 
 def test_the_wheel_says_what_it_needs(wheel):
     """Its metadata are those of the project: version, Python, extras, licence, command."""
-    folder = f"convstore-{PROJECT['version']}.dist-info"
+    folder = f"convstore-{__version__}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         metadata = message_from_bytes(archive.read(f"{folder}/METADATA"))
         commands = archive.read(f"{folder}/entry_points.txt").decode()
-    assert (metadata["Version"], metadata["Requires-Python"]) == (PROJECT["version"], PROJECT["requires-python"])
+    assert (metadata["Version"], metadata["Requires-Python"]) == (__version__, PROJECT["requires-python"])
     assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
     assert f"{folder}/licenses/LICENSE" in names_in(wheel)
     assert "convstore = convstore.cli:main" in commands

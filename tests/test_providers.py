@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
-from strategies import messages
+from strategies import PureLog, messages
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.pairing import calls_of, check_pairing, pair
@@ -46,16 +46,17 @@ def ids_of(view: list[BaseMessage]) -> list[str]:
 
 
 async def test_what_another_provider_wrote_is_mended(chat: Conversation) -> None:
-    """Ids in the right form, no foreign reasoning, arguments that are JSON, system messages at the head."""
+    """Ids in the right form, no foreign reasoning, arguments that are JSON, no system message in the middle."""
     raw = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "a\nb"}'}}
     turn = [HumanMessage("q", id="q"), *called(1, "call_1", additional_kwargs={"tool_calls": [raw]})]
     await chat.append([*turn, SystemMessage("Be brief.", id="late"), AIMessage("Done.", id="z")])
     view = (await chat.load_history(ANTHROPIC)).messages
-    assert [message.type for message in view] == ["system", "human", "ai", "tool", "ai"]
+    assert [message.type for message in view] == ["human", "ai", "tool", "human", "ai"]
+    assert (view[3].content, view[3].id) == ("[Instruction of the application]\nBe brief.", "late")
     assert re.fullmatch(r"toolu_\w{24}", ids_of(view)[0])
     assert "thinking" not in str(view)
     assert "s==" not in str(view)
-    assert r"a\nb" in str(view[2].additional_kwargs["tool_calls"][0]["function"]["arguments"])
+    assert r"a\nb" in str(view[1].additional_kwargs["tool_calls"][0]["function"]["arguments"])
     assert check_pairing(view) == []
     assert same_messages([message async for message in chat.messages()][:3], turn)
 
@@ -106,6 +107,69 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
     assert len({call.id for call in tools}) == len(tools)
     assert sorted(str(message.id) for message in made) == sorted(str(message.id) for message in paired)
     assert made_for(made, provider) == made
+
+
+said = st.sampled_from(["", " ", [], [{"type": "text", "text": ""}], "yes", [{"type": "thinking", "thinking": "hm"}]])
+spoken = st.builds(AIMessage, said, response_metadata=names.map(lambda name: {"model_provider": name}))
+told = st.builds(SystemMessage, st.sampled_from(["It is noon.", [{"type": "text", "text": "It is noon."}]]))
+steps = st.one_of(
+    st.tuples(told | spoken),
+    st.tuples(
+        st.just(AIMessage("", tool_calls=[{"name": "t", "args": {}, "id": "call_1", "type": "tool_call"}])),
+        st.builds(ToolMessage, st.sampled_from(["x", "x" * 2_000]), tool_call_id=st.just("call_1")),
+    ),
+)
+
+
+@given(
+    st.lists(told, max_size=2),
+    st.lists(st.lists(steps, max_size=5), max_size=4),
+    names,
+)
+def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any]], name: Any) -> None:
+    """At the start of each turn, under every provider, whatever system messages and empty answers there are."""
+    log, before, number = PureLog(), list[str](), 0
+
+    def numbered(*batch: BaseMessage) -> list[BaseMessage]:
+        nonlocal number
+        number += len(batch)
+        return [one.model_copy(update={"id": f"m{number - place}"}) for place, one in enumerate(batch)]
+
+    for turn in [head, *([one for step in steps for one in step] for steps in turns)]:
+        if turn:
+            log.append(numbered(*turn))
+        log.append(numbered(HumanMessage("q")))
+        view = [repr(one) for one in log.view(HistoryPolicy(provider=name, max_tokens=None)).messages]
+        assert view[: len(before)] == before
+        before = view
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+def test_system_messages_stand_where_they_were_said(provider: str) -> None:
+    """The leading ones stay; of the others a provider that takes them at the head alone gets human messages."""
+    said: list[BaseMessage] = [SystemMessage("A", id="a"), SystemMessage("B", id="b"), HumanMessage("q", id="q")]
+    said += [SystemMessage([{"type": "text", "text": "C"}], id="c"), AIMessage("yes", id="y")]
+    made = made_for(said, provider)
+    assert [one.id for one in made] == ["a", "b", "q", "c", "y"]
+    assert made[:3] == said[:3]
+    assert made[3].type == ("human" if PROVIDERS[provider].system_first else "system")
+    assert made[3].text.endswith("C")
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@pytest.mark.parametrize("own", [True, False])
+def test_no_answer_is_empty(provider: str, own: bool) -> None:
+    """Providers refuse an AI message without content and calls; one that says or calls something stays."""
+    metadata = {"model_provider": provider if own else "another"}
+    call = {"name": "t", "args": {}, "id": "toolu_" + "a" * 24, "type": "tool_call"}
+    blank: list[Any] = ["", " \n", [], [""], [{"type": "text", "text": " "}]]
+    for content in blank:
+        empty = AIMessage(content, id="e", additional_kwargs={"refusal": None}, response_metadata=metadata)
+        assert [one.content for one in made_for([HumanMessage("q"), empty], provider)] == ["q", "(no text)"]
+        calling = AIMessage(content, id="e", tool_calls=[call], response_metadata=metadata)
+        assert made_for([calling, ToolMessage("x", tool_call_id=call["id"])], provider)[0].content == content
+    thinking = AIMessage([{"type": "thinking", "thinking": "hm", "signature": "s=="}], response_metadata=metadata)
+    assert made_for([thinking], provider)[0].content == (thinking.content if own else "(no text)")
 
 
 @pytest.mark.parametrize("provider", ["gpt", "", 7, True])

@@ -239,3 +239,60 @@ async def test_what_is_too_much_to_show_is_not_read(
         text = await chat.retrieve_previous_sources_tool().ainvoke({"cursor": "m1.1@1500000"})
     assert raw[1_500_000:1_510_000] in text
     assert commands.documents <= 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Listings
+
+
+@pytest.fixture
+async def counted(client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: dict[str, str]) -> Conversation:
+    """An empty conversation whose commands are counted."""
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    return store.conversation(**scope)
+
+
+async def test_a_listing_reads_what_it_lists(counted: Conversation, commands: Commands) -> None:
+    """However many messages and turns came with each append."""
+    for batch in range(30):
+        turns = [(HumanMessage(f"q{batch}-{n}"), AIMessage("a " * 100)) for n in range(50)]
+        await counted.append([message for turn in turns for message in turn])
+    listings = [
+        counted.list_messages(limit=20),
+        counted.list_messages(limit=20, before=1_550),
+        counted.list_messages(limit=20, after=1_550),
+        counted.list_messages(limit=20, after=1_590),
+    ]
+    for listing in listings:
+        with commands.counted():
+            assert len(await listing) == 20
+        assert commands.documents <= 5  # the tail, two or three entries, and an annotation if there were one
+    for newest_first in (True, False):
+        with commands.counted():
+            assert len([turn async for turn in counted.turns(newest_first=newest_first, limit=2)]) == 2
+        assert commands.documents <= 4
+
+
+async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conversation, commands: Commands) -> None:
+    """Where the newest entries hold less than the average, it reads twice as many each time."""
+    await counted.append([AIMessage(f"{number}") for number in range(2_000)])
+    for number in range(100):
+        await counted.append([HumanMessage(f"q{number}")])
+    with commands.counted():
+        page = await counted.list_messages(limit=100)
+    assert [stored.ordinal for stored in page] == list(range(2_001, 2_101))
+    assert len(commands.sent) <= 8
+
+
+async def test_naming_what_can_be_read_reads_no_bodies(counted: Conversation, commands: Commands) -> None:
+    """What is listed and suggested costs its names, however large the messages beside it are."""
+    for batch in range(10):
+        large = [AIMessage("x" * 9_000) for _ in range(50)]
+        await counted.append([*large, ToolMessage("y", id=f"r{batch}", tool_call_id="0", name="run")])
+    tool = counted.retrieve_previous_sources_tool()
+    for arguments in ({}, {"tool_message_ids": ["unknown"]}):
+        with commands.counted():
+            text = await tool.ainvoke(arguments)
+        assert "r9" in text
+        assert commands.bytes < 200_000

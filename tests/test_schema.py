@@ -161,7 +161,7 @@ _DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
 _PLACES = [(number, path) for number, document in enumerate(_DOCUMENTS) for path in _fields(document)]
 _OPTIONAL = {"calls", "tool", "call", "arguments", "sources", "stub", "payload"}
 """Fields of a message that are not stored at their default."""
-_OPTIONAL_OF_SOURCES = {"piece", "given", "earlier"}
+_OPTIONAL_OF_SOURCES = {"piece", "given", "earlier", "bare", "held"}
 
 
 def _damaged(number: int, path: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:

@@ -196,7 +196,9 @@ class Machine(RuleBasedStateMachine):
     def store(self, summarizer: Any = None) -> ConversationStore:
         """A store as another process has it."""
         start = datetime(2026, 3, 1, tzinfo=UTC)
-        clock = Clock(now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds)
+        clock = Clock(
+            now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds, sleep=_no_pause
+        )
         return ConversationStore(self.database, summarizer=summarizer, clock=clock)
 
     def chat(self, side: int, scope: int, store: ConversationStore | None = None) -> Conversation:
@@ -603,6 +605,10 @@ class Machine(RuleBasedStateMachine):
                 assert ("source_ids" in stub) == bool(was.artifact)
             elif not changed:
                 assert same_messages([message], [was])
+
+
+async def _no_pause(seconds: float) -> None:
+    """In the place of a wait between two looks."""
 
 
 async def _awaited(work: Awaitable[_Answer]) -> _Answer:

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.testing import rag_turn
-from convstore.tokens import NamedCounter, approximate_tokens, counter_name
+from convstore.tokens import NamedCounter, TokenCounter, approximate_tokens, counter_name
 
 Stores = Callable[..., ConversationStore]
 
@@ -163,12 +163,53 @@ async def test_what_payloads_hold_is_estimated(stores, scope):
 def test_names_of_counters():
     """Functions by module and name, models by their own, anything by the name that it is given."""
     model = FakeListChatModel(responses=["x"])
+    assert counter_name(partial(characters, 1, b="x")) == "test_token_counters.characters(1, b='x')"
     object.__setattr__(model, "model_name", "fake-2")
     assert counter_name(approximate_tokens) == "approximate"
     assert counter_name(characters) == "test_token_counters.characters"
     assert counter_name(partial(characters)) == "test_token_counters.characters"
     assert counter_name(model.get_num_tokens_from_messages).endswith("FakeListChatModel:fake-2")
     assert counter_name(NamedCounter("gpt-5", characters)) == "gpt-5"
+
+
+class Counts:
+    """A counter that is an object."""
+
+    def __call__(self, messages: Sequence[BaseMessage]) -> int:
+        """Nothing."""
+        return len(messages)
+
+
+def closure(factor: int) -> TokenCounter:
+    """A counter that others like it share their name with."""
+    return lambda messages: factor * len(messages)
+
+
+def test_counters_that_count_otherwise_have_other_names():
+    """What a partial binds is a part of its name, however long it is."""
+    long = ["x" * 500 + end for end in "ab"]
+    names = [counter_name(partial(characters, scale)) for scale in (1.0, 8.0, *long)]
+    assert len(set(names)) == 4
+    assert max(map(len, names)) <= 200
+
+
+@pytest.mark.parametrize(
+    "counter",
+    [
+        lambda _messages: 1,
+        closure(2),
+        partial(closure(2)),
+        Counts(),
+        Counts().__call__,
+        partial(characters, Counts()),
+        FakeListChatModel(responses=["x"]).get_num_tokens_from_messages,
+    ],
+)
+def test_a_counter_without_a_name_of_its_own_needs_one(counter, client, database_name):
+    """Another like it would have the same: refused when the store is made, and good with a name."""
+    with pytest.raises(InvalidInputError, match="pass token_counter_name="):
+        ConversationStore(client[database_name], token_counter=counter)
+    assert ConversationStore(client[database_name], token_counter=NamedCounter("a", counter))
 
 
 @pytest.mark.parametrize("name", ["", 5, "x" * 201, "\ud800"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -9,7 +11,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from strategies import messages
 
 from convstore.exceptions import InvalidInputError
-from convstore.tokens import IMAGE_TOKENS, approximate_tokens, count
+from convstore.tokens import IMAGE_TOKENS, NamedCounter, approximate_tokens, count
 
 CALL = {"name": "search", "args": {"query": "where do orcas sleep " * 20}, "id": "c1", "type": "tool_call"}
 
@@ -67,6 +69,15 @@ def test_calls_beside_blocks_are_counted_once() -> None:
 def test_any_message_has_a_size(message: BaseMessage) -> None:
     """Never an error, never negative, the same each time."""
     assert count(approximate_tokens, message) == count(approximate_tokens, message) >= 0
+
+
+def test_a_counter_that_raises_is_named() -> None:
+    """By a typed error, with what it raised as the cause."""
+    with pytest.raises(InvalidInputError, match=r"the token counter builtins\.max raised AttributeError") as raised:
+        count(partial(max, key=lambda message: message.tokens), HumanMessage("x"))  # type: ignore[arg-type]
+    assert isinstance(raised.value.__cause__, AttributeError)
+    with pytest.raises(InvalidInputError, match="the token counter mine raised"):
+        count(NamedCounter("mine", lambda messages: messages[7]), HumanMessage("x"))  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, None, True, "3"])

@@ -376,7 +376,7 @@ async def test_long_turns_are_cut(store):
 
 async def test_a_message_that_no_entry_can_hold_is_found_out_first(store):
     """Nothing of its conversation is written, not even what comes before it."""
-    many = {"role": "user", "content": [{"type": "text", "text": "x" * 10_000}] * 150}
+    many = {"role": "user", "content": [{"type": "text", "text": "x" * 400}] * 3_500}
     prompt = {"role": "system", "content": "x" * 1_100_000}
     for number, message in enumerate((many, prompt)):
         report = await taken(store, ConversationRecord(id=f"c{number}", messages=[*ask(0), message]))

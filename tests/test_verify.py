@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,13 +17,13 @@ from convstore import ConversationStore, Finding, SchemaVersionError, VerifyRepo
 from convstore.driver import Driver
 from convstore.repository import inspection
 from convstore.schema import HEADS, LOG, MIGRATIONS
+from convstore.services import verifier
 from convstore.services.findings import Findings
 from convstore.services.known import Clock
 from convstore.services.schema_check import SchemaCheck
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
-
 
 
 async def no_pause(seconds: float) -> None:
@@ -253,15 +254,12 @@ async def test_other_conversations_are_not_taken_for_strays(database, store, ful
 
 async def test_a_conversation_that_begins_meanwhile_is_no_stray(database, store, full, monkeypatch):
     """Its head was not there when heads were read; it is looked for once more."""
-    look, begun = inspection.Inspection.conversation_behind, []
 
-    async def begin(self, collection, conversation):
-        if not begun:
-            begun.append(await store.conversation(user_id="eve", thread_id="t").append(HumanMessage("hi")))
-        return await look(self, collection, conversation)
+    async def not_yet(self, *, after):
+        return []
 
-    monkeypatch.setattr(inspection.Inspection, "conversation_behind", begin)
-    assert (findings(await store.verify()), len(begun)) == ([], 1)
+    monkeypatch.setattr(inspection.Inspection, "known", not_yet)
+    assert findings(await store.verify()) == []
 
 
 async def test_the_cost_of_rewinds(client, commands, database, store):
@@ -320,6 +318,31 @@ async def test_an_index_that_can_not_be_made_is_told(database, store, full):
     [missing] = [one for one in report.findings if one.kind == "index_missing"]
     assert (missing.repaired, report.ok) == (False, False)
     assert "duplicate key" in missing.problem
+
+
+async def test_a_migration_that_can_not_run_is_told(database, store, full):
+    """Its record is missing and an index is another one: the rest is looked at all the same."""
+    name = (await database[MIGRATIONS].find_one({}, sort=[("_id", 1)]))["_id"]
+    await database[MIGRATIONS].delete_one({"_id": name})
+    await database["log"].drop_index("call_ids")
+    await database["log"].create_index([("conversation", 1), ("messages.call", 1)], name="call_ids")
+    report = await store.verify(repair=True)
+    assert findings(report) == [("migration", MIGRATIONS, name), ("index_different", LOG, "call_ids")]
+    assert (report.entries, report.ok, report.findings[0].repaired) == (14, False, False)
+    assert "same name" in report.findings[0].problem
+
+
+async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database):
+    """A doctor that was not told the scope keys of the application asks for them."""
+    keys = ("user_id", "course_id")
+    store = ConversationStore(database, scope_keys=keys)
+    await store.setup()
+    await store.conversation(user_id="ada", course_id="ml").append(HumanMessage("hi"))
+    report = await ConversationStore(database).verify(repair=True)
+    assert findings(report) == [("index_missing", HEADS, "scope_thread_id")]
+    assert (report.findings[0].repairable, "--scope-key" in report.findings[0].problem) == (False, True)
+    assert "scope_thread_id" not in await database["heads"].index_information()
+    assert (await ConversationStore(database, scope_keys=keys).verify()).ok
 
 
 async def test_indexes_that_differ_or_expire_are_told(database, store):
@@ -385,6 +408,23 @@ async def test_memory_does_not_grow_with_the_conversation(database, store):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
+
+
+async def test_heads_in_doubt_wait_together(database, store, monkeypatch):
+    """For one second look, unless there are so many that memory would grow."""
+    waited = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    writer = ConversationStore(database)
+    for number in range(10):
+        await writer.conversation(user_id="ada", thread_id=f"{number // 2}").append(HumanMessage("hi"))
+    looker = ConversationStore(database, clock=replace(LATER, sleep=wait))
+    assert ((await looker.verify()).counts, len(waited)) == ({"head_behind": 5}, 1)
+    monkeypatch.setattr(verifier, "_HEADS", 1)
+    monkeypatch.setattr(verifier, "_DOUBTS", 2)
+    assert ((await looker.verify()).counts, len(waited)) == ({"head_behind": 5}, 1 + 3)
 
 
 async def test_findings_are_counted_beyond_a_thousand(database, store):

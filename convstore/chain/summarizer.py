@@ -111,23 +111,27 @@ class ChainSummarizer:
     async def _carry_out(self, messages: Sequence[BaseMessage], steps: Sequence[_Step]) -> ChainSummary:
         work = None
         try:
-            work = Work(messages, self.config)
+            # What is long is done in threads: reading a long chain and writing requests takes seconds.
+            work = await asyncio.to_thread(Work, messages, self.config)
             for step in steps:
                 await step(work)
-            return work.result()
+            return await asyncio.to_thread(work.result)
         except Exception as error:  # noqa: BLE001 - whatever it is, it comes back with the messages
             return failed(messages, work.calls() if work else (), error)
 
     async def _summarize_sections(self, work: Work) -> None:
+        due = await asyncio.to_thread(self._sections_due, work)
+        texts = _all_or_raise(await self._ask(work, list(due.values())))
+        pairs = [work.summary_pair(job, text) for job, text in zip(due.values(), texts, strict=True)]
+        work.put({at: [pair] for at, pair in zip(due, pairs, strict=True)})
+
+    def _sections_due(self, work: Work) -> dict[int, Job]:
         older = work.chain.sections[: -self.config.keep_sections]
-        due = {
+        return {
             at: work.job("sections", [section.header], section.body)
             for at, section in enumerate(older)
             if not is_one_summary(section.body) and is_worth_it(section.body, config=self.config)
         }
-        texts = _all_or_raise(await self._ask(work, list(due.values())))
-        pairs = [work.summary_pair(job, text) for job, text in zip(due.values(), texts, strict=True)]
-        work.put({at: [pair] for at, pair in zip(due, pairs, strict=True)})
 
     async def _rotate(self, work: Work) -> None:
         count = len(work.chain.sections)
@@ -135,7 +139,7 @@ class ChainSummarizer:
             await self._summarize_oversized(work, at)
             section = work.chain.sections[at]
             if kept := first_kept(section, config=self.config):
-                job = work.job("rotation", [section.header], section.body[:kept])
+                job = await asyncio.to_thread(work.job, "rotation", [section.header], section.body[:kept])
                 [text] = _all_or_raise(await self._ask(work, [job]))
                 work.put({at: [work.summary_pair(job, text), *section.body[kept:]]})
 
@@ -143,7 +147,9 @@ class ChainSummarizer:
         section = work.chain.sections[at]
         body = list(section.body)
         places = oversized(section, config=self.config)
-        jobs = [work.job("oversized_pair", [section.header], [body[place]]) for place in places]
+        jobs = [
+            await asyncio.to_thread(work.job, "oversized_pair", [section.header], [body[place]]) for place in places
+        ]
         for place, job, text in zip(places, jobs, await self._ask(work, jobs), strict=True):
             if isinstance(text, str):
                 body[place] = work.summary_pair(job, text)
@@ -155,12 +161,17 @@ class ChainSummarizer:
             return
         older = work.chain.sections[:count]
         headers = [section.header for section in older]
-        jobs = [work.job("qa", headers, [pair for section in older for pair in section.body], cost=fold_cost(older))]
-        if self.config.summarize_human_in_qa and (humans := work.human_job(headers)):
-            jobs.append(humans)
+        jobs = await asyncio.to_thread(self._jobs_of_fold, work, older)
         text, *of_humans = _all_or_raise(await self._ask(work, jobs))
         header = Header(headers[0].system, work.joined_human(headers, *of_humans))
         work.fold(count, Section(header, (work.summary_pair(jobs[0], text),)))
+
+    def _jobs_of_fold(self, work: Work, older: Sequence[Section]) -> list[Job]:
+        headers, pairs = [section.header for section in older], [pair for section in older for pair in section.body]
+        jobs = [work.job("qa", headers, pairs, cost=fold_cost(older))]
+        if self.config.summarize_human_in_qa and (humans := work.human_job(headers)):
+            jobs.append(humans)
+        return jobs
 
     async def _ask(self, work: Work, jobs: Sequence[Job]) -> list[str | Exception]:
         """The summaries in order; an exception where a call failed. All calls are waited for."""

@@ -5,7 +5,6 @@ Talks to people; each command hands its work to a module of its own, and errors 
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from convstore import __version__
 from convstore.cli.demo import demo_as_json, print_demo, run_demo
 from convstore.cli.migrations import migrate, outcome_as_json, print_outcome
 from convstore.cli.output import run, safe_address, screen, write_json
@@ -98,7 +98,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document ins
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"convstore {_version()}")
+        typer.echo(f"convstore {__version__}")
         raise typer.Exit
 
 
@@ -195,17 +195,10 @@ def _progress(files: list[Path], limit: int | None, *, quiet: bool) -> Iterator[
 def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, Any]:
     problems = [asdict(problem) for report in reports for problem in report.problems]
     return {
-        "version": _version(),
+        "version": __version__,
         "database": safe_address(uri),
         "user_id": user_id,
         "ok": not problems,
         "files": [as_json(report) for report in reports],
         "errors": problems,
     }
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("convstore")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"

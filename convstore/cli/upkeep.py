@@ -45,6 +45,7 @@ Reads every entry and every payload, compares them with their checksums
 and with each other, and looks at heads, summaries, annotations, indexes,
 options and migrations, beside running writers. What it finds is named by
 collection and document; docs/operations.md tells each kind of finding.
+Heads that seem out of date are looked at again 15 seconds later.
 
 \b
 --repair mends what follows from the rest: what heads repeat of the log,

@@ -60,7 +60,7 @@ def _renamed(ai: AIMessage, results: list[ToolMessage]) -> tuple[AIMessage, tupl
     ids = _OwnIds(_TEMPLATE, set(), defaultdict(int))
     # To `rename_calls` one without an id is no call; LangChain answers it under the empty id.
     invalid = [
-        {**call, "id": ids.make("", tool="", place=f"{ai.id}\0invalid {at}")} if call["id"] == "" else call
+        {**call, "id": ids.make("", tool="", place=f"{ai.id}\0invalid {at}")} if call.get("id") == "" else call
         for at, call in enumerate(ai.invalid_tool_calls)
     ]
     if invalid != ai.invalid_tool_calls:

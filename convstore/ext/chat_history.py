@@ -18,7 +18,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore.codec import fields_of
 from convstore.conversation import Conversation
-from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError, SyncUnsupportedError
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
 from convstore.policy import HistoryPolicy
 from convstore.scopes import MAX_IDS, check_partial_scope
 from convstore.store import ConversationStore
@@ -75,7 +75,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         Raises:
             SyncUnsupportedError: The store works on the caller's async client; use `aget_messages`.
         """
-        return self._wait("messages", "aget_messages", lambda chat: _load(chat, self.policy))
+        return self._wait("aget_messages", lambda chat: _load(chat, self.policy))
 
     async def aget_messages(self) -> list[BaseMessage]:
         """The view for the next model call, loaded now; see `Conversation.load_history`."""
@@ -87,7 +87,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         Raises:
             SyncUnsupportedError: The store works on the caller's async client; use `aadd_messages`.
         """
-        self._wait("add_messages", "aadd_messages", lambda chat: _add(chat, messages))
+        self._wait("aadd_messages", lambda chat: _add(chat, messages))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages to the log: all of them or none, once, in order; see `Conversation.append`.
@@ -107,25 +107,17 @@ class ChatMessageHistory(BaseChatMessageHistory):
         Raises:
             SyncUnsupportedError: The store works on the caller's async client; use `aclear`.
         """
-        self._wait("clear", "aclear", lambda chat: _empty(chat, self._clear))
+        self._wait("aclear", lambda chat: _empty(chat, self._clear))
 
     async def aclear(self) -> None:
         """Delete the conversation for ever, or rewind all of it (``clear="rewind"``); afterwards it has no messages."""
         await _empty(self.chat, self._clear)
 
-    def _wait(
-        self, name: str, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]
-    ) -> _Result:
+    def _wait(self, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
         """Do some work on the conversation in the store's twin, which lives on a loop of its own."""
         scope = self.chat.scope
-        try:
-            return self.chat.store.run_sync(lambda twin: work(twin.conversation(**scope)))
-        except SyncUnsupportedError as error:
-            raise SyncUnsupportedError(
-                f"this history's store works on your async client, which belongs to your event loop, so {name} can "
-                f"not wait for it: use `await history.{async_name}(...)`, and `ainvoke` of what uses the history, or "
-                "make the store with `ConversationStore.connect(uri)`"
-            ) from error
+        instead = f"`await history.{async_name}(...)`, and `ainvoke` of what uses the history"
+        return self.chat.store.run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)
 
 
 class _RunHistory(ChatMessageHistory):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from convstore.exceptions import InvalidScopeError
-from convstore.scopes import check_partial_scope, check_scope
+from convstore.scopes import check_partial_scope, check_scope, said_of
 from convstore.store import ConversationStore
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
@@ -59,7 +59,8 @@ def scope_of(
     """
     run = Run(context, (config or {}).get("configurable") or {})
     given = _given(chosen, run)
-    values = {**_found(store.scope_keys, run, skip=given), **given}
+    asked = [key for key in store.scope_keys if key not in given]
+    values = {**said_of(asked, context=run.context, configurable=run.configurable), **given}
     if missing := [key for key in store.scope_keys if key not in values]:
         raise InvalidScopeError(
             f"the run lacks {', '.join(missing)}: pass it in the run's context or in config['configurable'], "
@@ -94,32 +95,3 @@ def _given(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
     raise InvalidScopeError(
         f"the function for the scope is a plain one that gives a mapping of scope values, not {type(given).__name__}"
     )
-
-
-def _found(keys: tuple[str, ...], run: Run, *, skip: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run says of these keys."""
-    found: dict[str, Any] = {}
-    for key in keys:
-        if key in skip:
-            continue
-        said = [value for value in (_look_up(run.context, key), run.configurable.get(key)) if value is not None]
-        if len(said) == 2 and not _is_same(*said):
-            raise InvalidScopeError(
-                f"{key} is one thing in the run's context and another in config['configurable']; pass it once, "
-                "or name a scope= for the integration"
-            )
-        if said:
-            found[key] = said[0]
-    return found
-
-
-def _look_up(context: Any, key: str) -> Any:
-    """A value of a context of any kind, None if it has none."""
-    if isinstance(context, Mapping):
-        return context.get(key)
-    return getattr(context, key, None)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are one str; anything else is refused where values are checked."""
-    return type(one) is str and type(other) is str and one == other

@@ -243,14 +243,14 @@ class Log:
     async def newest_results(
         self, conversation: str, *, before: int, limit: int, gaps: Sequence[Gap] = ()
     ) -> list[Entry]:
-        """The last entries with tool results that begin before an ordinal and in no gap, newest first. One command."""
+        """The last entries with live tool results before an ordinal, newest first, without bodies. One command."""
         query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}}
         if gaps:
             query["$nor"] = [{"results_at": {"$gte": gap.first, "$lte": gap.last}} for gap in gaps]
         async with driver_errors():
-            found = self._log.find(query, _LEAN).sort("results_at", -1).limit(limit)
+            found = self._log.find(query, {**_LEAN, "messages.body": 0}).sort("results_at", -1).limit(limit)
             documents = await found.to_list(None)
-        return await _entries(documents)
+        return await _entries([_with_empty_bodies(document) for document in documents])
 
     async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
         """The whole text of some payloads, in their order; one command for those that stand together, in parallel.
@@ -354,6 +354,14 @@ async def _entries(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
         return [entry_from(document) for document in documents]
 
     return await asyncio.to_thread(made) if len(documents) > _MANY else made()
+
+
+def _with_empty_bodies(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry's document that was read without bodies; what is damaged stays as it is, and is told of when read."""
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return document
+    return {**document, "messages": [{**message, "body": ""} for message in messages]}
 
 
 def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:

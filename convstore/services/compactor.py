@@ -24,6 +24,7 @@ from convstore.policy import CompactionRule, HistoryPolicy
 from convstore.repository import Head, Heads, Log, Summaries
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, Known, Scope
+from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.reader import Reader, check_dense
 from convstore.stubs import indented
 from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
@@ -239,12 +240,17 @@ class Compactor:
         async with self._reader.reading(plan.known):
             read = [row.message for row in plan.rows[:number] if row.message.id in large]
             texts = await self._reader.payloads_of(plan.known, read)
-        return [
-            without_mark(self._reader.decode(row.message, texts[row.message.id]))
-            if row.message.id in large
-            else self._reader.shorten(row.message)
-            for row in plan.rows[:number]
-        ]
+        messages = [row.message for row in plan.rows[:number]]
+
+        def decode() -> list[BaseMessage]:
+            return [
+                without_mark(self._reader.decode(message, texts[message.id]))
+                if message.id in large
+                else self._reader.shorten(message)
+                for message in messages
+            ]
+
+        return await off_loop(decode, characters=characters_of(messages, texts))
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
         """The human message of the turn that the summary ends in; an earlier summary may stand for it."""

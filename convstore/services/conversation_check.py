@@ -124,20 +124,24 @@ class ConversationCheck:
         if head is None:
             await self._mend("head", problem, self._rebuilt(check))
             return
-        at_head = check.kept.get(head.totals.entries)
-        then = at_head.totals if at_head else Totals()
-        told_at = head.totals.updated_at
-        kind, ahead = "", head.totals.entries - tail.entries
-        if ahead > 0 or head.totals != then or (told_at and head.updated_at < told_at):
-            if self._is_old(head.updated_at) and not check.is_damaged:
-                lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
-                kind, text = "head_totals", f"what it tells of the log is not what the log says{lost}"
-        elif ahead < 0 and self._is_old(tail.updated_at):
-            kind, text = "head_behind", f"it was not told of the last {-ahead} entries; listings are out of date"
         if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
             await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
-        if kind:
-            self.doubt = Doubt(kind, text, said_of_log(self.document), tail.entries, self._told(head, tail))
+        if doubtful := self._doubtful(head, check):
+            self.doubt = Doubt(*doubtful, said_of_log(self.document), tail.entries, self._told(head, tail))
+
+    def _doubtful(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
+        """Kind and text of what is wrong with the head, unless it is about to be told."""
+        at_head = check.kept.get(head.totals.entries)
+        then = at_head.totals if at_head else Totals()
+        told_at, ahead = head.totals.updated_at, head.totals.entries - check.tail.entries
+        if ahead > 0 or head.totals != then or (told_at and head.updated_at < told_at):
+            if check.is_damaged or not self._is_old(head.updated_at):
+                return None
+            lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
+            return "head_totals", f"what it tells of the log is not what the log says{lost}"
+        if ahead < 0 and self._is_old(check.tail.updated_at):
+            return "head_behind", f"it was not told of the last {-ahead} entries; listings are out of date"
+        return None
 
     def _is_old(self, moment: datetime | None) -> bool:
         return moment is None or self.now - moment > _ON_ITS_WAY

@@ -252,11 +252,11 @@ class Pager:
         room = request.characters
         for part in page.parts:
             if part.passage.source:
-                sources.append(self._source(part.passage.source, part, room))
-                room = max(0, room - len(part.item or ""))
+                source, room = self._source(part.passage.source, part, room)
+                sources.append(source)
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
 
-    def _source(self, source: EntrySource, part: Piece, room: int) -> Source:
+    def _source(self, source: EntrySource, part: Piece, room: int) -> tuple[Source, int]:
         try:
             return page_source(self._codec, source, content=part.text, item=part.item, room=room)
         except ValueError as error:

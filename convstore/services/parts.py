@@ -29,7 +29,7 @@ from convstore.services.turns import Turns
 from convstore.services.verifier import Verifier
 from convstore.services.writer import Writer
 from convstore.summarization.folders import Folder
-from convstore.tokens import TokenCounter
+from convstore.tokens import NamedCounter, TokenCounter, counter_name
 
 __all__ = ["Parts", "make_parts"]
 
@@ -74,12 +74,13 @@ def make_parts(
         migrator: Knows the schema.
         known: What the store remembers.
         codec: Knows the types of values.
-        counter: Counts tokens.
+        counter: Counts tokens; has a name that tells it from others.
         clock: Where time comes from.
         folder: Makes summaries; None if the store has no summarizer.
         extractors: By the name of a tool what finds the sources in its results.
         forget: Told of the scope of each conversation that ended.
     """
+    counter = NamedCounter(counter_name(counter), counter)  # once: what a partial binds may change
     heads, endings, log = Heads(driver, prefix=prefix), Endings(driver, prefix=prefix), Log(driver, prefix=prefix)
     annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
     reader = Reader(heads, log, known, codec=codec, counter=counter)

@@ -204,8 +204,10 @@ def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -
     )
 
 
-def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | None, room: int) -> Source:
-    """A source as a page gives it: of its metadata as much as there is room for, and a mark that says what is not.
+def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | None, room: int) -> tuple[Source, int]:
+    """A source as a page gives it, and how much of the room for such things is left.
+
+    Of the metadata there is as much as fits, and a mark that says what is left out.
 
     Args:
         codec: Decodes the item.
@@ -219,7 +221,7 @@ def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | 
     """
     whole = make_source(codec, source, content=content, item="{}" if item is None else item)
     if item is not None and len(item) <= room:
-        return whole
+        return whole, room - len(item)
     kept: dict[str, Any] = {}
     for key, value in whole.metadata.items():
         size = len(key) + len(codec.encode(value, omitted=[]))
@@ -230,7 +232,7 @@ def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | 
     gone += [in_line(key, _NAME_CHARACTERS) for key in whole.metadata if key not in kept]
     more = [f"{len(gone) - _NAMED} more"] if len(gone) > _NAMED else []
     kept[MARK] = {"kind": "left_out", "keys": [*gone[:_NAMED], *more], "message": _LEFT_OUT}
-    return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept})
+    return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept}), room
 
 
 def matches(text: str, find: str) -> Iterator[tuple[int, int]]:

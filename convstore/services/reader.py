@@ -29,12 +29,13 @@ from convstore.tokens import TokenCounter, counter_name
 from convstore.view import shorten
 from convstore.view.recount import recounted
 
-__all__ = ["PlacedMessage", "Reader", "check_dense", "results_in"]
+__all__ = ["PlacedMessage", "Reader", "about", "check_dense", "results_in"]
 
 PlacedMessage = tuple[EntryMessage, datetime]
 """A message of the log and when it was appended."""
 
 _ENTRIES_AT_ONCE = 100
+_MOST_ENTRIES = 1_000
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
 _Found = TypeVar("_Found")
 
@@ -263,7 +264,7 @@ class Reader:
         Args:
             scope: Whose log.
             start: The entry to begin with.
-            at_once: How many entries to read at a time.
+            at_once: How many entries to read first; then more at a time.
 
         Raises:
             ConversationDeletedError: The conversation was deleted before all of it was read.
@@ -281,6 +282,7 @@ class Reader:
                     raise ConversationDeletedError("the conversation was deleted while it was read; call again")
                 return
             start += at_once
+            at_once = max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
 
     async def _next_entries(self, known: Known, start: int, most: int) -> list[Entry]:
         """Entries from a number on; fewer than the most if the log ends there."""
@@ -308,34 +310,45 @@ class Reader:
                 yield entry, stored, message
 
     async def page(self, known: Known, *, before: int | None, after: int | None, limit: int) -> list[PlacedMessage]:
-        """Up to `limit` live messages before or after an ordinal, or the last ones, in order, each with its date."""
-        gaps = await self.gaps(known)
-        if after is None:
-            return await self._page_before(known, gaps, 2**53 if before is None else before, limit)
-        return await self._page_after(known, gaps, after, limit)
+        """Up to `limit` live messages before or after an ordinal, or the last ones, in order, each with its date.
 
-    async def _page_before(self, known: Known, gaps: Sequence[Gap], before: int, limit: int) -> list[PlacedMessage]:
+        Reads as many entries as hold so many messages on the average, and more if that was not enough.
+        """
+        tail = await self.tail(known)
+        gaps = await self.gaps(known, tail.marker)
+        at_once = min(about(limit, tail.messages, tail.entries), _MOST_ENTRIES)
+        if after is None:
+            return await self._page_before(known, gaps, 2**53 if before is None else before, limit, at_once)
+        return await self._page_after(known, gaps, after, limit, at_once)
+
+    async def _page_before(
+        self, known: Known, gaps: Sequence[Gap], before: int, limit: int, at_once: int
+    ) -> list[PlacedMessage]:
         found: list[PlacedMessage] = []
         while len(found) < limit and before > 1:
             before = next((gap.first for gap in gaps if gap.first < before <= gap.last + 1), before)
-            entries = await self._log.entries_around(known.conversation, before=before, limit=limit)
+            entries = await self._log.entries_around(known.conversation, before=before, limit=at_once)
             if not entries:
                 break
             found = [placed for placed in _placed(entries, gaps) if placed[0].ordinal < before] + found
             before = entries[0].first
+            at_once = min(2 * at_once, _MOST_ENTRIES)
         return found[-limit:] if limit else []
 
-    async def _page_after(self, known: Known, gaps: Sequence[Gap], after: int, limit: int) -> list[PlacedMessage]:
-        found: list[PlacedMessage] = []
+    async def _page_after(
+        self, known: Known, gaps: Sequence[Gap], after: int, limit: int, at_once: int
+    ) -> list[PlacedMessage]:
         entries = await self._log.entries_around(known.conversation, before=after + 2, limit=1)
-        start = entries[0].number if entries else 1
+        found = [placed for placed in _placed(entries, gaps) if placed[0].ordinal > after]
+        start = entries[0].number + 1 if entries else 1
         while len(found) < limit:
             start = live_after(gaps, start)
-            entries = await self._log.entries(known.conversation, start=start, before=start + limit)
+            entries = await self._log.entries(known.conversation, start=start, before=start + at_once)
             found += [placed for placed in _placed(entries, gaps) if placed[0].ordinal > after]
-            if len(entries) < limit:
+            if len(entries) < at_once:
                 break
-            start += limit
+            start += at_once
+            at_once = min(2 * at_once, _MOST_ENTRIES)
         return found[:limit]
 
     def decode(self, message: EntryMessage, payload: str | None) -> BaseMessage:
@@ -345,6 +358,15 @@ class Reader:
             CorruptDocumentError: What is stored is not what was written.
         """
         return read_message(self._codec, message, payload or "")
+
+
+def about(limit: int, things: int, entries: int) -> int:
+    """How many entries hold so many things on the average, and one or two more.
+
+    >>> about(20, 6_000, 60), about(20, 60, 60), about(20, 30, 60), about(20, 0, 0)
+    (2, 22, 42, 2)
+    """
+    return limit * entries // max(things, 1) + 2
 
 
 def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:

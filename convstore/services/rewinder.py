@@ -158,6 +158,8 @@ class Rewinder:
 
     async def _settle(self, known: Known, totals: Totals, marker: Entry) -> None:
         """Tell the head what is live now, and let it name the summary that fits that."""
+        if not totals.entries:
+            return  # of an empty log there is nothing to tell
         start = (totals.marker, 0, 0, 0, "")
         await self._heads.refresh(dict(known.scope), known.conversation, totals=totals, start=start)
         await self._kept.reselect(known.scope, marker.gaps, marker=totals.marker)

@@ -16,19 +16,26 @@ from convstore.entries.turns import begins_turn
 from convstore.exceptions import InvalidInputError
 from convstore.models import Turn
 from convstore.services.known import Known, Scope
-from convstore.services.reader import Reader, check_dense
+from convstore.services.reader import Reader, about, check_dense
 
 __all__ = ["Turns"]
 
 _MOST = 2**53
-_FEW_ENTRIES, _MANY_ENTRIES = 10, 100
+_MANY_ENTRIES = 100
 
 _Stored = tuple[Entry, EntryMessage]
 """A message as its entry holds it."""
 
 
 class _Moment(NamedTuple):
-    """A log as it was when reading began: what was appended or rewound since is not looked at."""
+    """A log as it was when reading began: what was appended or rewound since is not looked at.
+
+    Attributes:
+        known: Whose log.
+        entries: Its last entry.
+        at_once: How many entries to read first; then more at a time.
+        gaps: What is rewound.
+    """
 
     known: Known
     entries: int
@@ -49,7 +56,7 @@ class Turns:
         if known is None or not rows:
             return None
         ordinal = rows[turn_id].message.ordinal
-        moment = await self._moment(known, at_once=_FEW_ENTRIES)
+        moment = await self._moment(known, limit=1)
         async with aclosing(self._forth(moment, rows[turn_id].entry.number, ordinal - 1, ordinal + 1)) as turns:
             async for turn in turns:
                 return turn
@@ -66,7 +73,7 @@ class Turns:
         left = _MOST if limit is None else limit
         if known is None or not left:
             return
-        moment = await self._moment(known, at_once=_MANY_ENTRIES if limit is None else _FEW_ENTRIES)
+        moment = await self._moment(known, limit=left)
         span = (after or 0, _MOST if before is None else before)
         reading = self._back(moment, *span) if newest_first else self._forth(moment, None, *span)
         async with aclosing(reading) as turns:
@@ -76,9 +83,10 @@ class Turns:
                 if not left:
                     return
 
-    async def _moment(self, known: Known, *, at_once: int) -> _Moment:
+    async def _moment(self, known: Known, *, limit: int) -> _Moment:
         async with self._reader.reading(known):
             tail = await self._reader.tail(known)
+            at_once = min(about(limit, tail.turns, tail.entries), _MANY_ENTRIES)
             return _Moment(known, tail.entries, at_once, await self._reader.gaps(known, tail.marker))
 
     async def _live(self, moment: _Moment, start: int) -> AsyncGenerator[_Stored, None]:
@@ -125,10 +133,12 @@ class Turns:
         end = await self._end(moment, before)
         is_last = end is None
         number, before = (moment.entries + 1, _MOST) if end is None else end
+        at_once = moment.at_once
         held: list[_Stored] = []
         while number > 1:
             number = live_before(moment.gaps, number)
-            entries = await self._entries_before(moment, number)
+            entries = await self._entries_before(moment, number, at_once)
+            at_once = min(2 * at_once, _MANY_ENTRIES)
             for one in _newest_first(entries):
                 stored = one[1]
                 if stored.ordinal >= before or not is_live(moment.gaps, stored.ordinal):
@@ -161,10 +171,10 @@ class Turns:
         rows = await self._reader.message_at(known, ordinal)
         return rows[0].entry.number if rows else None
 
-    async def _entries_before(self, moment: _Moment, number: int) -> list[Entry]:
+    async def _entries_before(self, moment: _Moment, number: int, at_once: int) -> list[Entry]:
         if number <= 1:
             return []
-        start = max(1, number - moment.at_once)
+        start = max(1, number - at_once)
         async with self._reader.reading(moment.known):
             entries = await self._reader.entries(moment.known, start=start, before=number)
             check_dense(moment.known, entries, first=start, last=number - 1)

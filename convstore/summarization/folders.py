@@ -1,11 +1,13 @@
 """How each kind of summariser makes what stands for old messages in views.
 
-Layer 1, pure but for the summariser's own calls. A running summary is one text for all that is folded; a chain
-summariser gives messages that take the place of those it read, headers included. Both stand for one range of the log.
+Layer 1, pure but for the summariser's own calls; long chains are read in threads. A running summary is one text for all
+that is folded; a chain summariser gives messages that take the place of those it read, headers included. Both stand for
+one range of the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -128,15 +130,15 @@ class _ChainFolder:
         if not folding.cuts:
             return None
         standing = [_as_answer(one) for one in folding.standing]
-        read = _Read([*standing, *folding.messages])
+        read = await asyncio.to_thread(_Read, [*standing, *folding.messages])
         done = _checked(await self._summarizer.summarize(read.chain))
-        folded = read.folded(done, len(standing), folding.cuts)
+        folded = await asyncio.to_thread(read.folded, done, len(standing), folding.cuts)
         if folded is None or approximate_tokens(folded.messages) > self.rule.max_tokens_before_summary:
             # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one.
             again = _checked(await self._summarizer.fold_qa_pairs(done.messages))
             if again.calls:
                 done = _behind(done, again)
-                folded = read.folded(done, len(standing), folding.cuts) or folded
+                folded = await asyncio.to_thread(read.folded, done, len(standing), folding.cuts) or folded
         if folded is None and done.calls:
             raise SummaryError("the conversation can not be parted where its summaries end; try again when it went on")
         return folded

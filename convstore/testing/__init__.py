@@ -22,6 +22,7 @@ from convstore.testing.isolation import IsolationContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.lossless import LosslessContract
 from convstore.testing.reading import ReadBackContract
+from convstore.testing.repairing import RepairContract
 from convstore.testing.retention import RetentionContract
 from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
@@ -45,6 +46,7 @@ class StoreContract(
     EndContract,
     RetentionContract,
     VerifyContract,
+    RepairContract,
     ContractFixtures,
 ):
     """All promises of the architecture that a store keeps by itself, one test each."""

@@ -17,12 +17,12 @@ from convstore.conversation import Conversation
 from convstore.models import Finding, VerifyReport
 from convstore.policy import CompactionRule
 from convstore.repository import Inspection
-from convstore.services.known import ID_LIFETIME, Clock
+from convstore.services.known import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
 
-__all__ = ["SUMMARY_RULE", "VerifyContract", "fill_with_everything"]
+__all__ = ["SUMMARY_RULE", "VerifyContract", "VerifyFixtures", "clock_ahead", "fill_with_everything", "kinds"]
 
 _NewStore = Callable[..., ConversationStore]
 _Kinds = list[tuple[str, str]]
@@ -56,7 +56,7 @@ async def fill_with_everything(chat: Conversation) -> None:
     await chat.update(title="Seals", metadata={"tags": ["sea"]})
 
 
-def _kinds(report: VerifyReport) -> _Kinds:
+def kinds(report: VerifyReport) -> _Kinds:
     """What was found, and where; schema and indexes apart, which other tests look at."""
     return [(one.kind, one.document_id) for one in report.findings if not one.kind.startswith("index")]
 
@@ -65,18 +65,19 @@ async def _no_pause(seconds: float) -> None:
     """In the place of a wait between two looks."""
 
 
-def _clock(ahead: timedelta) -> Clock:
+def clock_ahead(ahead: timedelta) -> Clock:
+    """A clock that stands still, some time from now, and waits for nothing."""
     moment = datetime.now(UTC) + ahead
     return Clock(now=lambda: moment, sleep=_no_pause)
 
 
-class VerifyContract:
-    """`ConversationStore.verify`, a conversation at a time."""
+class VerifyFixtures:
+    """A conversation to look at, and who looks."""
 
     @pytest.fixture
     async def later(self, new_store: _NewStore) -> ConversationStore:
         """A store for which all that is written in a test was written two days ago."""
-        return new_store(clock=_clock(timedelta(days=2)))
+        return new_store(clock=clock_ahead(timedelta(days=2)))
 
     @pytest.fixture
     async def full(self, new_store: _NewStore) -> Conversation:
@@ -98,10 +99,14 @@ class VerifyContract:
         found: dict[str, Any] = await database["heads"].find_one(query)
         return found
 
+
+class VerifyContract(VerifyFixtures):
+    """`ConversationStore.verify`, a conversation at a time."""
+
     async def test_what_is_whole_is_found_whole(self, full: Conversation, later: ConversationStore) -> None:
         """Everything is counted and nothing is found, with results, large parts, summaries, rewinds, reservations."""
         report = await later.verify(user_id=full.scope["user_id"])
-        assert _kinds(report) == []
+        assert kinds(report) == []
         assert (report.conversations, report.entries, report.messages) == (1, 14, 23)
         assert (report.payload_chunks, report.summaries, report.annotations) == (5, 2, 2)
 
@@ -127,7 +132,7 @@ class VerifyContract:
         conversation = await self.id_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert _kinds(report) == [("hole", f"{conversation}:000000000002")]
+        assert kinds(report) == [("hole", f"{conversation}:000000000002")]
         assert report.entries == 13
 
     async def test_a_lost_end_is_told(self, full: Conversation, later: ConversationStore, database: Any) -> None:
@@ -136,10 +141,10 @@ class VerifyContract:
         head = await self.head_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000014"})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert _kinds(report) == [("head_totals", head["_id"])]
+        assert kinds(report) == [("head_totals", head["_id"])]
         assert "1 entries fewer" in report.findings[-1].problem
         assert (await later.verify(user_id=full.scope["user_id"], repair=True)).left == 0
-        assert _kinds(await later.verify(user_id=full.scope["user_id"])) == []
+        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
 
     async def test_a_missing_payload_is_named(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -151,7 +156,7 @@ class VerifyContract:
         key = f"{conversation}#{message['payload']['token']}#000000"
         await database["log"].delete_one({"_id": key})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert _kinds(report) == [("payload_missing", key)]
+        assert kinds(report) == [("payload_missing", key)]
         assert message["id"] in report.findings[-1].problem
         assert (report.entries, report.payload_chunks) == (14, 4)
 
@@ -166,49 +171,8 @@ class VerifyContract:
         key = f"{await self.id_of(database, full)}:000000000003"
         await database["log"].update_one({"_id": key}, {"$set": change})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert {document for _, document in _kinds(report)} == {key}
+        assert {document for _, document in kinds(report)} == {key}
         assert report.entries == 14
-
-    async def test_heads_are_brought_back(self, full: Conversation, later: ConversationStore, database: Any) -> None:
-        """What they repeat of the log is written anew; title and metadata stay; the finding says that it was done."""
-        before, user = await full.info(), full.scope["user_id"]
-        head = await self.head_of(database, full)
-        damage = {"totals": "x", "start": [1], "updated_at": 7, "created_at": None}
-        await database["heads"].update_one({"_id": head["_id"]}, {"$set": damage})
-        found = [one for one in (await later.verify(user_id=user)).findings if one.kind == "head"]
-        assert [(one.document_id, one.repairable, one.repaired) for one in found] == [(head["_id"], True, False)]
-        report = await later.verify(user_id=user, repair=True)
-        assert [one.repaired for one in report.findings if one.kind == "head"] == [True]
-        assert _kinds(await later.verify(user_id=user)) == []
-        after = await full.info()
-        entry = await database["log"].find_one({"_id": f"{head['conversation']}:000000000001"})
-        assert after.model_copy(update={"created_at": before.created_at}) == before
-        assert after.created_at == entry["at"].replace(tzinfo=UTC)
-
-    async def test_a_head_that_was_not_told_is_told(self, full: Conversation, later: ConversationStore) -> None:
-        """Of a process that died right after an append: listings are out of date, and a repair brings them up."""
-        user = full.scope["user_id"]
-        await full.append(HumanMessage("quick", id=new_id()))
-        await full.append(HumanMessage("quick again", id=new_id()))
-        [listed] = (await later.list_conversations(user_id=user)).conversations
-        assert listed.message_count == 22
-        report = await later.verify(user_id=user, repair=True)
-        assert [(one.kind, one.repaired) for one in report.findings if one.kind == "head_behind"] == [
-            ("head_behind", True)
-        ]
-        [listed] = (await later.list_conversations(user_id=user)).conversations
-        assert listed.message_count == 23
-
-    async def test_a_wrong_start_is_forgotten(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
-        """A hint where the view begins that leads elsewhere is named and taken away."""
-        head = await self.head_of(database, full)
-        start = [head["totals"]["marker"], head["revision"], 3, 99, "x"]
-        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"start": start}})
-        report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert _kinds(report) == [("head_start", head["_id"])]
-        assert (await self.head_of(database, full))["start"] == [0, 0, 0, 0, ""]
 
     async def test_a_view_may_begin_inside_an_entry(
         self, new_store: _NewStore, later: ConversationStore, database: Any
@@ -225,57 +189,7 @@ class VerifyContract:
         await chat.append(HumanMessage("more", id=new_id()))
         await store.close()
         assert (await self.head_of(database, chat))["start"][2:4] == [1, 5]
-        assert _kinds(await later.verify(user_id=chat.scope["user_id"])) == []
-
-    async def test_a_title_still_counts_as_use_after_a_repair(self, new_store: _NewStore, database: Any) -> None:
-        """A head that was not told of the last entry is told, and not taken for older than it is."""
-        user, days = new_id(), timedelta(days=1)
-        old = new_store(clock=_clock(-100 * days))
-        await old.setup()
-        chat = old.conversation(user_id=user, thread_id="t")
-        for _ in range(2):
-            await chat.append(HumanMessage("hi", id=new_id()))
-        titled = new_store(clock=_clock(-days)).conversation(**chat.scope)
-        await titled.update(title="kept")
-        then = (await self.head_of(database, chat))["updated_at"]
-        report = await new_store(clock=_clock(0 * days)).verify(user_id=user, repair=True)
-        assert _kinds(report) == [("head_behind", (await self.head_of(database, chat))["_id"])]
-        assert (await self.head_of(database, chat))["updated_at"] == then
-
-    @pytest.mark.parametrize("repair", [False, True])
-    async def test_a_head_that_is_told_a_little_later_is_no_finding(
-        self, new_store: _NewStore, database: Any, repair: bool
-    ) -> None:
-        """Dates do not tell whether somebody is at work, as in an import; a second look does, and overwrites nothing."""
-        user, waited, stores = new_id(), list[float](), [new_store() for _ in range(3)]
-        await stores[0].setup()
-        chats = [store.conversation(user_id=user, thread_id=f"t{place}") for place, store in enumerate(stores)]
-        for chat in chats:
-            for _ in range(2):
-                await chat.append(HumanMessage("hi", id=new_id()))
-
-        async def meanwhile(seconds: float) -> None:
-            waited.append(seconds)
-            await stores[0].close()
-            await chats[1].append(HumanMessage("more", id=new_id()))
-            # As another process does whose counts are its own.
-            await database["heads"].update_one({"_id": key}, {"$set": {"totals.live": 7}})
-
-        key = (await self.head_of(database, chats[2]))["_id"]
-        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=meanwhile)
-        report = await new_store(clock=clock).verify(user_id=user, repair=repair)
-        assert (_kinds(report), len(waited)) == ([], 1)
-        assert waited[0] > ID_LIFETIME
-        assert (await self.head_of(database, chats[2]))["totals"]["live"] == 7
-
-    async def test_what_is_whole_is_not_waited_for(self, full: Conversation, new_store: _NewStore) -> None:
-        """There is no second look where the first one found nothing."""
-
-        async def wait(seconds: float) -> None:
-            raise AssertionError(seconds)
-
-        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=wait)
-        assert (await new_store(clock=clock).verify(user_id=full.scope["user_id"])).entries == 14
+        assert kinds(await later.verify(user_id=chat.scope["user_id"])) == []
 
     async def test_one_damaged_head_does_not_hide_the_others(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -287,93 +201,8 @@ class VerifyContract:
         head = await self.head_of(database, full)
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"conversation": 7}})
         report = await later.verify(user_id=user, repair=True)
-        assert _kinds(report) == [("head", head["_id"])]
+        assert kinds(report) == [("head", head["_id"])]
         assert (report.conversations, report.left > 0) == (3, True)
-
-    async def test_chunks_of_a_killed_append_are_removed_after_a_day(
-        self, full: Conversation, new_store: _NewStore, later: ConversationStore, database: Any
-    ) -> None:
-        """Not before, as they may be on their way; those that entries refer to stay."""
-        conversation, user = await self.id_of(database, full), full.scope["user_id"]
-        keys = [f"{conversation}#{Clock().token()}#{number:06d}" for number in range(3)]
-        await database["log"].insert_many([{"_id": key, "conversation": conversation, "data": b"x"} for key in keys])
-        assert _kinds(await new_store().verify(user_id=user, repair=True)) == []
-        assert sorted(_kinds(await later.verify(user_id=user))) == [("orphan_chunks", key) for key in sorted(keys)]
-        assert (await later.verify(user_id=user, repair=True)).counts["orphan_chunks"] == 3
-        report = await later.verify(user_id=user)
-        assert (_kinds(report), report.payload_chunks) == ([], 5)
-        assert len([message async for message in full.messages()]) == 23
-
-    async def test_chunks_are_not_removed_while_an_entry_can_not_be_read(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
-        """What seems orphaned may be what a damaged or missing entry refers to."""
-        conversation = await self.id_of(database, full)
-        before = await database["log"].count_documents({"conversation": conversation})
-        await database["log"].delete_one({"_id": f"{conversation}:000000000003"})
-        report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert sorted({kind for kind, _ in _kinds(report)}) == ["hole", "orphan_chunks"]
-        assert await database["log"].count_documents({"conversation": conversation}) == before - 1
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"$set": {"messages.2.payload.token": "0" * 24}},
-            {"$set": {"messages.2.payload": None}},
-            {"$unset": {"messages.2.payload": 1}},
-            {"$unset": {"messages.2.payload": 1, "messages.2.stub": 1}},
-            {"$set": {"messages": []}},
-            {"$set": {"messages.2.body": "x"}},
-        ],
-    )
-    async def test_chunks_are_not_removed_while_an_entry_is_damaged(
-        self, new_store: _NewStore, later: ConversationStore, database: Any, change: dict[str, Any]
-    ) -> None:
-        """Whatever in an entry is not as it was: once a backup of it is brought back, all is whole."""
-        store = new_store()
-        await store.setup()
-        chat = store.conversation(user_id=new_id(), thread_id="t")
-        await chat.append(rag_turn("What about seals?"))
-        await store.close()
-        key = f"{await self.id_of(database, chat)}:000000000001"
-        whole = await database["log"].find_one({"_id": key})
-        await database["log"].update_one({"_id": key}, change)
-        for _ in range(2):
-            assert not (await later.verify(user_id=chat.scope["user_id"], repair=True)).ok
-        await database["log"].replace_one({"_id": key}, whole)
-        report = await later.verify(user_id=chat.scope["user_id"])
-        assert (_kinds(report), report.payload_chunks) == ([], 1)
-
-    async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
-        self, new_store: _NewStore, later: ConversationStore, database: Any
-    ) -> None:
-        """The head was told of an entry that is not there, which what seems orphaned may belong to."""
-        store = new_store()
-        await store.setup()
-        chat = store.conversation(user_id=new_id(), thread_id="t")
-        await chat.append(rag_turn("What about seals?"))
-        await chat.append(rag_turn("And whales?"))
-        await store.close()
-        conversation = await self.id_of(database, chat)
-        await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
-        report = await later.verify(user_id=chat.scope["user_id"], repair=True)
-        assert sorted(report.counts) == ["head_totals", "orphan_chunks"]
-        assert await database["log"].count_documents({"conversation": conversation}) == 3
-
-    @pytest.mark.parametrize("change", [{"$unset": {"newest": 1}}, {"newest": "first"}, {"versions": 1}])
-    async def test_summaries_are_not_removed_while_their_head_is_damaged(
-        self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
-    ) -> None:
-        """What seems unused may be what a damaged head led to."""
-        conversation = await self.id_of(database, full)
-        first = await database["summaries"].find_one({"conversation": conversation, "version": 1})
-        if change.get("newest"):
-            change = {"newest": first["token"]}
-        key = (await self.head_of(database, full))["_id"]
-        await database["heads"].update_one({"_id": key}, change if "$unset" in change else {"$set": change})
-        report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert _kinds(report) == [("summary", key)]
-        assert await database["summaries"].count_documents({"conversation": conversation}) == 2
 
     async def test_a_summary_that_was_set_aside_is_looked_for(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -383,10 +212,10 @@ class VerifyContract:
         await full.rewind(before=str((await full.list_messages(after=2, limit=1))[0].message.id))
         aside = (await self.head_of(database, full))["aside"]
         await full.store.close()
-        assert (bool(aside), _kinds(await later.verify(user_id=user))) == (True, [])
+        assert (bool(aside), kinds(await later.verify(user_id=user))) == (True, [])
         head, key = await self.head_of(database, full), f"{conversation}:{new_id()}"
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"aside": key.partition(":")[2]}})
-        assert _kinds(await later.verify(user_id=user)) == [("summary", key)]
+        assert kinds(await later.verify(user_id=user)) == [("summary", key)]
 
     async def test_summaries_that_stand_for_nothing_are_named(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -400,13 +229,13 @@ class VerifyContract:
         del unused["digest"]
         await summaries.insert_one(unused)
         await summaries.update_one({"_id": first["_id"]}, {"$set": {"range": [1, 999, 5]}, "$unset": {"digest": ""}})
-        found = set(_kinds(await later.verify(user_id=user, repair=True)))
+        found = set(kinds(await later.verify(user_id=user, repair=True)))
         # The second one extends the first, so they do not agree any more.
         assert found - {("summary", second["_id"])} == {("summary", first["_id"]), ("summary_unused", unused["_id"])}
         left = await summaries.find({"conversation": conversation}).to_list(None)
         assert {one["_id"] for one in left} == {first["_id"], second["_id"]}
         await summaries.delete_one({"_id": first["_id"]})
-        assert _kinds(await later.verify(user_id=user)) == [("summary", first["_id"])]
+        assert kinds(await later.verify(user_id=user)) == [("summary", first["_id"])]
 
     async def test_annotations_of_nothing_are_named(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -418,7 +247,7 @@ class VerifyContract:
         await annotations.insert_one({**one, "_id": key, "ordinal": 99})
         await annotations.update_one({"_id": one["_id"]}, {"$set": {"values.rating": "{"}})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert _kinds(report) == [("damaged", one["_id"]), ("annotation", key)]
+        assert kinds(report) == [("damaged", one["_id"]), ("annotation", key)]
 
     async def test_running_writers_are_no_finding(self, new_store: _NewStore) -> None:
         """While turns are appended, rewound and deleted, and behind it, a check finds nothing and repairs nothing."""
@@ -449,8 +278,8 @@ class VerifyContract:
         assert await looking == []
         for store in stores:
             await store.close()
-        ahead = new_store(clock=_clock(timedelta(minutes=5)))
-        assert _kinds(await ahead.verify(user_id=user)) == []
+        ahead = new_store(clock=clock_ahead(timedelta(minutes=5)))
+        assert kinds(await ahead.verify(user_id=user)) == []
 
     async def test_a_conversation_that_ends_meanwhile_is_no_finding(
         self, full: Conversation, later: ConversationStore, monkeypatch: pytest.MonkeyPatch
@@ -465,7 +294,7 @@ class VerifyContract:
             return found
 
         monkeypatch.setattr(Inspection, "entries", read_late)
-        assert _kinds(await later.verify(user_id=full.scope["user_id"])) == []
+        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
 
     async def test_artifacts_of_unknown_types_are_whole(self, new_store: _NewStore) -> None:
         """A check by a program that does not know the application's types reads over them."""
@@ -481,7 +310,7 @@ class VerifyContract:
         turn[2].artifact = {"found": [Ticket(1), {Ticket(2)}], "raw": b"\x00" * 20_000}
         user = new_id()
         await store.conversation(user_id=user, thread_id="t").append(turn)
-        assert _kinds(await new_store().verify(user_id=user)) == []
+        assert kinds(await new_store().verify(user_id=user)) == []
 
     async def test_progress_is_told(self, store: ConversationStore) -> None:
         """After each conversation, with the numbers so far."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +32,9 @@ _MILLISECONDS = 1e11
 """Seconds up to the year 5138; more of them are milliseconds."""
 
 _NUMBER = re.compile(r"\d{9,13}(\.\d+)?")  # eight digits are a date of ISO 8601
-_MONGOEXPORT = ({"$date"}, {"$numberLong"})  # one may hold the other
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 80
+_MONGOEXPORT = re.compile(r"[$](date|numberLong)")
 
 
 def as_item(given: Message) -> RecordItem:
@@ -89,18 +92,18 @@ def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
     >>> unread_date({"created_at": None, "timestamp": "yesterday"})
     "timestamp 'yesterday'"
     """
-    return next((f"{name} {str(value)[:80]!r}" for name in names if (value := raw.get(name)) not in (None, "")), "")
+    return next((f"{name} {_SHORT.repr(value)}" for name in names if (value := raw.get(name)) not in (None, "")), "")
 
 
 def _moment(value: Any) -> datetime | None:
     """A date in the past; what else stands there is nobody's date of a message."""
     try:
         found = _read(value)
+        if found is None:
+            return None
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         return None
-    if found is None:
-        return None
-    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     if not datetime(1970, 1, 2, tzinfo=UTC) < found < datetime.now(UTC) + timedelta(days=1):
         return None
     return found.replace(microsecond=found.microsecond // 1_000 * 1_000)  # MongoDB keeps milliseconds
@@ -114,9 +117,7 @@ def _read(value: Any) -> datetime | None:
         OverflowError: Likewise.
         OSError: Likewise.
     """
-    for _ in range(2):
-        if isinstance(value, Mapping) and value.keys() in _MONGOEXPORT:
-            [value] = value.values()
+    value = _plain(_plain(value))  # a date may hold a number
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if isinstance(value, datetime):
@@ -129,6 +130,14 @@ def _read(value: Any) -> datetime | None:
         return datetime.fromisoformat(value)
     found = parsedate_to_datetime(value)
     return found if found.tzinfo else None  # it passes over zones that it does not know
+
+
+def _plain(value: Any) -> Any:
+    """What mongoexport writes as ``{"$date": …}`` or ``{"$numberLong": …}``."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        [(name, inner)] = value.items()
+        return inner if _MONGOEXPORT.fullmatch(str(name)) else value
+    return value
 
 
 def _from_langchain(raw: dict[str, Any]) -> BaseMessage:

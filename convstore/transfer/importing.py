@@ -60,8 +60,9 @@ async def import_conversations(
 
     Running it again writes only what is missing at the end of conversations: after a kill, or when the source has
     grown; two at once write everything once. A conversation that holds other messages than its record before or behind
-    those to be written is left as it is, and so is one with a message that can not be stored. A message has the date
-    that its source gives, else that of the import. Records are read as places become free.
+    those to be written is left as it is, and so is one with a message that can not be stored. A turn has the date that
+    its source gives, else that of the turn before, else that of the import; one that can not be read is told. Records
+    are read as places become free.
 
     Args:
         store: Where they go; it must be set up, unless `dry_run`.

@@ -62,7 +62,7 @@ class ConversationRecord:
 
     Attributes:
         id: Names it in its source, always the same: ids of messages that have none are made from it.
-        messages: In order.
+        messages: In order; one of LangChain has its date as `RecordItem.at`, a dict in a field of its own.
         where: Where the source has it, for reports.
         fields: What the source says of it; scopes are made of these.
         scope: Whose it is, if the source knows.

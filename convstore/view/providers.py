@@ -1,8 +1,9 @@
 """Makes a view safe for a provider that did not write all of it.
 
 Layer 1. Providers refuse whole requests over what another one wrote: ids of calls in another form, reasoning with a
-foreign signature, arguments that are no JSON, a system message in the middle. What the provider itself wrote stays byte
-for byte; everything else is mended the same way each time, so that prompt caches live.
+foreign signature, arguments that are no JSON, an answer without content, a system message in the middle. What the
+provider itself wrote stays byte for byte, an empty answer apart; everything else is mended the same way each time and
+at its place, so that prompt caches live.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.chain.arguments import with_json_arguments
 from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
@@ -20,6 +22,9 @@ from convstore.pairing import calls_of
 
 __all__ = ["PROVIDERS", "Provider", "made_for", "with_original_ids"]
 
+_INSTRUCTION = "[Instruction of the application]"
+_NO_TEXT = "(no text)"
+
 
 @dataclass(frozen=True, slots=True)
 class Provider:
@@ -27,7 +32,7 @@ class Provider:
 
     Attributes:
         call_ids: The form of tool call ids that it takes.
-        system_first: Whether all system messages must stand at the head.
+        system_first: Whether system messages are taken at the head alone.
     """
 
     call_ids: CallIdTemplate
@@ -74,7 +79,12 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
 
     Ids that do not fit, or that came before, are replaced in the call and in its result; the same message always gets
     the same ids. Of messages that another provider wrote, or nobody knows who, reasoning and signatures go, and
-    arguments become JSON.
+    arguments become JSON. An AI message that says and calls nothing says "(no text)": left out, it would leave two
+    questions in a row, which some providers refuse, too.
+
+    Where a provider takes system messages at the head alone, a later one stays at its place, as a human message behind
+    the line "[Instruction of the application]". At the head it would speak before it was said, and each new one would
+    change the beginning of the view. A user can write that line, too, so it has no more weight than a user's words.
 
     Args:
         messages: A list in which each result follows its call, as `pairing.pair` makes it.
@@ -82,16 +92,18 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
     """
     ids = _ids_for(provider)
     mended: list[BaseMessage] = []
+    at_head = True
     for first, results in _groups(messages):
+        at_head = at_head and isinstance(first, SystemMessage)
         if isinstance(first, AIMessage):
             own = first.response_metadata.get("model_provider") == provider
-            clean = first if own else _cleaned(first)
+            clean = _with_text(first if own else _cleaned(first), own=own)
             renamed, answers = rename_calls(clean, results, ids)
             mended += [renamed, *answers]
+        elif isinstance(first, SystemMessage) and PROVIDERS[provider].system_first and not at_head:
+            mended += [_instruction(first), *results]
         else:
             mended += [first, *results]
-    if PROVIDERS[provider].system_first:
-        mended.sort(key=lambda message: not isinstance(message, SystemMessage))  # stable
     return mended
 
 
@@ -102,6 +114,27 @@ def _ids_for(provider: str) -> _UniqueIds:
 def _cleaned(message: AIMessage) -> AIMessage:
     clean = without_reasoning(message)
     return with_json_arguments(clean) if isinstance(clean, AIMessage) else message
+
+
+def _with_text(message: AIMessage, *, own: bool) -> AIMessage:
+    """The message, with a text if nothing that this provider is sent stands in it."""
+    blocks = message.content if isinstance(message.content, list) else [message.content]
+    beside = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]
+    if calls_of(message) or any(beside) or not all(map(_is_blank, blocks)):
+        return message
+    return message.model_copy(update={"content": _NO_TEXT})
+
+
+def _is_blank(block: Any) -> bool:
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else block
+    return isinstance(text, str) and not text.strip()
+
+
+def _instruction(message: SystemMessage) -> HumanMessage:
+    """A system message as the provider takes it in the middle of a list; its id stays."""
+    said = message.content
+    text = f"{_INSTRUCTION}\n{said}" if isinstance(said, str) else [{"type": "text", "text": _INSTRUCTION}, *said]
+    return HumanMessage(text, id=message.id, name=message.name, additional_kwargs=message.additional_kwargs)
 
 
 def _groups(messages: Sequence[BaseMessage]) -> Iterator[tuple[BaseMessage, list[ToolMessage]]]:

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from convstore.agent import number_sources as numbered
 from convstore.agent import retrieve_previous_sources_tool
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError, MissingExtraError, SyncUnsupportedError
+from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.ext.call_ids import with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.policy import HistoryPolicy
@@ -226,13 +226,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     def _wait(self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
         """Do a step on the store's twin, for a sync caller."""
-        try:
-            return self.store.run_sync(lambda twin: step(twin.conversation(**chat.scope)))
-        except SyncUnsupportedError as error:
-            raise SyncUnsupportedError(
-                "this store works on your async client, so it can not serve a sync agent: use `await "
-                "agent.ainvoke(...)`, or make the store with `ConversationStore.connect(uri)`"
-            ) from error
+        return self.store.run_sync(
+            lambda twin: step(twin.conversation(**chat.scope)), instead="`await agent.ainvoke(...)`"
+        )
 
     async def _prepare(
         self, chat: Conversation, state: Any, messages: list[Any]

@@ -43,30 +43,26 @@ def with_ids(output: Any, call: ToolCall, *, ai_message_id: str, position: int, 
     """
     base = result_id(ai_message_id, str(call["id"]), position)
 
-    def beside(message: BaseMessage) -> BaseMessage:
-        return message if _answers(message, call) else linked(message, turn_id, result=base)
+    def named(message: BaseMessage, other: str, *, is_ours: bool = True) -> BaseMessage:
+        if _answers(message, call):
+            return _named(message, base)
+        return linked(_named(message, other), turn_id if is_ours else None, result=base)
 
     if isinstance(output, list):
-        return [_with_ids(one, call, base, f"{base}-{place}", beside) for place, one in enumerate(output)]
-    return _with_ids(output, call, base, base, beside)
+        return [_with_ids(one, f"{base}-{place}", named) for place, one in enumerate(output)]
+    return _with_ids(output, base, named)
 
 
-def _with_ids(
-    output: Any, call: ToolCall, result: str, other: str, beside: Callable[[BaseMessage], BaseMessage]
-) -> Any:
+def _with_ids(output: Any, other: str, named: Callable[..., BaseMessage]) -> Any:
     if isinstance(output, ToolMessage):
-        return beside(_named(output, result if _answers(output, call) else other))
+        return named(output, other)
     if not isinstance(output, Command) or not isinstance(output.update, Mapping) or "messages" not in output.update:
         return output
     given = output.update["messages"]
     messages = convert_to_messages(given if isinstance(given, list) else [given])
-    named = [
-        _named(message, result if _answers(message, call) else f"{other}-{place}")
-        for place, message in enumerate(messages)
-    ]
-    if output.graph is None:
-        named = [message if isinstance(message, RemoveMessage) else beside(message) for message in named]
-    return replace(output, update={**output.update, "messages": named})
+    ours = output.graph is None
+    update = [named(message, f"{other}-{place}", is_ours=ours) for place, message in enumerate(messages)]
+    return replace(output, update={**output.update, "messages": update})
 
 
 def messages_in(output: Any, call: ToolCall) -> Iterator[BaseMessage]:

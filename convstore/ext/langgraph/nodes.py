@@ -115,7 +115,9 @@ class _Node(Runnable[Any, dict[str, Any]]):
     ) -> dict[str, Any]:
         """The update of a state, for a graph that is called sync; on stores made by `connect`."""
         scope = self._scope_of_run(config)
-        return self.store.run_sync(lambda twin: self._update(twin.conversation(**scope), input))
+        return self.store.run_sync(
+            lambda twin: self._update(twin.conversation(**scope), input), instead="`await graph.ainvoke(...)`"
+        )
 
     async def ainvoke(
         self,
@@ -156,7 +158,9 @@ class LoadNode(_Node):
         if loaded_of(state) is not None:
             return view_of(state)
         scope = self._scope_of_run(config)
-        return self.store.run_sync(lambda twin: self._loaded_now(twin.conversation(**scope), state))
+        return self.store.run_sync(
+            lambda twin: self._loaded_now(twin.conversation(**scope), state), instead="`await load.aview_of(state)`"
+        )
 
     async def aview_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
         """`view_of`, and where the state has no view, as in a node that is resumed, one is loaded for this call.
