@@ -133,14 +133,14 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bytes: the conversations that were used least recently are read again, the last ones are not."""
-    monkeypatch.setattr(known, "_ENTRY_BYTES", 20_000)
+    monkeypatch.setattr(known, "_ENTRY_BYTES", 100_000)
     store = ConversationStore(client[database_name])
     await store.setup()
     chats = [store.conversation(user_id="held", thread_id=uuid.uuid4().hex) for _ in range(8)]
     for chat in chats:
         await talk(chat, range(10))
         await chat.load_history()
-        assert store._known.ends.size <= 20_000
+        assert store._known.ends.size <= 100_000
     assert (await chats[-1].load_history()).report.documents == 2
     assert (await chats[0].load_history()).report.documents == 1 + 10
     large = store.conversation(user_id="held", thread_id=uuid.uuid4().hex)

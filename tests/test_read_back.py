@@ -228,13 +228,15 @@ async def test_what_is_too_much_to_show_is_not_read(
     await store.setup()
     chat = store.conversation(**scope)
     raw = "".join(f"{number:x}" for number in range(700_000))
-    await chat.append(result([{"title": "T", "url": "u", "content": PASSAGE, "raw_content": raw}]))
+    large = {"title": "T", "url": "u", "content": PASSAGE, "raw_content": raw}
+    await chat.append(result([large, {"title": "S", "content": "short", "score": 1}]))
     with commands.counted():
         page = await chat.get_sources([1], page_tokens=100)
     assert (page.sources[0].title, page.sources[0].url) == ("T", "u")
     assert list(page.sources[0].metadata) == ["convstore"]
     assert len(page.model_dump_json()) < 1_000
     assert commands.documents <= 2
+    assert [source.metadata.get("score") for source in (await chat.get_sources([1, 2])).sources] == [None, 1]
     with commands.counted():
         text = await chat.retrieve_previous_sources_tool().ainvoke({"cursor": "m1.1@1500000"})
     assert raw[1_500_000:1_510_000] in text

@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from strategies import NOW, PureLog, any_text, turn, turns
 
 from convstore.codec.stored import from_stored, to_stored
-from convstore.entries import Entry, Totals
+from convstore.entries import UNREAD, Entry, Totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.schema import (
     LOG_INDEXES,
@@ -87,11 +87,11 @@ def test_a_zone_that_the_driver_lost_is_utc():
 
 
 def test_a_projection_without_messages_gives_the_totals():
-    """The tail is read without messages and sources."""
+    """The tail is read without messages and sources; a preview that was not read is not one that is not there."""
     entry = _odd_log().entries[-1]
     document = _document(entry)
     del document["messages"], document["sources"], document["totals"]["preview"]
-    assert entry_from(document).totals == replace(entry.totals, preview=None)
+    assert entry_from(document).totals == replace(entry.totals, preview=UNREAD)
 
 
 def test_the_newest_sources_come_back_with_an_entry_that_has_some():

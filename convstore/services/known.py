@@ -42,7 +42,8 @@ Scope = tuple[tuple[str, str], ...]
 _CONVERSATIONS = 1_000
 _POLICIES = 8
 _PAYLOAD_CHARACTERS = 8_000_000
-_ENTRY_BYTES = 32_000_000
+_ENTRY_BYTES, _PER_MESSAGE = 32_000_000, 2_000
+"""What entries may take in memory, and what a message takes there beside its stored size."""
 
 
 _said: ContextVar[datetime | None] = ContextVar("said", default=None)
@@ -230,7 +231,8 @@ class KnownConversations:
     def keep_end(self, known: Known, entries: Sequence[Entry]) -> None:
         """Keep the last entries of a log."""
         if self.is_current(known):
-            self.ends.put(known, tuple(entries), size=sum(entry.size for entry in entries))
+            size = sum(entry.size + _PER_MESSAGE * len(entry.messages) for entry in entries)
+            self.ends.put(known, tuple(entries), size=size)
 
     def all(self) -> list[Known]:
         """Every conversation that is remembered."""

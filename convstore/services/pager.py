@@ -232,8 +232,9 @@ class Pager:
             passage = piece.passage
             if passage.ref is not None:
                 texts.append((piece, (passage.ref, passage.start + piece.start, passage.start + piece.end)))
-                room -= passage.item_length
-                items += [(piece, (passage.ref, *passage.item_range))] if passage.source and room >= 0 else []
+                if passage.source and passage.item_length <= room:
+                    items.append((piece, (passage.ref, *passage.item_range)))
+                    room -= passage.item_length
             else:
                 piece.text = passage.text[piece.start : piece.end]
                 piece.item = passage.source.piece[slice(*passage.item_range)] if passage.source else None

@@ -81,8 +81,8 @@ class TurnContract:
 
     async def test_an_answer_may_come_from_a_generator(self, chat: Conversation) -> None:
         """One that gives nothing is no answer yet."""
-        await chat.append_turn("r1", human="Do seals sleep?", messages=(message for message in ()))
-        receipt = await chat.append_turn("r1", messages=(message for message in _answer()))
+        await chat.append_turn("r1", human="Do seals sleep?", messages=iter(()))
+        receipt = await chat.append_turn("r1", messages=iter(_answer()))
         assert receipt.written == len(_answer())
 
     async def test_a_turn_grows_step_by_step(self, chat: Conversation) -> None:
