@@ -153,6 +153,19 @@ async def test_what_the_head_was_not_told_of_is_not_acknowledged(open_chat: Open
     assert [one.text async for one in chat.messages()] == ["first", "second", "third"]
 
 
+async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: Time):
+    """The head was told of a batch beside its insert, another was first, and then the batch was refused."""
+    chat, other = open_chat(), open_chat()
+    await chat.append(HumanMessage("q", id="q"))
+    await other.append(AIMessage("said last"))
+    time.seconds += 11
+    with pytest.raises(ContentConflictError):
+        await chat.append([HumanMessage("never said", id="q"), AIMessage("nor this"), AIMessage("nor that")])
+    await chat.store.close()
+    [told] = (await other.store.list_conversations(**chat.scope)).conversations
+    assert (told.message_count, told.last_message and told.last_message.text) == (2, "said last")
+
+
 async def test_after_an_import_the_head_is_told_of_what_is_new(open_chat: OpenChat, commands: Commands):
     """What an import told it has the date of long ago, by which a policy would end the conversation."""
     chat = open_chat()

@@ -25,7 +25,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.policy import CompactionRule
-from convstore.repository import Endings, ranges
+from convstore.repository import Endings, Log, ranges
 from convstore.services.known import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
@@ -280,3 +280,22 @@ async def test_an_age_before_all_time_is_refused(database):
     """A policy of a million days is a mistake, and is said to be one."""
     with pytest.raises(InvalidInputError, match="before the year 1"):
         await ConversationStore(database).prune(older_than=timedelta(days=999_999))
+
+
+async def test_an_append_goes_on_in_a_new_conversation_wherever_the_old_one_ends(database, monkeypatch):
+    """Also between the tail and what else it needs of the log, which is missing then, and not damaged."""
+    scope = {"user_id": "ada", "thread_id": "t"}
+    chat = ConversationStore(database).conversation(**scope)
+    await chat.append(rag_turn("What about seals?"))
+    read = Log.last_totals
+
+    async def read_and_end(self, conversation):
+        totals = await read(self, conversation)
+        monkeypatch.undo()
+        await chat.delete()
+        return totals
+
+    monkeypatch.setattr(Log, "last_totals", read_and_end)
+    receipt = await ConversationStore(database).conversation(**scope).append(rag_turn("And orcas?"))
+    assert (receipt.first, receipt.written) == (1, 4)
+    assert [message.id async for message in chat.messages()] == list(receipt.message_ids)

@@ -159,6 +159,10 @@ class Known:
         self.told_entries = totals.entries
         self.told_backdated = is_backdated()
 
+    def unsay(self) -> None:
+        """Note that the head may have been told of an entry that did not come to be; it is to be told again."""
+        self.told_at, self.told_entries = float("-inf"), -1
+
     def advance(self, tail: Totals) -> None:
         """Keep the newest tail of an acknowledged insert or a majority read."""
         self.entries = max(self.entries, tail.entries)

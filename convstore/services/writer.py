@@ -25,6 +25,7 @@ from convstore.entries.rewinds import is_live
 from convstore.entries.turns import Placed, check_turn
 from convstore.exceptions import (
     ContentConflictError,
+    ConversationDeletedError,
     MessageRewoundError,
     SourceIdClashError,
     StoreError,
@@ -212,9 +213,10 @@ class Writer:
                     continue
                 attempt = _Attempt(batch, batch, self._clock.token(), reserve, turn)
                 try:
-                    if await self._write_in_order(known, attempt):
-                        return attempt
-                except _WasPruned:
+                    async with self._reader.reading(known):
+                        if await self._write_in_order(known, attempt):
+                            return attempt
+                except (_WasPruned, ConversationDeletedError):
                     self._known.forget(known)
                 except BaseException:
                     known.tail = None  # what became of the insert is not known
@@ -243,7 +245,7 @@ class Writer:
                 if tries:
                     await self._look_up(known, attempt)
                 if attempt.is_done:
-                    await self._correct_head(known, attempt)
+                    await self._correct_head(known)
                     return True
                 tail = await self._tail(known, attempt)
                 if not tries and (self._log.must_look_first or attempt.must_look(tail, known.asked)):
@@ -291,15 +293,20 @@ class Writer:
         assert composed is not None  # noqa: S101 - composed just before
         chunks = [chunk for chunk in composed.chunks if chunk.number not in attempt.sent]
         insert = self._log.insert(known.conversation, composed.entry, chunks, token=attempt.token)
+        was_told = self._was_told(known)
         try:
-            if self._was_told(known):
+            if was_told:
                 await insert
             elif not await self._beside(insert, known, attempt.totals):
                 # Who deletes it means all that is on its way, too; a policy means only what is old.
                 if await self._endings.was_pruned(known.conversation):
                     raise _WasPruned
                 self._known.forget(known)
-        except SlotTaken:
+        except BaseException as error:
+            if not was_told or known.told_entries == attempt.number:
+                known.unsay()
+            if not isinstance(error, SlotTaken):
+                raise
             attempt.sent.update(chunk.number for chunk in chunks)
             attempt.composed = None
             return False
@@ -325,9 +332,9 @@ class Writer:
             known.told(totals, at=self._clock.monotonic())
         return is_there
 
-    async def _correct_head(self, known: Known, attempt: _Attempt) -> None:
+    async def _correct_head(self, known: Known) -> None:
         """Take back what the head was told of a batch that then turned out to be in the log already."""
-        if known.told_entries == attempt.number:
+        if known.told_entries < 0:
             known.tail = await self._log.last_totals(known.conversation)
             await self._refresh(known, known.tail)
 
