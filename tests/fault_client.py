@@ -180,7 +180,7 @@ class Client:
                     ids, _ = await self._until_told(lambda: chat.reserve_source_ids(3))
                     self.journal.write("reserved", chat, first=ids[0], last=ids[-1])
                 case 1 | 2, "deleted":
-                    with suppress(UnknownMessageError):
+                    with suppress(ConversationDeletedError, UnknownMessageError):
                         await self._annotate(chat, last)
                 case 3 | 4, "deleted":
                     with suppress(ConversationDeletedError):
