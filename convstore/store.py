@@ -197,6 +197,9 @@ class ConversationStore:
     ) -> ConversationPage:
         """Conversations with these scope values, newest first; order and counts are exact to 10 s.
 
+        What this store appended counts at once; what another process did, within 10 s of an entry before, once that
+        appends, lists or closes. One command, and two for each conversation to which this store appended lately.
+
         Without scope values it lists the conversations of everybody; name whose they are before a user sees them.
 
         Args:
@@ -210,6 +213,8 @@ class ConversationStore:
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         parts = await self.parts()
+        if cursor is None:
+            await parts.writer.flush(scope)
         return await parts.directory.page(scope, limit=limit, cursor=cursor)
 
     async def erase(self, *, everything: bool = False, **partial_scope: str) -> ErasureReceipt:
@@ -264,7 +269,8 @@ class ConversationStore:
         """Look whether all that is stored is whole, and tell what is not; changes nothing unless told to.
 
         Reads every document of the conversations chosen, in bounded memory, beside running writers: what is on its way
-        is no finding. Without scope values also what no conversation leads to. Schema and indexes in any case.
+        is no finding. Without scope values also what no conversation leads to. Schema and indexes in any case. Where a
+        head seems out of date it waits 15 seconds at the end, once for all, and tells only what has not changed.
 
         Args:
             repair: Mend what follows from the rest: what heads repeat of the log, missing indexes and migrations, and

@@ -99,6 +99,24 @@ async def test_who_read_after_it_wrote_tells_the_head_all(open_chat: OpenChat):
     assert (await other.store.verify(**chat.scope)).findings == ()
 
 
+async def test_a_listing_tells_what_this_store_appended(open_chat: OpenChat, commands: Commands):
+    """The answer that comes seconds after its question is in the listing, though the head is told of it later."""
+    chat = open_chat()
+    await chat.append(HumanMessage("q"))
+    await chat.append(AIMessage("answered"))
+    with commands.counted():
+        [told] = (await chat.store.list_conversations(**chat.scope)).conversations
+    assert (told.message_count, told.last_message and told.last_message.text) == (2, "answered")
+    assert commands.names == ["find", "find", "update"]
+    with commands.counted():
+        await chat.store.list_conversations(user_id="ada")
+    assert commands.names == ["find"]
+    await chat.append(AIMessage("and more"))
+    with commands.counted():
+        await chat.store.list_conversations(user_id="eve")
+    assert commands.names == ["find"]
+
+
 async def test_messages_without_text_cost_one_command(open_chat: OpenChat, commands: Commands):
     """A log without any text to show in a listing is appended to like any other."""
     chat, image = open_chat(), {"type": "image_url", "image_url": {"url": "https://images.example/1"}}

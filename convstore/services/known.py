@@ -89,7 +89,7 @@ class Start:
         marker: The last entry that changed which messages are live.
         revision: Counts changes of the summary.
         entry: Number of the entry that holds the first message.
-        first: First ordinal of that entry.
+        first: Ordinal of that message.
         counter: Name of the token counter that the budget was counted with.
         results: The newest tool results before that entry, newest first.
     """

@@ -11,16 +11,15 @@ import asyncio
 import random
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import replace
 from functools import partial
 
 from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec
-from convstore.entries import UNREAD, EntryMessage, EntrySource, Totals
+from convstore.entries import UNREAD, EntryMessage, Totals
 from convstore.entries.batch import Batch, is_heavy, prepare
-from convstore.entries.compose import Composed, compose
+from convstore.entries.compose import compose
 from convstore.entries.rewinds import is_live
 from convstore.entries.turns import Placed, check_turn
 from convstore.exceptions import (
@@ -36,6 +35,7 @@ from convstore.extraction import SourceExtractor
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
 from convstore.repository import Endings, Heads, Log, SlotTaken, StoredMessageRow
+from convstore.services.attempt import Attempt, renumbered_by
 from convstore.services.known import (
     ID_LIFETIME,
     UNKNOWN_START,
@@ -57,6 +57,7 @@ APPEND_SECONDS = 60.0
 
 _TRIES = 1_000
 _BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
+_FLUSHED_AT_ONCE = 16
 _DEFAULT = HistoryPolicy()
 
 
@@ -67,63 +68,6 @@ async def pause(tries: int) -> None:
 
 class _WasPruned(Exception):  # noqa: N818 - an answer, caught here
     """The conversation was ended by a policy while it was written to."""
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """One append under way.
-
-    Attributes:
-        batch: What is to be in the log in the end.
-        turn: The turn that all of it is in, by the id of its human message; "" if it may follow anything.
-        pending: What of it is left to write.
-        token: Names its chunks.
-        reserve: Source ids to set aside.
-        stored: Ordinals of what is found in the log.
-        renumbered: Old and new numbers of the sources that are found in the log.
-        taken: Numbers of its sources that others have, if those may be renumbered.
-        sent: Chunks that are written.
-        composed: The entry that was tried last, None if it was refused.
-        number: The number of that entry.
-    """
-
-    batch: Batch
-    pending: Batch
-    token: str
-    reserve: int = 0
-    turn: str = ""
-    stored: dict[str, int] = field(default_factory=dict)
-    renumbered: dict[str, dict[int, int]] = field(default_factory=dict)
-    taken: frozenset[int] = frozenset()
-    sent: set[int] = field(default_factory=set)
-    composed: Composed | None = None
-    number: int = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left to write."""
-        return not self.pending.prepared and not self.reserve
-
-    def must_look(self, tail: Totals, asked: tuple[str, int, int]) -> bool:
-        """Whether it goes on with a turn that, for all that is known, is not the last question behind this tail."""
-        goes_on = bool(self.turn) and self.turn not in self.batch.ids
-        return goes_on and asked != (self.turn, tail.live, tail.marker)
-
-    @property
-    def shows(self) -> bool:
-        """Whether it has to know which sources were shown before."""
-        return bool(self.reserve) or any(one.found.items for one in self.pending.prepared)
-
-    @property
-    def totals(self) -> Totals:
-        """What the log holds once the composed entry is in it."""
-        assert self.composed is not None  # noqa: S101 - asked only then
-        return self.composed.entry.totals
-
-    def compose(self, tail: Totals, at: datetime) -> None:
-        """Make the entry that stands behind this tail."""
-        self.composed = compose(self.pending, tail, at=at, token=self.token, reserve=self.reserve, taken=self.taken)
-        self.number = self.composed.entry.number
 
 
 class Writer:
@@ -165,7 +109,7 @@ class Writer:
             renumber=renumber,
         )
         batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
-        return _receipt(await self._write(scope, batch, turn=turn))
+        return (await self._write(scope, batch, turn=turn)).receipt()
 
     async def reserve(self, scope: Scope, number: int) -> range:
         """Set source ids aside; see `Conversation.reserve_source_ids`."""
@@ -182,19 +126,27 @@ class Writer:
         return [shown.get(text_digest(text)) for text in texts]
 
     async def _read_shown(self, scope: Scope) -> Mapping[bytes, int]:
-        head = await self._heads.find(dict(scope))
-        tail = await self._log.last_totals(head.conversation) if head else Totals()
-        if head is None or tail.shown is not None or not tail.shown_at:
-            return tail.shown or {}
-        return await self._log.shown(head.conversation, tail.shown_at)
+        known = await self._reader.find(scope)
+        if known is None:
+            return {}
+        async with self._reader.reading(known):
+            tail = await self._log.last_totals(known.conversation)
+            if tail.shown is not None or not tail.shown_at:
+                return tail.shown or {}
+            return await self._log.shown(known.conversation, tail.shown_at)
 
-    async def flush(self, scope: Scope | None = None) -> None:
-        """Tell heads what this store appended since it told them last, of all conversations or of one."""
-        for known in self._known.all():
-            if scope in (None, known.scope) and known.appended > known.told_entries:
-                await self._refresh(known, await self._log.last_totals(known.conversation))
+    async def flush(self, partial_scope: Scope = ()) -> None:
+        """Tell heads what this store appended since it told them last, of conversations with these scope values."""
+        owed = [known for known in self._known.all() if known.appended > known.told_entries]
+        owed = [known for known in owed if set(partial_scope) <= set(known.scope)]
+        for start in range(0, len(owed), _FLUSHED_AT_ONCE):
+            await asyncio.gather(*map(self._tell, owed[start : start + _FLUSHED_AT_ONCE]))
 
-    async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "") -> _Attempt:
+    async def _tell(self, known: Known) -> None:
+        if not await self._refresh(known, await self._log.last_totals(known.conversation)):
+            self._known.forget(known)
+
+    async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "") -> Attempt:
         try:
             async with asyncio.timeout(APPEND_SECONDS):
                 return await self._write_somewhere(scope, batch, reserve, turn)
@@ -204,14 +156,14 @@ class Writer:
                 "repeat it with the same messages"
             ) from error
 
-    async def _write_somewhere(self, scope: Scope, batch: Batch, reserve: int, turn: str) -> _Attempt:
+    async def _write_somewhere(self, scope: Scope, batch: Batch, reserve: int, turn: str) -> Attempt:
         """Write to the scope's conversation; again if it turns out to be deleted."""
         while True:
             known = self._known.get(scope) or await self._claim(scope, batch, turn)
             async with known.lock:
                 if not self._known.is_current(known):
                     continue
-                attempt = _Attempt(batch, batch, self._clock.token(), reserve, turn)
+                attempt = Attempt(batch, batch, self._clock.token(), reserve, turn)
                 try:
                     async with self._reader.reading(known):
                         if await self._write_in_order(known, attempt):
@@ -238,7 +190,7 @@ class Writer:
             claimed.advance(Totals())
         return claimed
 
-    async def _write_in_order(self, known: Known, attempt: _Attempt) -> bool:
+    async def _write_in_order(self, known: Known, attempt: Attempt) -> bool:
         """Write one batch while no other of this store is on its way; False if the conversation is gone."""
         try:
             for tries in range(_TRIES):
@@ -269,11 +221,11 @@ class Writer:
         finally:
             await self._drop_unused(known, attempt)
 
-    async def _compose(self, attempt: _Attempt, tail: Totals) -> None:
+    async def _compose(self, attempt: Attempt, tail: Totals) -> None:
         work = partial(attempt.compose, tail, self._clock.now())
         await off_loop(work, characters=attempt.pending.characters)
 
-    async def _tail(self, known: Known, attempt: _Attempt) -> Totals:
+    async def _tail(self, known: Known, attempt: Attempt) -> Totals:
         """What the log holds, as far as the attempt must know it; no command when warm."""
         tail = known.tail or await self._log.last_totals(known.conversation)
         known.tail = await self._reader.counted_tail(known, tail)
@@ -281,13 +233,13 @@ class Writer:
             known.tail = replace(known.tail, shown=await self._log.shown(known.conversation, known.tail.shown_at))
         return known.tail
 
-    async def _find_taken(self, known: Known, attempt: _Attempt, tail: Totals) -> None:
+    async def _find_taken(self, known: Known, attempt: Attempt, tail: Totals) -> None:
         """Find out which numbers must be given anew; only what is not above all numbers so far can be taken."""
         numbers = attempt.pending.kept_source_ids
         if attempt.batch.renumber and numbers and min(numbers) <= tail.sources_through:
             attempt.taken = frozenset(await self._log.taken_source_ids(known.conversation, numbers))
 
-    async def _insert(self, known: Known, attempt: _Attempt) -> bool:
+    async def _insert(self, known: Known, attempt: Attempt) -> bool:
         """Send the entry, and beside it the head if that is due; False if somebody was first."""
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - composed just before
@@ -338,13 +290,13 @@ class Writer:
             known.tail = await self._log.last_totals(known.conversation)
             await self._refresh(known, known.tail)
 
-    async def _after_collision(self, known: Known, attempt: _Attempt, tries: int) -> None:
+    async def _after_collision(self, known: Known, attempt: Attempt, tries: int) -> None:
         known.tail = None
         await self._explain(known, attempt)
         if tries:
             await pause(tries)
 
-    async def _look_up(self, known: Known, attempt: _Attempt) -> None:
+    async def _look_up(self, known: Known, attempt: Attempt) -> None:
         """Find out which messages of the batch are in the log, and that they are the same ones."""
         batch = attempt.batch
         if not batch.prepared:
@@ -363,12 +315,12 @@ class Writer:
             places = {id_: _placed(row) for id_, row in found.items()}
             check_turn(attempt.turn, batch.ids, found=places, tail=known.tail or Totals())
         attempt.stored = {id_: row.message.ordinal for id_, row in found.items()}
-        attempt.renumbered = _renumbered([source for row in found.values() for source in row.sources])
+        attempt.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
         attempt.pending = batch.without(attempt.stored)
         if self._log.must_look_first:
             await self._explain(known, attempt)
 
-    async def _look_for_turn(self, known: Known, attempt: _Attempt) -> dict[str, StoredMessageRow]:
+    async def _look_for_turn(self, known: Known, attempt: Attempt) -> dict[str, StoredMessageRow]:
         """What the log has of a turn's messages, its human message too; what is added meanwhile makes the tail old."""
         known.tail = await self._log.last_totals(known.conversation)
         return await self._log.messages_by_id(known.conversation, {attempt.turn, *attempt.batch.ids})
@@ -381,7 +333,7 @@ class Writer:
         if gone := [message.id for message in stored if not is_live(gaps, message.ordinal)]:
             raise MessageRewoundError(gone[0])
 
-    async def _explain(self, known: Known, attempt: _Attempt) -> None:
+    async def _explain(self, known: Known, attempt: Attempt) -> None:
         """Say which source id is taken, if one is that a message not in the log yet came with."""
         numbers = attempt.pending.kept_source_ids
         if not numbers or attempt.batch.renumber:
@@ -390,7 +342,7 @@ class Writer:
         if taken and not await self._log.messages_by_id(known.conversation, attempt.pending.ids):
             raise SourceIdClashError(taken[0])
 
-    def _finish(self, known: Known, attempt: _Attempt) -> None:
+    def _finish(self, known: Known, attempt: Attempt) -> None:
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - it was just inserted
         known.advance(composed.entry.totals)
@@ -407,7 +359,7 @@ class Writer:
         if any(message.type == "ai" and not message.calls for message in composed.entry.messages[-1:]):
             self._known.payloads.drop(known)  # the turn is finished
 
-    async def _drop_unused(self, known: Known, attempt: _Attempt) -> None:
+    async def _drop_unused(self, known: Known, attempt: Attempt) -> None:
         """Remove chunks that were sent ahead of an entry that did not need them in the end."""
         used = {chunk.number for chunk in attempt.composed.chunks} if attempt.composed else set()
         if unused := sorted(attempt.sent - used):
@@ -415,30 +367,6 @@ class Writer:
                 await self._log.drop_chunks(known.conversation, attempt.token, unused)
 
 
-def _receipt(attempt: _Attempt) -> Receipt:
-    ordinals = tuple(attempt.stored[id_] for id_ in attempt.batch.ids)
-    entry = attempt.composed.entry if attempt.composed else None
-    numbers = [source.id for source in entry.sources] if entry else []
-    return Receipt(
-        message_ids=tuple(attempt.batch.ids),
-        first=min(ordinals),
-        last=max(ordinals),
-        ordinals=ordinals,
-        written=len(entry.messages) if entry else 0,
-        source_ids=(min(numbers), max(numbers)) if numbers else None,
-        omitted=attempt.batch.omitted,
-        renumbered=attempt.renumbered | _renumbered(entry.sources if entry else ()),
-    )
-
-
 def _placed(row: StoredMessageRow) -> Placed:
     ordinal = row.message.ordinal
     return Placed(row.message.type, row.entry.turn_at(ordinal), row.entry.live_at(ordinal))
-
-
-def _renumbered(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:
-    changed: dict[str, dict[int, int]] = {}
-    for source in sources:
-        if source.given is not None:
-            changed.setdefault(source.message_id, {})[source.given] = source.id
-    return changed
