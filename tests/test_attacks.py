@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pymongo import AsyncMongoClient
+from pymongo.errors import BulkWriteError
 
 from convstore import (
     Conversation,
@@ -18,9 +19,11 @@ from convstore import (
     CorruptDocumentError,
     HistoryPolicy,
     StoreClosedError,
+    StoreError,
     StoreUnavailableError,
 )
 from convstore.devserver import DevServer
+from convstore.services import rewinder, writer
 from convstore.services.known import Clock
 from convstore.testing import rag_turn, same_messages
 
@@ -232,3 +235,140 @@ async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
     reader.payloads = payloads_and_append
     history = await chat.load_history()
     assert [message.content for message in history.messages] == [message.content for message in turn]
+
+
+async def test_an_append_without_an_answer_is_given_up(
+    chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+):
+    """After the longest append time its caller is told so, and that it may be repeated."""
+    await chat.append(HumanMessage("Hello"))
+    log = (await store.parts()).writer._log
+
+    async def never(*_values: Any, **_options: Any) -> int:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(writer, "APPEND_SECONDS", 0.05)
+    monkeypatch.setattr(log, "insert", never)
+    with pytest.raises(StoreUnavailableError, match="repeat it with the same messages"):
+        await asyncio.wait_for(chat.append(HumanMessage("again")), 10)
+
+
+async def test_an_append_that_waits_while_its_conversation_is_deleted_begins_anew(
+    chat: Conversation, store: ConversationStore
+):
+    """What this store acknowledges after it deleted a conversation is in the scope's new one."""
+    await chat.append(HumanMessage("old"))
+    known = store._known.get(tuple(chat.scope.items()))
+    assert known
+    async with known.lock:
+        waiting = asyncio.create_task(chat.append(HumanMessage("new", id="new")))
+        await chat.delete()
+    assert (await waiting).first == 1
+    assert [message.id for message in await log_of(chat)] == ["new"]
+
+
+async def test_what_a_deleted_conversation_has_shown_was_never_shown(chat: Conversation, again, time: Time):
+    """An id that is older than ten seconds is checked before a text is looked up by it, too."""
+    await chat.append(rag_turn("What about seals?", sources=1))
+    [source] = (await chat.get_sources([1])).sources
+    assert await chat.find_shown_sources([source.content]) == [1]
+    await again(chat).delete()
+    time.seconds += 11
+    assert await chat.find_shown_sources([source.content]) == [None]
+
+
+async def test_payloads_of_a_turn_are_forgotten_when_the_next_one_begins(chat: Conversation, store: ConversationStore):
+    """A store that only appends keeps the payloads of one turn of each conversation, and has its room back after."""
+    await chat.append(rag_turn("What about seals?")[:3])
+    known = store._known.get(tuple(chat.scope.items()))
+    assert known
+    assert store._known.payloads.get(known)
+    await chat.append(HumanMessage("And orcas?"))
+    assert not store._known.payloads.get(known)
+
+
+async def test_payloads_of_a_turn_are_forgotten_when_it_is_loaded_finished(
+    chat: Conversation, store: ConversationStore
+):
+    """No view needs them any more, so they take no room."""
+    await chat.append(rag_turn("What about seals?"))
+    await chat.load_history()
+    known = store._known.get(tuple(chat.scope.items()))
+    assert known
+    assert not store._known.payloads.get(known)
+
+
+async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: ConversationStore):
+    """A thousand conversations, and eight policies of each: those that were used longest ago go first."""
+    await chat.append(rag_turn("What about seals?")[:3])
+    scope = tuple(chat.scope.items())
+    for number in range(1_200):
+        store._known.add((("user_id", "x"), ("thread_id", str(number))), "0" * 24)
+        assert store._known.get(scope)
+    assert len(store._known.all()) == 1_000
+    for number in range(1, 12):
+        await chat.load_history(HistoryPolicy(max_turns=number))
+    known = store._known.get(scope)
+    assert known
+    assert list(known.starts) == [HistoryPolicy(max_turns=number) for number in range(4, 12)]
+
+
+async def test_a_rewind_without_an_answer_is_given_up(
+    chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+):
+    """As an append is, and its caller is told that it may have happened."""
+    await chat.append(HumanMessage("Hello", id="q"))
+    log = (await store.parts()).rewinder._log
+
+    async def never(*_values: Any, **_options: Any) -> int:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(rewinder, "APPEND_SECONDS", 0.05)
+    monkeypatch.setattr(log, "insert", never)
+    with pytest.raises(StoreUnavailableError, match="may have happened"):
+        await asyncio.wait_for(chat.rewind(before="q"), 10)
+
+
+async def test_a_chunk_that_is_not_ours_is_no_collision(
+    pymongo_client: AsyncMongoClient[dict[str, Any]], database_name
+):
+    """Only a number or an id of the entry may be taken; whatever else is refused is told, and nothing is written."""
+    token = "0" * 24
+    store = ConversationStore(pymongo_client[database_name], clock=Clock(token=lambda: token))
+    await store.setup()
+    chat, log = store.conversation(user_id="eve", thread_id=uuid.uuid4().hex), pymongo_client[database_name]["log"]
+    await chat.append(HumanMessage("Hello"))
+    conversation = (await _head(chat, log))["conversation"]
+    await log.insert_one({"_id": f"{conversation}#{token}#000000", "conversation": conversation, "data": b"other"})
+    with pytest.raises(StoreError, match="refused"):
+        await chat.append(rag_turn("What about seals?"))
+    assert len(await log_of(chat)) == 1
+
+
+async def test_only_chunks_that_no_entry_needs_are_dropped(chat: Conversation, again):
+    """A batch that is there in parts leaves the payload that stands between those of the others."""
+    results = [ToolMessage(f"{letter * 3_000}", id=letter, tool_call_id=letter) for letter in "abc"]
+    await again(chat).append(HumanMessage("Hello"))
+    await chat.load_history()
+    await chat.append(HumanMessage("And now?"))
+    await again(chat).append([results[0], results[2]])
+    assert (await chat.append(results)).written == 1
+    records = await chat.get_tool_messages(["a", "b", "c"])
+    assert [record.content[0] for record in records] == ["a", "b", "c"]
+
+
+async def test_a_collision_that_no_majority_confirmed_is_no_collision(
+    chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+):
+    """Chunks that may be rolled back yet are not taken for written."""
+    await chat.append(HumanMessage("Hello"))
+    log = (await store.parts()).writer._log
+
+    async def refused(documents: list[dict[str, Any]]) -> None:
+        failure = {"index": len(documents) - 1, "code": 11000, "errmsg": "duplicate key"}
+        concern = {"code": 64, "errmsg": "waiting for replication timed out"}
+        raise BulkWriteError({"writeErrors": [failure], "writeConcernErrors": [concern]})
+
+    monkeypatch.setattr(log, "_insert", refused)
+    with pytest.raises(StoreUnavailableError, match="repeat the call"):
+        await chat.append(rag_turn("What about seals?"))

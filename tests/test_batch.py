@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
@@ -17,7 +18,7 @@ from convstore.entries.compose import Composed, compose
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.extraction import find_sources
 from convstore.pairing import calls_of
-from convstore.tokens import approximate_tokens, count
+from convstore.tokens import NamedCounter, approximate_tokens, count
 
 CODEC = Codec()
 
@@ -83,9 +84,10 @@ def test_what_is_composed_is_what_was_appended(appended):
 def test_view_tokens_are_what_the_view_shows(appended):
     """`tokens` counts the message in full, `view_tokens` what the default view shows of it, to the token."""
 
-    def counter(shown: Any) -> int:
+    def characters(shown: Any) -> int:
         return sum(len(CODEC.encode(message.__dict__)) for message in shown)
 
+    counter = NamedCounter("characters", characters)
     for place, message in enumerate(appended):
         message.id = f"m{place}"
     composed = _compose(_prepare(*appended, counter=counter))
@@ -298,3 +300,56 @@ def test_blocks_that_langchain_can_not_count_are_counted(content):
 def test_heavy_batches_are_recognised(content, artifact, heavy):
     """Work of more than some milliseconds leaves the event loop."""
     assert is_heavy([ToolMessage(content, tool_call_id="c", artifact=artifact)]) == heavy
+
+
+def test_a_long_document_is_heavy():
+    """The text of a document counts like any other."""
+    assert is_heavy([ToolMessage("x", tool_call_id="c", artifact=[Document("x" * 300_000)])])
+
+
+def test_usage_is_kept_of_twenty_models():
+    """What further ones used is added up under one name, so that an entry stays small; no token is lost."""
+    answers = [
+        AIMessage(
+            "a",
+            id=f"a{number}",
+            response_metadata={"model_name": f"model {number}"},
+            usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+        )
+        for number in range(30)
+    ]
+    usage = _compose(_prepare(*answers)).entry.totals.usage
+    assert list(usage) == [*(f"model {number}" for number in range(20)), "other"]
+    assert usage["other"] == (10, 20, 30)
+
+
+def test_the_newest_two_hundred_sources_are_remembered():
+    """An entry holds digests of so many different ones; one that is shown again counts as new."""
+
+    def found(*numbers: int) -> ToolMessage:
+        hits = [{"title": "T", "content": f"text {number}"} for number in numbers]
+        return ToolMessage("x", id=f"m{numbers[0]}-{len(numbers)}", tool_call_id="c", name="t", artifact=hits)
+
+    shown = _compose(_prepare(found(*range(150)))).entry.totals
+    shown = _compose(_prepare(found(0)), shown).entry.totals
+    shown = _compose(_prepare(found(*range(200, 399))), shown).entry.totals
+    assert shown.shown
+    assert len(shown.shown) == 200
+    assert min(shown.shown.values()) == 1
+
+
+def test_calls_of_one_message_with_one_id_are_answered_in_their_order():
+    """As the view pairs them: the first result belongs to the first call."""
+    calls = [{"name": tool, "args": {}, "id": "c"} for tool in ("first", "second")]
+    results = [ToolMessage("x", id=f"m{number}", tool_call_id="c") for number in range(2)]
+    composed = _compose(_prepare(AIMessage("", id="a", tool_calls=calls), *results))
+    assert [message.tool for message in composed.entry.messages] == ["", "first", "second"]
+
+
+def test_an_id_of_a_call_that_can_not_be_one_is_not_looked_up_by():
+    """A model may give a call any id; the index holds those that a scope or an id may be."""
+    call = "c" * 600
+    asked = AIMessage("", id="a", tool_calls=[{"name": "t", "args": {}, "id": call}])
+    composed = _compose(_prepare(asked, ToolMessage("x", id="m", tool_call_id=call)))
+    assert composed.entry.messages[1].call == ""
+    assert composed.entry.messages[1].tool == "t"

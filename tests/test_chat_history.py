@@ -352,3 +352,39 @@ async def test_a_run_that_fails_appends_nothing(store, chat):
     with pytest.raises(RuntimeError):
         await with_message_history(RunnableLambda(fail), store).ainvoke([HumanMessage("Hi")], config_of(chat))
     assert await log_of(chat) == []
+
+
+async def test_a_mark_of_somebody_else_is_no_mark(chat):
+    """Only what the store made for a view is left out; an application may use the same key for something of its own."""
+    history = ChatMessageHistory(chat)
+    await history.aadd_messages([HumanMessage("Hi", additional_kwargs={"convstore": {"x": 1}})])
+    assert told(await log_of(chat)) == ["human: Hi"]
+
+
+async def test_many_messages_that_come_back_are_not_appended(chat):
+    """More than one call may ask for: all of them are compared with what views show."""
+    turn = rag_turn("What about seals?")
+    first = [HumanMessage(f"q{number}", id=new_id()) for number in range(250)]
+    await chat.append([*first, *turn, HumanMessage("next", id=new_id())])
+    view = (await chat.load_history(HistoryPolicy(max_tokens=None))).messages
+    await ChatMessageHistory(chat).aadd_messages([*view, AIMessage("new", id=new_id())])
+    assert [message.text for message in (await log_of(chat))[255:]] == ["new"]
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_history_of_a_run_shows_what_was_done_to_it(store, chat, is_sync):
+    """What it gave belongs to its caller, and after an addition or a clearing it is loaded anew."""
+    [history] = [SessionHistories(store)(**chat.scope)]
+
+    async def do(name: str, *values: Any) -> None:
+        await (asyncio.to_thread(getattr(history, name), *values) if is_sync else getattr(history, f"a{name}")(*values))
+
+    async def shown() -> list[BaseMessage]:
+        return await (asyncio.to_thread(lambda: history.messages) if is_sync else history.aget_messages())
+
+    (await shown()).append(HumanMessage("not said"))
+    assert await shown() == []
+    await do("add_messages", [HumanMessage("Hi")])
+    assert told(await shown()) == ["human: Hi"]
+    await do("clear")
+    assert await shown() == []

@@ -1205,3 +1205,102 @@ async def test_a_listing_does_not_read_summaries(
         page = await counted.store.list_conversations(user_id=chat.scope["user_id"])
     assert len(page.conversations) == 1
     assert commands.bytes < 3_000
+
+
+async def test_each_failure_doubles_the_wait_and_a_summary_ends_it() -> None:
+    """30 s, a minute, two ... and never more than 64 minutes, however often it failed; a success begins anew."""
+    now = [datetime(2030, 1, 1, tzinfo=UTC)]
+    database, writer = memory(), Told(_store_fails)
+    chat = await six_turns(writer, database, clock=Clock(now=lambda: now[0]))
+
+    async def wait() -> timedelta:
+        assert (await chat.compact(force=True)).status == "failed"
+        head = await database["heads"].find_one({"scope": chat.scope})
+        return timedelta(seconds=(head["wait_until"].replace(tzinfo=UTC) - now[0]).total_seconds())
+
+    assert [await wait() for _ in range(3)] == [timedelta(seconds=seconds) for seconds in (30, 60, 120)]
+    await database["heads"].update_one({"scope": chat.scope}, {"$set": {"failures": 5_000}})
+    assert await wait() == timedelta(minutes=64)
+    writer.does = _nothing
+    assert (await chat.compact(force=True)).status == "done"
+    await talk(chat, *range(7, 12))
+    writer.does = _store_fails
+    assert await wait() == timedelta(seconds=30)
+
+
+async def test_a_summary_of_a_head_that_changed_is_not_committed() -> None:
+    """Somebody took the summary before it back while it was written: it is kept, and not the current one."""
+    writer = Told(_nothing)
+    chat = await six_turns(writer)
+    assert (await chat.compact()).status == "done"
+    await talk(chat, *range(7, 12))
+
+    async def undoes() -> None:
+        writer.does = _nothing
+        assert await chat.undo_compaction()
+
+    writer.does = undoes
+    assert (await chat.compact()).status == "busy"
+    assert [one.is_current for one in await chat.summaries()] == [False]
+    assert (await chat.load_history()).summary is None
+
+
+async def test_a_lease_that_is_lost_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever finds that another has it does not let the model go on."""
+    monkeypatch.setattr("convstore.services.compactor._RENEW_SECONDS", 0.01)
+    database, ended = memory(), asyncio.Event()
+
+    async def hangs() -> None:
+        await database["heads"].update_one({}, {"$set": {"lease.owner": "another"}})
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    chat = await six_turns(Told(hangs), database)
+    failed = await asyncio.wait_for(chat.compact(), 20)
+    assert (failed.status, "another worker took over" in failed.problem) == ("failed", True)
+    assert ended.is_set()
+
+
+async def test_a_head_that_changed_is_not_leased() -> None:
+    """A summary that was planned before another was made is not paid for."""
+    database, writer = memory(), Told(_nothing)
+    chat = await six_turns(writer, database)
+    other = await six_turns(Told(_nothing), database, turns=0)
+    compactor = (await chat.store.parts()).compactor
+    plan = compactor._plan
+
+    async def plan_and_wait(*values: Any, **options: Any) -> Any:
+        made = await plan(*values, **options)
+        assert (await other.compact()).status == "done"
+        return made
+
+    compactor._plan = plan_and_wait  # type: ignore[method-assign]
+    assert (await chat.compact()).status == "busy"
+    assert writer.shown == []
+
+
+async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
+    """Who rewound them may have been killed before the summary before it was made the current one."""
+    chat = await six_turns(Told(_nothing))
+    assert (await chat.compact()).status == "done"
+    kept = (await chat.store.parts()).rewinder._kept
+    kept.reselect = lambda *_values, **_options: _nothing()  # type: ignore[method-assign]
+    await chat.rewind(before="q2")
+    history = await chat.load_history()
+    assert history.summary is None
+    assert [message.id for message in history.messages][:1] == ["q1"]
+
+
+async def test_a_summary_is_of_a_bounded_length() -> None:
+    """A model that does not end is no reason to keep more than 100,000 characters in the head."""
+
+    async def endless() -> str:
+        return "so " * 40_000
+
+    chat = await six_turns(Told(endless, rule_of(400_000, keep=0, summary=50_000)), turns=1)
+    await chat.append([HumanMessage("why " * 300_000, id="q"), AIMessage("so")])
+    failed = await chat.compact(force=True)
+    assert failed.status == "failed"
+    assert "120,000 characters" in failed.problem

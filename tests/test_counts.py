@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from counting import Commands, cold
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from pymongo import AsyncMongoClient
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from pymongo import AsyncMongoClient, ReadPreference
 
-from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
 from convstore.services.known import Clock
 from convstore.testing import rag_turn
 
@@ -323,3 +324,186 @@ async def test_a_cold_load_passes_over_what_was_rewound(
         history = await cold(client, database_name, chat).load_history()
     assert history.messages[-2].text == "again"
     assert commands.documents < 60
+
+
+async def test_a_tail_is_read_again_after_an_append_that_failed(
+    chat: Conversation, store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is in the log is not known, so the next one does not try for a number that may be taken."""
+    log = (await store.parts()).writer._log
+    insert = log.insert
+
+    async def unheard(*values: Any, **options: Any) -> int:
+        await insert(*values, **options)
+        raise StoreUnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "insert", unheard)
+        with pytest.raises(StoreUnavailableError):
+            await chat.append(HumanMessage("And orcas?"))
+    with commands.counted():
+        await chat.append(HumanMessage("And sharks?"))
+    assert commands.names == ["find", "insert"]
+
+
+async def test_a_head_is_told_of_nothing_twice(
+    store: ConversationStore, chat: Conversation, commands: Commands
+) -> None:
+    """Closing a store costs two commands for each conversation whose head is behind, and none for the others."""
+    writer = (await store.parts()).writer
+    with commands.counted():
+        await writer.flush()
+    assert commands.names == ["find", "update"]
+    with commands.counted():
+        await writer.flush()
+    assert commands.names == []
+
+
+async def test_a_head_that_is_refreshed_tells_where_the_view_begins(
+    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]
+) -> None:
+    """What a process learnt by its loads saves the next one reading, without a command of its own."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(30):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+        await chat.load_history()
+    seconds[0] += 11
+    await chat.load_history()
+    await chat.append(HumanMessage("and now?"))
+    known = store._known.get(tuple(chat.scope.items()))
+    head = await client[database_name]["heads"].find_one({"scope": chat.scope})
+    assert known
+    assert head
+    assert tuple(head["start"]) == known.starts[HistoryPolicy()].position
+    assert head["start"][2] > 1
+
+
+async def test_a_load_is_a_look_at_the_head(chat: Conversation, commands: Commands, seconds: list[float]) -> None:
+    """Ten seconds begin anew with each: what is read next costs no look of its own."""
+    seconds[0] += 11
+    await chat.load_history()
+    with commands.counted():
+        await chat.find_shown_sources(["Seals sleep."])
+    assert commands.names == []
+
+
+async def test_a_first_append_reads_no_log(store: ConversationStore, commands: Commands) -> None:
+    """Who begins a conversation knows that it is empty, and tells its head of the first entry."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    with commands.counted():
+        await chat.append(rag_turn("And orcas?"))
+    assert commands.names == ["findAndModify", "insert", "update"]
+
+
+async def test_a_load_that_has_to_look_for_its_start_tells_the_head(
+    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """The process that comes after it finds the start there, though nobody appends."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    await chat.append(SystemMessage("Be brief."))
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+    first = await cold(client, database_name, chat).load_history()
+    again = await cold(client, database_name, chat).load_history()
+    assert first.report.round_trips > 2
+    assert again.report.round_trips == 2
+    assert again.messages == first.messages
+
+
+async def test_where_the_view_begins_is_told_for_the_default_policy_alone(
+    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """Another policy may show more; a process that is cold does not begin where the default view does."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+    for _ in range(2):
+        left_out = (await cold(client, database_name, chat).load_history()).report.left_out_turns
+    assert left_out > 0
+    history = await cold(client, database_name, chat).load_history(HistoryPolicy(max_tokens=None))
+    assert len(history.messages) == 120
+
+
+async def test_system_messages_in_many_entries_are_all_shown(store: ConversationStore) -> None:
+    """However many entries the log begins with that hold nothing else, before a view that leaves turns out."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(11):
+        await chat.append(SystemMessage(f"Rule {number}.", id=f"s{number}"))
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+    history = await chat.load_history()
+    assert history.report.left_out_turns > 0
+    assert [message.id for message in history.messages[:11]] == [f"s{number}" for number in range(11)]
+
+
+async def test_system_messages_that_were_rewound_are_not_shown(store: ConversationStore) -> None:
+    """What a store learnt of the beginning of a log holds until the beginning is rewound."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    await chat.append([SystemMessage("Be brief.", id="old"), HumanMessage("q"), AIMessage("a")])
+    await chat.load_history()
+    await chat.rewind(before="old")
+    await chat.append(SystemMessage("Be kind.", id="new"))
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+    history = await chat.load_history()
+    assert history.report.left_out_turns > 0
+    assert [message.id for message in history.messages if message.type == "system"] == ["new"]
+
+
+async def test_a_turn_that_outgrew_the_budget_moves_nothing_for_good(
+    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """Once it is finished the turns before it are shown again, by the process that loaded it in progress too."""
+    chat, policy = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex), HistoryPolicy(max_tokens=1_000)
+    await chat.append([HumanMessage("q0"), AIMessage("a0")])
+    *asked, answer = rag_turn("And orcas?", sources=20)
+    await chat.append(asked)
+    assert (await chat.load_history(policy)).report.left_out_turns == 1
+    await chat.append(answer)
+    history = await chat.load_history(policy)
+    assert history.report.left_out_turns == 0
+    assert history.messages == (await cold(client, database_name, chat).load_history(policy)).messages
+
+
+async def test_every_command_has_the_concerns_of_the_store(
+    server_uri: str, database_name: str, commands: Commands
+) -> None:
+    """Reads see what a majority has, from the primary; writes are in the journals of a majority; whatever the client's.
+
+    Without them a primary that is cut off would give a tail that is rolled back, and the log a hole.
+    """
+    options = {"w": 1, "journal": False, "readConcernLevel": "local", "readPreference": "secondaryPreferred"}
+    async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[commands], **options) as client:
+        store = ConversationStore(client[database_name])
+        await store.setup()
+        chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+        with commands.counted():
+            turn = rag_turn("And orcas?")
+            await chat.append(turn)
+            await chat.load_history()
+            await chat.annotate(str(turn[0].id), rating=1)
+            await chat.rewind(before=str(turn[3].id))
+            await chat.delete()
+        for name, sent in commands.sent:
+            if name == "find":
+                assert sent["readConcern"]["level"] == "majority"
+            else:
+                assert {"w": "majority", "j": True}.items() <= sent["writeConcern"].items()
+        assert {"find", "insert", "update", "delete", "findAndModify"} <= set(commands.names)
+        assert store._parts
+        assert store._parts.writer._log._log.read_preference == ReadPreference.PRIMARY
+
+
+async def test_payloads_that_are_too_large_for_one_command_go_ahead(
+    store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command is larger than is set, so that none comes near what a server takes; the entry goes in the last."""
+    monkeypatch.setattr("convstore.repository.log._COMMAND_BYTES", 1_030_000)
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    results = [ToolMessage(secrets.token_hex(10_000), id=f"r{n}", tool_call_id=f"c{n}") for n in range(6)]
+    with commands.counted():
+        await chat.append(results)
+    inserts = [sent for name, sent in commands.sent if name == "insert"]
+    assert len(inserts) > 1
+    log = [message async for message in chat.messages()]
+    assert [message.content for message in log] == [result.content for result in results]

@@ -342,3 +342,26 @@ class TestStandard(ToolsUnitTests):
     def tool_invoke_params_example(self) -> dict[str, Any]:
         """What a model sends."""
         return {"topic": "seals"}
+
+
+async def test_what_a_tool_says_of_itself_stays(chat: Conversation) -> None:
+    """An agent ends behind a tool that returns directly, tracing finds its tags, a provider its extras."""
+    said = {"return_direct": True, "tags": ["a"], "metadata": {"b": 1}, "extras": {"c": 2}}
+    wrapped = number_sources(search.model_copy(update=said), chat)
+    assert {name: getattr(wrapped, name) for name in said} == said
+
+
+async def test_an_artifact_that_holds_no_sources_is_kept_beside_them(
+    chat: Conversation, store: ConversationStore
+) -> None:
+    """An extractor found the sources in the text; what the tool gave besides is not lost."""
+    store.register_source_extractor("grep", lambda message: [(line, {}) for line in message.text.splitlines()])
+
+    @tool(response_format="content_and_artifact")
+    def grep(pattern: str) -> tuple[str, dict[str, int]]:
+        """Find lines."""
+        return f"{pattern} one\n{pattern} two", {"files": 7}
+
+    answer = await ask(number_sources(grep, chat), pattern="x")
+    assert answer.artifact["artifact"] == {"files": 7}
+    assert len(answer.artifact["sources"]) == 2

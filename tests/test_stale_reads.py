@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from bson.errors import InvalidDocument
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
-from pymongo.errors import BulkWriteError, NotPrimaryError, OperationFailure, WriteError
+from pymongo.errors import (
+    BulkWriteError,
+    ExecutionTimeout,
+    NotPrimaryError,
+    OperationFailure,
+    WriteConcernError,
+    WriteError,
+    WTimeoutError,
+)
 
 from convstore import Conversation, ConversationStore
 from convstore.driver import driver_errors
 from convstore.entries import Entry, Totals
-from convstore.exceptions import ConversationDeletedError, StoreError, StoreUnavailableError
+from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, StoreError, StoreUnavailableError
 from convstore.repository import Log
 from convstore.services import reader
+from convstore.services.known import Known
 
 
 @pytest.fixture
@@ -164,3 +175,142 @@ async def test_a_primary_that_steps_down_is_no_refusal(said: str) -> None:
             raise error
     assert type(raised.value) is expected
     assert raised.value.__cause__ is error
+
+
+async def test_a_marker_that_is_not_shown_yet_is_waited_for(
+    chat: Conversation,
+    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is rewound stands in an entry of its own, which a primary that was just elected may not show."""
+    other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
+    await other.rewind(before="q2")
+    entry, last_totals, left = Log.entry, Log.last_totals, {"entry": 1, "last_totals": 1}
+
+    async def no_entry(log: Log, conversation: str, number: int) -> Entry:
+        left["entry"] -= 1
+        if left["entry"] >= 0:
+            raise CorruptDocumentError(f"{conversation}:{number:012d}", "the entry is missing")
+        return await entry(log, conversation, number)
+
+    async def old_totals(log: Log, conversation: str) -> Totals:
+        left["last_totals"] -= 1
+        return (
+            Totals(entries=3, messages=6, live=6) if left["last_totals"] >= 0 else await last_totals(log, conversation)
+        )
+
+    monkeypatch.setattr(Log, "entry", no_entry)
+    monkeypatch.setattr(Log, "last_totals", old_totals)
+    assert await load_history(chat) == ["q0", "a0", "q1", "a1"]
+    assert max(left.values()) < 0
+
+
+def test_what_is_known_of_a_log_never_goes_back() -> None:
+    """A read that began before an append was acknowledged, and ends behind it, tells nothing new."""
+    known = Known((("user_id", "ada"),), "c", verified_at=0.0)
+    known.advance(Totals(entries=2))
+    known.advance(Totals(entries=1))
+    assert known.tail == Totals(entries=2)
+    assert known.entries == 2
+
+
+async def test_a_rewind_that_an_append_hears_of_is_waited_for(
+    chat: Conversation,
+    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tail that names a marker was read of a log that has it, so a read that misses it is behind."""
+    other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
+    await other.rewind(before="q2")
+    entry, last_totals, calls = Log.entry, Log.last_totals, {"entry": 0, "last_totals": 0}
+
+    async def no_entry(log: Log, conversation: str, number: int) -> Entry:
+        calls["entry"] += 1
+        if calls["entry"] == 1:
+            raise CorruptDocumentError(f"{conversation}:{number:012d}", "the entry is missing")
+        return await entry(log, conversation, number)
+
+    async def old_totals(log: Log, conversation: str) -> Totals:
+        calls["last_totals"] += 1
+        return (
+            Totals(entries=3, messages=6, live=6) if calls["last_totals"] == 2 else await last_totals(log, conversation)
+        )
+
+    monkeypatch.setattr(Log, "entry", no_entry)
+    monkeypatch.setattr(Log, "last_totals", old_totals)
+    assert (await chat.append(HumanMessage("q0", id="q0"))).written == 0
+    assert calls["entry"] == 2
+
+
+async def test_what_a_tail_told_of_is_read(
+    chat: Conversation,
+    pymongo_client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store reads what another process appended once it has heard of it."""
+    other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
+    await other.append(HumanMessage("q3", id="q3"))
+    assert [one.message.id for one in await chat.list_messages(limit=1)] == ["q3"]
+    newest, calls = Log.newest_entries, list[int]()
+
+    async def without_the_last(log: Log, conversation: str, **options: Any) -> list[Entry]:
+        calls.append(1)
+        found = await newest(log, conversation, **options)
+        return found[:-1] if len(calls) == 1 else found
+
+    monkeypatch.setattr(Log, "newest_entries", without_the_last)
+    assert (await load_history(chat))[-1] == "q3"
+
+
+async def test_messages_that_a_store_appended_are_found_by_id(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is missing is looked for again if the log has less than this store was told."""
+    Behind(monkeypatch, 1)
+    assert [record.tool_message_id for record in await chat.get_tool_messages(["q2", "a0"])] == ["q2", "a0"]
+
+
+def _labelled() -> OperationFailure:
+    error = OperationFailure("shutdown", 9999)
+    error._add_error_label("RetryableWriteError")
+    return error
+
+
+# Further cases of FAILOVER; imports to add from pymongo.errors: ExecutionTimeout, WriteConcernError, WTimeoutError.
+UNDECIDED: dict[str, tuple[Exception, type[StoreError]]] = {
+    "a write without a majority": (WriteConcernError("waiting for replication", 64), StoreUnavailableError),
+    "writes without a majority": (
+        BulkWriteError({"writeErrors": [], "writeConcernErrors": [{"code": 64, "errmsg": "waiting"}]}),
+        StoreUnavailableError,
+    ),
+    "a write that took too long": (WTimeoutError("timed out", 64), StoreUnavailableError),
+    "a command that took too long": (ExecutionTimeout("operation exceeded time limit", 50), StoreUnavailableError),
+    "what the driver would try again": (_labelled(), StoreUnavailableError),
+    "a number that is too large": (OverflowError("MongoDB can only handle up to 8-byte ints"), StoreError),
+    "what BSON can not hold": (InvalidDocument("cannot encode object"), StoreError),
+}
+
+
+@pytest.mark.parametrize("said", UNDECIDED)
+async def test_every_error_of_a_driver_is_ours(said: str) -> None:
+    """What may have happened is told apart from what was refused; the driver's error is the cause."""
+    error, expected = UNDECIDED[said]
+    with pytest.raises(StoreError) as raised:
+        async with driver_errors():
+            raise error
+    assert type(raised.value) is expected
+    assert raised.value.__cause__ is error
+
+
+async def test_a_server_that_answers_nothing_is_given_up() -> None:
+    """It closes no connection either, so a driver alone would wait for ever."""
+
+    async def command() -> None:
+        async with driver_errors(seconds=0.01):
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(StoreUnavailableError, match="no answer"):
+        await asyncio.wait_for(command(), 10)

@@ -217,3 +217,14 @@ def test_a_name_is_a_short_text(name, client, database_name):
     """Refused when the store is made."""
     with pytest.raises(InvalidInputError, match="name of a token counter"):
         ConversationStore(client[database_name], token_counter_name=name)
+
+
+async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(stores, scope):
+    """What stands before the first message of its first entry was counted anew with it, and is named so."""
+    default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
+    await write(default, range(4))
+    await write(other, range(4, 5))
+    await other.rewind(before="h4")
+    await write(default, range(900, 901))
+    live = [message async for turn in default.turns() for message in turn.messages]
+    assert (await default.info()).tokens == approximate_tokens(live)

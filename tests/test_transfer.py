@@ -37,6 +37,7 @@ from convstore.transfer import (
     read_file,
     read_history_collection,
 )
+from convstore.transfer.records import RecordItem
 
 
 @pytest.fixture
@@ -315,14 +316,6 @@ async def test_two_records_for_one_scope_are_not_joined(store):
     report = await taken(store, record("one"), record("two"), scope={"user_id": "ada", "thread_id": "one"})
     assert (report.imported, report.left_out) == (1, 1)
     assert "is that of at one too" in reasons(report)[0]
-
-
-async def test_two_records_without_a_place_are_not_joined(store):
-    """Records of a caller's own, which may name no place, are told apart all the same."""
-    talks = [ConversationRecord(id="one", messages=ask(number)) for number in range(2)]
-    report = await taken(store, *talks)
-    assert (report.imported, report.left_out) == (1, 1)
-    assert "its scope" in reasons(report)[0]
 
 
 async def test_an_error_in_one_conversation_stops_no_other(store):
@@ -810,3 +803,31 @@ async def test_documents_in_artifacts_come_back(store, other, tmp_path):
     [back] = await chat_of(other).get_tool_messages(["r"])
     assert back.artifact == found
     assert [source.source_id for source in back.sources] == [1, 2, 3]
+
+
+async def test_messages_in_another_order_are_not_taken_for_the_same(store):
+    """A record whose messages are all there, but not as it has them, is told."""
+    one, two = {"role": "user", "content": "one", "id": "1"}, {"role": "assistant", "content": "two", "id": "2"}
+    await taken(store, ConversationRecord(id="one", messages=[one, two]))
+    report = await taken(store, ConversationRecord(id="one", messages=[two, one]))
+    assert (report.unchanged, report.left_out) == (0, 1)
+    assert "another order" in reasons(report)[0]
+
+
+async def test_annotations_that_were_changed_stay(store):
+    """An import again brings back what is missing, and overwrites nothing."""
+    message = RecordItem(message=HumanMessage("Hi", id="1"), annotations={"rating": 1, "note": "x"})
+    given = ConversationRecord(id="one", messages=[message])
+    await taken(store, given)
+    await chat_of(store).annotate("1", rating=5, note=None)
+    await taken(store, given)
+    assert await chat_of(store).annotations(["1"]) == {"1": {"rating": 5, "note": "x"}}
+
+
+async def test_two_records_without_a_place_for_one_scope_are_not_joined(store):
+    """Records of a caller need not say where they come from."""
+    given = [ConversationRecord(id=id_, messages=ask(number)) for number, id_ in enumerate(("one", "two"))]
+    report = await taken(store, *given, scope={"user_id": "ada", "thread_id": "one"})
+    assert (report.imported, report.left_out) == (1, 1)
+    assert "its scope" in reasons(report)[0]
+    assert await texts_of(chat_of(store)) == TEXTS[:2]

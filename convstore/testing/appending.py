@@ -203,3 +203,26 @@ class AppendContract:
         await store.close()
         with pytest.raises(StoreClosedError, match=r"make a new store$"):
             await store.conversation(user_id="a", thread_id="b").load_history()
+
+    async def test_a_batch_that_was_there_already_leaves_no_payload_behind(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """Chunks that went ahead of an entry that was not needed in the end are removed at once."""
+        other = new_store().conversation(**chat.scope)
+        await other.append(HumanMessage("What about seals?"))
+        turn = rag_turn("What about orcas?", sources=6)
+        await chat.append(turn)
+        assert (await other.append(turn)).written == 0
+        entry = await database["log"].find_one({"messages.id": turn[2].id})
+        query = {"conversation": entry["conversation"], "data": {"$exists": True}}
+        assert [chunk["_id"].split("#")[1] for chunk in await database["log"].find(query).to_list(None)] == [
+            entry["messages"][2]["payload"]["token"]
+        ]
+
+    async def test_sources_count_in_the_size_of_an_entry(self, chat: Conversation) -> None:
+        """Titles and addresses of thousands of sources are refused like anything else above 1 MB."""
+        hits = [{"title": "é" * 200, "url": "https://a.b/" + "x" * 480, "content": f"text {n}"} for n in range(999)]
+        results = [ToolMessage("x", id=new_id(), tool_call_id="c", name="t", artifact=hits) for _ in range(2)]
+        with pytest.raises(BatchTooLargeError, match="smaller batches"):
+            await chat.append(results)
+        assert await _ids(chat) == []

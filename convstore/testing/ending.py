@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.models import MessagePreview
+from convstore.repository import Heads
 from convstore.services.known import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
@@ -214,3 +216,64 @@ class EndContract:
         await eve.delete()
         await eve.append(HumanMessage("q", id="q"))
         assert await eve.annotations(["q"]) == {}
+
+    async def test_a_log_of_another_process_that_is_deleted_while_it_is_read_says_so(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A store that was never told how long it is does not take what is left for its end, either."""
+        for number in range(120):
+            await chat.append(HumanMessage(f"q{number}"))
+        reading = new_store().conversation(**chat.scope).messages()
+        await anext(reading)
+        await chat.delete()
+        with pytest.raises(ConversationDeletedError):
+            _ = [message async for message in reading]
+
+    async def test_conversations_of_one_moment_are_on_one_page_each(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Dates tell them apart no further than a millisecond; none is passed over and none comes twice."""
+        user, moment = new_id(), datetime(2026, 1, 1, tzinfo=UTC)
+        store = new_store(clock=Clock(now=lambda: moment))
+        await store.setup()
+        for number in range(7):
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))
+        found: list[str] = []
+        cursor: str | None = None
+        for _ in range(4):
+            page = await store.list_conversations(user_id=user, limit=2, cursor=cursor)
+            found += [one.scope["thread_id"] for one in page.conversations]
+            cursor = page.next_cursor
+        assert cursor is None
+        assert sorted(found) == [f"t{number}" for number in range(7)]
+
+    async def test_a_date_never_goes_back(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A process that tells the head late of what it appended makes the conversation no older."""
+        start, scope = datetime(2026, 1, 1, tzinfo=UTC), {**chat.scope, "user_id": new_id()}
+        clocks = [Clock(now=partial(start.__add__, timedelta(hours=hours))) for hours in range(2)]
+        early, late = (new_store(clock=clock).conversation(**scope) for clock in clocks)
+        for number in range(2):
+            await early.append(HumanMessage(f"q{number}"))
+        await late.update(title="Seals")
+        await (await early.store.parts()).writer.flush()
+        [listed] = (await early.store.list_conversations(user_id=scope["user_id"])).conversations
+        assert listed.updated_at == start + timedelta(hours=1)
+
+    async def test_a_description_of_a_conversation_that_is_deleted_meanwhile_is_of_the_next(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is not lost without a word."""
+        await chat.append(HumanMessage("Hello"))
+        describe = Heads.describe
+
+        async def delete_and_describe(heads: Heads, *values: Any) -> bool:
+            monkeypatch.undo()
+            await new_store().conversation(**chat.scope).delete()
+            return await describe(heads, *values)
+
+        monkeypatch.setattr(Heads, "describe", delete_and_describe)
+        await chat.update(title="Seals")
+        info = await chat.info()
+        assert (info.title, info.message_count) == ("Seals", 0)

@@ -296,3 +296,23 @@ class ReadBackContract:
         await chat.append([paste, AIMessage("ok")])
         result = await _ask(chat, 16_000, tool_message_ids=[paste.id])
         assert str(paste.content) in str(result.content)
+
+    async def test_what_can_be_read_is_told_on_one_page(self, chat: Conversation) -> None:
+        """As many of the newest results as fit, each in a whole line."""
+        for number in range(20):
+            call = {"name": "run", "args": {"code": "x" * 300}, "id": f"c{number}"}
+            await chat.append(
+                [AIMessage("", tool_calls=[call]), ToolMessage("r", tool_call_id=f"c{number}", name="run")]
+            )
+        whole = str((await _ask(chat, 4_000)).content).splitlines()
+        page = str((await _ask(chat, 200)).content)
+        assert len(whole) == 21
+        assert len(page) <= 800
+        assert page.splitlines() == whole[: len(page.splitlines())]
+
+    async def test_a_text_to_find_is_at_most_a_quarter_of_a_page(self, chat: Conversation) -> None:
+        """A longer one could not be shown with what is around it; a program is told so."""
+        await chat.append(rag_turn("What about seals?"))
+        await chat.get_sources([1], find="x" * 200, page_tokens=200)
+        with pytest.raises(InvalidInputError, match="a quarter of a page"):
+            await chat.get_sources([1], find="x" * 201, page_tokens=200)

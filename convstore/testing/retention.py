@@ -14,10 +14,15 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import CorruptDocumentError, InvalidInputError, InvalidScopeError
+from convstore.exceptions import (
+    CorruptDocumentError,
+    InvalidInputError,
+    InvalidScopeError,
+    StoreUnavailableError,
+)
 from convstore.models import ErasureReceipt
 from convstore.policy import CompactionRule
-from convstore.repository import Log
+from convstore.repository import Endings, Log
 from convstore.services.known import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
@@ -288,3 +293,56 @@ class RetentionContract:
         """Shorter than any append lasts, negative, or no length of time."""
         with pytest.raises(InvalidInputError, match="older_than"):
             await store.prune(older_than=age)
+
+    async def test_a_policy_may_be_of_five_minutes(self, new_store: _NewStore) -> None:
+        """Exactly; no shorter one may."""
+        store = new_store()
+        await store.setup()
+        assert await store.prune(older_than=timedelta(minutes=5), user_id=new_id()) == _NOTHING
+        with pytest.raises(InvalidInputError, match="at least"):
+            await store.prune(older_than=timedelta(minutes=5) - timedelta(microseconds=1), user_id=new_id())
+
+    async def test_a_conversation_that_has_only_a_title_ends_too(self, new_store: _NewStore) -> None:
+        """Nobody has written to it at all."""
+        user = new_id()
+        old = new_store(clock=_at(datetime.now(UTC) - timedelta(days=100)))
+        await old.setup()
+        await old.conversation(user_id=user, thread_id="t").update(title="Seals")
+        receipt = await new_store().prune(older_than=timedelta(days=90), user_id=user)
+        assert (receipt.conversations, receipt.entries) == (1, 0)
+
+    async def test_what_is_on_its_way_when_somebody_deletes_goes_with_it(
+        self, chat: Conversation, new_store: _NewStore
+    ) -> None:
+        """Only a policy means what is old alone; a person means all, so it does not begin the scope anew."""
+        seconds = [0.0]
+        other = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**chat.scope)
+        await other.append(HumanMessage("old"))
+        seconds[0] += 11
+        await other.load_history()  # it looks at the head, which it is to tell of the next append
+        await chat.delete()
+        await other.append(HumanMessage("new"))
+        assert (await chat.load_history()).messages == []
+        assert (await other.load_history()).messages == []
+
+    async def test_what_others_do_to_a_user_has_ended_when_an_error_is_told(
+        self, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One conversation that can not be ended keeps no other; nothing goes on behind the caller's back."""
+        user, ended = new_id(), list[str]()
+        for number in range(6):
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))
+        bury = Endings.bury
+
+        async def bury_or_fail(endings: Endings, head: Any, **options: Any) -> bool:
+            if not ended:
+                ended.append("failed")
+                raise StoreUnavailableError("no answer")
+            done = await bury(endings, head, **options)
+            ended.append(head.key)
+            return done
+
+        monkeypatch.setattr(Endings, "bury", bury_or_fail)
+        with pytest.raises(StoreUnavailableError):
+            await store.erase(user_id=user)
+        assert len(ended) == 6

@@ -194,3 +194,33 @@ class SourcesContract:
         page = await chat.get_sources("20, 1, 7-9", page_tokens=16_000)
         texts = [text for one in found for text, _ in one.artifact]
         assert [source.content for source in page.sources] == [texts[n - 1] for n in (20, 1, 7, 8, 9)]
+
+    async def test_a_batch_with_numbers_may_be_repeated_by_another_process(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Its numbers are taken by itself, which is no clash."""
+        other = new_store().conversation(**chat.scope)
+        await other.append(HumanMessage("What about seals?"))
+        batch = [_result(_numbered(7, "one"), _numbered(9, "two"))]
+        await chat.append(batch)
+        again = await other.append(batch)
+        assert (again.written, again.ordinals) == (0, (2,))
+
+    async def test_the_newest_number_is_taken_too(self, chat: Conversation) -> None:
+        """A source that comes with it is given the next one on request."""
+        await chat.append(_result(_numbered(7, "one")))
+        receipt = await chat.append(_result(_numbered(7, "two"), id_="again"), on_source_clash="renumber")
+        assert receipt.renumbered == {"again": {7: 8}}
+
+    async def test_a_process_that_appends_something_else_first_remembers_the_first_number(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Which sources were shown is read when it is needed, and not taken for none until then."""
+        found = {"title": "T", "content": "Seals sleep."}
+        await chat.append(_result(found))
+        await chat.append(HumanMessage("Thanks."))
+        other = new_store().conversation(**chat.scope)
+        await other.append(HumanMessage("And now?"))
+        await other.append(_result(found))
+        [source] = (await other.get_sources([2])).sources
+        assert source.earlier_id == 1

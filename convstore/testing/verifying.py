@@ -319,3 +319,54 @@ class VerifyContract(VerifyFixtures):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("hi", id=new_id()))
         await store.verify(user_id=user, progress=lambda report: seen.append(report.conversations))
         assert seen == [1, 2, 3]
+
+    async def test_a_head_that_is_told_meanwhile_is_no_finding(
+        self, full: Conversation, later: ConversationStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What it said when the check began is not held against it."""
+        await full.append(HumanMessage("quick", id=new_id()))
+        await full.append(HumanMessage("quick again", id=new_id()))
+        writer, read = (await full.store.parts()).writer, Inspection.entries
+
+        async def read_and_flush(self: Inspection, conversation: str, **options: Any) -> Any:
+            found = await read(self, conversation, **options)
+            await writer.flush()
+            return found
+
+        monkeypatch.setattr(Inspection, "entries", read_and_flush)
+        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
+
+    async def test_a_head_that_was_told_just_now_is_not_judged(
+        self, full: Conversation, store: ConversationStore, later: ConversationStore, database: Any
+    ) -> None:
+        """It may tell of an append that is on its way; two minutes later it is."""
+        head = await self.head_of(database, full)
+        now = datetime.now(UTC)
+        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"totals.live": 7, "updated_at": now}})
+        assert kinds(await store.verify(user_id=full.scope["user_id"])) == []
+        assert kinds(await later.verify(user_id=full.scope["user_id"])) == [("head_totals", head["_id"])]
+
+    async def test_a_head_is_not_made_to_agree_with_a_damaged_log(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """What can not be read may be right; a repair leaves what the head was told of it."""
+        head = await self.head_of(database, full)
+        told = head["totals"]["entries"]
+        key = f"{head['conversation']}:{told:012d}"
+        await database["log"].update_one({"_id": key}, {"$set": {"first": "x"}})
+        report = await later.verify(user_id=full.scope["user_id"], repair=True)
+        assert kinds(report) == [("damaged", key)]
+        assert (await self.head_of(database, full))["totals"] == head["totals"]
+
+    async def test_chunks_are_not_removed_while_the_end_of_the_log_is_lost(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """The head was told of entries that a backup may bring back, and they of chunks."""
+        await full.append(rag_turn("And the end?"))
+        await (await full.store.parts()).writer.flush()
+        head = await self.head_of(database, full)
+        await database["log"].delete_one({"_id": f"{head['conversation']}:{head['totals']['entries']:012d}"})
+        before = await database["log"].count_documents({"conversation": head["conversation"]})
+        report = await later.verify(user_id=full.scope["user_id"], repair=True)
+        assert {"head_totals", "orphan_chunks"} <= {kind for kind, _ in kinds(report)}
+        assert await database["log"].count_documents({"conversation": head["conversation"]}) == before
