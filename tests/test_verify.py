@@ -18,9 +18,9 @@ from convstore.driver import Driver
 from convstore.repository import inspection
 from convstore.schema import HEADS, LOG, MIGRATIONS
 from convstore.services import verifier
-from convstore.services.findings import Findings
+from convstore.services.doctor.findings import Findings
+from convstore.services.doctor.schema_check import SchemaCheck
 from convstore.services.known import Clock
-from convstore.services.schema_check import SchemaCheck
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything

@@ -16,6 +16,7 @@ from convstore.repository import Annotations, Endings, Heads, Inspection, Log, S
 from convstore.services.annotations import Annotator
 from convstore.services.compactor import Compactor
 from convstore.services.directory import Directory
+from convstore.services.doctor import SchemaCheck, Verifier
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Clock, KnownConversations
 from convstore.services.loader import Loader
@@ -24,9 +25,7 @@ from convstore.services.reader import Reader
 from convstore.services.records import Records
 from convstore.services.retention import Retention
 from convstore.services.rewinder import Rewinder
-from convstore.services.schema_check import SchemaCheck
 from convstore.services.turns import Turns
-from convstore.services.verifier import Verifier
 from convstore.services.writer import Writer
 from convstore.summarization.folders import Folder
 from convstore.tokens import NamedCounter, TokenCounter, counter_name

@@ -29,9 +29,9 @@ from convstore.schema import (
     summary_id,
     totals_document,
 )
-from convstore.services.doubts import Doubt
-from convstore.services.findings import Findings, Looked
-from convstore.services.log_check import ORPHAN_AGE, LogCheck
+from convstore.services.doctor.doubts import Doubt
+from convstore.services.doctor.findings import Findings, Looked
+from convstore.services.doctor.log_check import ORPHAN_AGE, LogCheck
 from convstore.summaries import SummaryRecord
 
 __all__ = ["ConversationCheck"]

@@ -13,7 +13,7 @@ from typing import Any
 from convstore.models import Finding
 from convstore.repository import Inspection
 from convstore.schema import HEADS, entry_id
-from convstore.services.findings import Findings
+from convstore.services.doctor.findings import Findings
 
 __all__ = ["BETWEEN_LOOKS", "Doubt"]
 

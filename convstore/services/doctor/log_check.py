@@ -23,8 +23,8 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.models import Finding
 from convstore.repository import Inspection
 from convstore.schema import LOG, chunk_id, entry_from, entry_id
-from convstore.services.findings import Looked
-from convstore.services.live_check import Live
+from convstore.services.doctor.findings import Looked
+from convstore.services.doctor.live_check import Live
 
 __all__ = ["ORPHAN_AGE", "LogCheck", "Tell", "age_of"]
 

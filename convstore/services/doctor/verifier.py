@@ -14,12 +14,12 @@ from convstore.codec import Codec
 from convstore.models import Finding, VerifyReport
 from convstore.repository import Inspection, Log
 from convstore.schema import ANNOTATIONS, LOG, SUMMARIES
-from convstore.services.conversation_check import ConversationCheck
-from convstore.services.doubts import BETWEEN_LOOKS, Doubt
-from convstore.services.findings import Findings
+from convstore.services.doctor.conversation_check import ConversationCheck
+from convstore.services.doctor.doubts import BETWEEN_LOOKS, Doubt
+from convstore.services.doctor.findings import Findings
+from convstore.services.doctor.log_check import ORPHAN_AGE, age_of
+from convstore.services.doctor.schema_check import SchemaCheck
 from convstore.services.known import Clock, Scope
-from convstore.services.log_check import ORPHAN_AGE, age_of
-from convstore.services.schema_check import SchemaCheck
 
 __all__ = ["Verifier"]
 

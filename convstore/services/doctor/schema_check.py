@@ -16,7 +16,7 @@ from convstore.migrate import Migrator
 from convstore.models import Finding
 from convstore.repository import SchemaInspection
 from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, SUMMARIES, Index, head_indexes
-from convstore.services.findings import Findings
+from convstore.services.doctor.findings import Findings
 
 __all__ = ["SchemaCheck"]
 
