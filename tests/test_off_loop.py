@@ -120,7 +120,8 @@ async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, m
         threads.append(threading.get_ident())
         return compose(*arguments, **options)
 
-    monkeypatch.setattr("convstore.services.writer.compose", noted)
+    for module in ("writer", "attempt"):
+        monkeypatch.setattr(f"convstore.services.{module}.compose", noted)
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append([HumanMessage(f"{number}?") for number in range(500)])
     assert threads
