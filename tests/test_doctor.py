@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from convstore import ConversationStore
 from convstore.cli.commands import app
-from convstore.services import verifier
+from convstore.services.doctor import verifier
 from convstore.services.known import Clock
 from convstore.testing.samples import rag_turn
 

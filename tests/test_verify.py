@@ -17,7 +17,7 @@ from convstore import ConversationStore, Finding, SchemaVersionError, VerifyRepo
 from convstore.driver import Driver
 from convstore.repository import inspection
 from convstore.schema import HEADS, LOG, MIGRATIONS
-from convstore.services import verifier
+from convstore.services.doctor import verifier
 from convstore.services.doctor.findings import Findings
 from convstore.services.doctor.schema_check import SchemaCheck
 from convstore.services.known import Clock
