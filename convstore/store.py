@@ -221,9 +221,9 @@ class ConversationStore:
         """End for ever all conversations with these scope values and remove all that they hold; says what it removed.
 
         Conversations that begin while it works may stay, as those that begin later. Messages that other processes
-        append at the same moment are removed with their conversations, at the latest by a sweep 75 s later, which the
-        next `setup`, `delete`, `erase` or `prune` of any store does. A call that failed or was killed is repeated as it
-        is. Several at once do no harm.
+        append at the same moment are removed with their conversations, at the latest by a sweep 75 s later, and what a
+        cut link delivers late by one a day later; the next calls of any store do them. A call that failed or was killed
+        is repeated as it is. Several at once do no harm.
 
         Args:
             everything: All conversations of these collections, those of stores with other scope keys too; without

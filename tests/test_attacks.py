@@ -237,15 +237,17 @@ async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
     assert [message.content for message in history.messages] == [message.content for message in turn]
 
 
+async def never(*_values: Any, **_options: Any) -> None:
+    """A command without an answer."""
+    await asyncio.get_running_loop().create_future()
+
+
 async def test_an_append_without_an_answer_is_given_up(
     chat: Conversation, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ):
     """After the longest append time its caller is told so, and that it may be repeated."""
     await chat.append(HumanMessage("Hello"))
     log = (await store.parts()).writer._log
-
-    async def never(*_values: Any, **_options: Any) -> int:
-        return await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(writer, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(log, "insert", never)
@@ -319,9 +321,6 @@ async def test_a_rewind_without_an_answer_is_given_up(
     """As an append is, and its caller is told that it may have happened."""
     await chat.append(HumanMessage("Hello", id="q"))
     log = (await store.parts()).rewinder._log
-
-    async def never(*_values: Any, **_options: Any) -> int:
-        return await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(rewinder, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(log, "insert", never)
