@@ -71,13 +71,15 @@ async def compact(chat: Conversation, *, cancel: bool) -> str:
     return "cancelled" if task.cancelled() else task.result().status
 
 
-async def view(chat: Conversation) -> tuple[str, list[str]]:
-    """The summary and the ids behind it."""
+async def view(chat: Conversation) -> tuple[str, bool, list[str]]:
+    """The summary, whether turns behind it are left out for the budget, and the ids of what is shown."""
     history = await chat.load_history()
     assert check_pairing(history.messages) == []
     shown = history.messages[1:] if history.summary else history.messages
+    cut = history.report.left_out_turns > 0  # for seconds nobody summarises, while the victim has its lease
+    shown = shown[cut:]
     assert not any("convstore" in message.additional_kwargs for message in shown)
-    return history.summary or "", [str(message.id) for message in shown]
+    return history.summary or "", cut, [str(message.id) for message in shown]
 
 
 async def work(chat: Conversation, writer: Writer, until: float) -> dict[str, Any]:
