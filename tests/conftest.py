@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 from counting import Commands
+from hypothesis import HealthCheck, settings
 from pymongo import AsyncMongoClient, MongoClient
 
 from convstore import ConversationStore
 from convstore.devserver import DevServer
+
+# How long an example takes says nothing about the rules, and the machine may be busy.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import (
@@ -35,10 +34,6 @@ from convstore.policy import HistoryPolicy
 from convstore.tokens import TokenCounter, approximate_tokens, count
 from convstore.view import NOTE_RESULTS, View, build_view, make_note, payloads_needed
 from convstore.view.window import Row, Window, choose_window, leading_system, rows_of
-
-# How long an example takes says nothing about the rules, and the machine may be busy.
-settings.register_profile("pure", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("pure")
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

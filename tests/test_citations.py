@@ -39,8 +39,8 @@ _HEADER = re.compile(r"(?:\[(\d+)\] )?[^\n]*, characters (\d+)-(\d+) of (\d+)\n"
 _LAST = re.compile(r'End\.|More: cursor="([^"\n]+)"')
 
 seeds = st.integers(0, 2**32)
-few = settings(max_examples=5, deadline=None, suppress_health_check=SHARED_FIXTURES)
-examples = settings(max_examples=8, deadline=None, suppress_health_check=SHARED_FIXTURES)
+few = settings(max_examples=5, suppress_health_check=SHARED_FIXTURES)
+examples = settings(max_examples=8, suppress_health_check=SHARED_FIXTURES)
 
 
 def text_of(document: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from counting import Commands, cold
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -429,7 +429,7 @@ def told(history: History) -> list[Any]:
     return [history.summary, history.tokens, *(message.model_dump() for message in history.messages)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.integers(0, 2**32).map(script_of))
 async def test_summaries_stand_for_what_they_say(script: tuple[CompactionRule, list[tuple[str, Any]]]) -> None:
     """Ranges, views and what is shown to the summariser, whatever is appended, rewound, summarised and taken back."""

@@ -329,7 +329,7 @@ def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
     return config, script
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32).map(script_of))
 async def test_nothing_is_lost_behind_a_chain(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:
     """Ranges without gaps; each message in one is shown to the model or stands in views; everybody sees the same."""

@@ -167,7 +167,7 @@ arguments = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SHARED_FIXTURES)
+@settings(max_examples=150, suppress_health_check=SHARED_FIXTURES)
 @given(arguments)
 async def test_whatever_a_model_sends_is_answered(world: World, tool: BaseTool, arguments: dict[str, Any]) -> None:
     """A tool message with a short text, of its own conversation, for a bounded number of reads and no write."""
@@ -422,7 +422,7 @@ VIEWS = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SHARED_FIXTURES)
+@settings(max_examples=60, suppress_health_check=SHARED_FIXTURES)
 @given(made_calls, broken_calls, texts, st.booleans())
 async def test_whatever_calls_a_model_writes_are_kept_and_shown(
     world: World, made: list[dict[str, Any]], broken: list[dict[str, Any]], said: str, is_large: bool

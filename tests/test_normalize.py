@@ -414,7 +414,6 @@ def test_a_key_names_messages_too():
 
 
 @given(st.sets(st.tuples(st.text("a1-:\0", min_size=1, max_size=6), st.integers(0, 30)), min_size=2, max_size=8))
-@settings(deadline=None)
 def test_derived_ids_do_not_clash(places):
     """No two pairs of key and place give one id, however keys are spelt ("a", 11 and "a-1", 1)."""
     ids = [normalize_messages([HELLO] * (index + 1), key=key)[index].id for key, index in places]
@@ -836,7 +835,7 @@ ANY_DICT = st.fixed_dictionaries(
 
 
 @given(st.lists(ANY_DICT | st.dictionaries(TEXT, JSON, max_size=4) | JSON, max_size=3) | JSON)
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_anything_gives_messages_or_the_typed_error(batch):
     """Any JSON-like object in any field gives messages or an InvalidMessageError, never another exception."""
     try:
@@ -860,7 +859,6 @@ GOOD_DICT = st.fixed_dictionaries(
 
 
 @given(GOOD_DICT)
-@settings(deadline=None)
 def test_every_value_of_a_dict_is_in_its_message(raw):
     """All that a usable dict says can be read from its message, and normalising it again says the same."""
     before = repr(raw)

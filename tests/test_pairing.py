@@ -233,7 +233,7 @@ _kinds = st.one_of(
     st.sampled_from(["tool x", "tool y", "tool z"]),
 )
 logs = st.lists(_kinds, max_size=24).map(lambda kinds: _log(*kinds))
-many = settings(deadline=None, max_examples=400)
+many = settings(max_examples=400)
 
 
 def _by_search(messages: list[BaseMessage]) -> list[int | tuple[int, int]]:

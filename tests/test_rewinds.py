@@ -89,7 +89,7 @@ def told(history: History) -> list[Any]:
     ]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32).map(script_of))
 async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(script: list[tuple[str, Any]]) -> None:
     """Views under any policy, listings, turns and counts, for processes that know it and for those that do not."""

@@ -49,7 +49,6 @@ LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 SETTINGS = settings(
     max_examples=10 * LONG,
     stateful_step_count=30 * min(LONG, 4),
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
