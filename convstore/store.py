@@ -217,7 +217,7 @@ class ConversationStore:
             await parts.writer.flush(scope)
         return await parts.directory.page(scope, limit=limit, cursor=cursor)
 
-    async def erase(self, *, everything: bool = False, **partial_scope: str) -> ErasureReceipt:
+    async def erase(self, *, everything: bool = False, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
         """End for ever all conversations with these scope values and remove all that they hold; says what it removed.
 
         Conversations that begin while it works may stay, as those that begin later. Messages that other processes
@@ -228,6 +228,7 @@ class ConversationStore:
         Args:
             everything: All conversations of these collections, those of stores with other scope keys too; without
                 scope values.
+            dry_run: Only count what would be removed.
             partial_scope: Values of some scope keys, at least one.
 
         Raises:
@@ -238,7 +239,7 @@ class ConversationStore:
         scope = check_partial_scope(self.scope_keys, partial_scope)
         if everything is not (not scope):
             raise InvalidInputError("name scope values to erase their conversations, or say everything=True for all")
-        return await (await self.parts()).retention.erase(scope)
+        return await (await self.parts()).retention.erase(scope, dry_run=dry_run)
 
     async def prune(self, *, older_than: timedelta, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
         """Remove, as `erase` does, the conversations to which nothing was appended for so long; says what it removed.

@@ -1,4 +1,4 @@
-"""``convstore doctor`` and ``convstore prune``: what they print, what they change, and how they end."""
+"""``convstore doctor``, ``erase`` and ``prune``: what they print, what they change, and how they end."""
 
 from __future__ import annotations
 
@@ -144,6 +144,31 @@ def test_a_policy_is_tried_and_then_done(uri):
     assert json.loads(convstore("doctor", "--uri", uri, "--json").stdout)["conversations"] == 1
 
 
+def test_a_user_is_counted_and_then_erased(uri):
+    """Nothing goes without --yes; with it, all of the user and nobody else."""
+    fill(uri, user_id="ada", thread_id="1")
+    fill(uri, user_id="ada", thread_id="2")
+    fill(uri, user_id="eve")
+    arguments = ["erase", "--uri", uri, "--scope", "user_id=ada"]
+    result = convstore(*arguments)
+    assert (result.exit_code, result.stdout.splitlines()[1]) == (0, "conversations     2")
+    assert result.stdout.endswith("Nothing was removed. Run it again with --yes to remove this for good.\n")
+    counted = json.loads(convstore(*arguments, "--json").stdout)
+    assert (counted["dry_run"], counted["conversations"], counted["entries"]) == (True, 2, 2)
+    erased = json.loads(convstore(*arguments, "--json", "--yes").stdout)
+    assert erased == counted | {"dry_run": False}
+    assert json.loads(convstore(*arguments, "--json").stdout)["conversations"] == 0
+    everything = json.loads(convstore("erase", "--uri", uri, "--everything", "--yes", "--json").stdout)
+    assert everything["conversations"] == 1
+
+
+@pytest.mark.parametrize("chosen", [[], ["--everything", "--scope", "user_id=ada"]])
+def test_who_is_erased_is_said_once(uri, chosen):
+    """No scope is not everybody, and everybody is not one user; exit code 2."""
+    result = convstore("erase", "--uri", uri, "--yes", *chosen)
+    assert (result.exit_code, "--everything for all" in " ".join(result.stderr.split())) == (2, True)
+
+
 @pytest.mark.parametrize("age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "999999d", "999999w", "", "90 d"])
 def test_an_age_that_is_none_is_refused(uri, age):
     """Before anything is opened; exit code 2."""
@@ -152,7 +177,7 @@ def test_an_age_that_is_none_is_refused(uri, age):
 
 
 @pytest.mark.parametrize("scope", ["user_id", "user_id=", "=x", "a b=x"])
-@pytest.mark.parametrize("command", [["doctor"], ["prune", "--older-than", "90d"]])
+@pytest.mark.parametrize("command", [["doctor"], ["erase"], ["prune", "--older-than", "90d"]])
 def test_a_scope_that_is_none_is_refused(uri, command, scope):
     """Half a filter does not become none."""
     assert convstore(*command, "--uri", uri, "--scope", scope).exit_code == 2
@@ -163,6 +188,7 @@ def test_a_scope_that_is_none_is_refused(uri, command, scope):
     [
         (["prune", "--older-than", "4m"], "at least 0:05:00"),
         (["prune", "--older-than", "90d", "--scope", "team=x"], "is not in this store's scope"),
+        (["erase", "--scope", "team=x", "--yes"], "is not in this store's scope"),
         (["doctor", "--scope", "team=x"], "is not in this store's scope"),
         (["prune", "--older-than", "90d"], "convstore migrate"),
         (["doctor", "--collection-prefix", "x$y"], "'x$y'"),

@@ -23,7 +23,7 @@ from convstore.cli.recordings import check_readable, count_lines
 from convstore.cli.replay import Replay
 from convstore.cli.report import FileReport, as_json, print_report
 from convstore.cli.transferring import EXPORT, IMPORT, export_command, import_command
-from convstore.cli.upkeep import DOCTOR, PRUNE, doctor_command, prune_command
+from convstore.cli.upkeep import DOCTOR, ERASE, PRUNE, doctor_command, erase_command, prune_command
 
 __all__ = ["app"]
 
@@ -167,6 +167,7 @@ def _migrate(
 
 app.command("import", help=IMPORT)(import_command)
 app.command("export", help=EXPORT)(export_command)
+app.command("erase", help=ERASE)(erase_command)
 app.command("prune", help=PRUNE)(prune_command)
 app.command("doctor", help=DOCTOR)(doctor_command)
 

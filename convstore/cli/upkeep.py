@@ -1,4 +1,4 @@
-"""The commands ``prune`` and ``doctor``: their options and help, and what they print.
+"""The commands ``erase``, ``prune`` and ``doctor``: their options and help, and what they print.
 
 Talks to people; the store does the work. Added to the application by ``commands``.
 """
@@ -20,7 +20,21 @@ from convstore.cli.output import plain, run, safe_address, screen, write_json
 from convstore.models import ErasureReceipt, Finding, VerifyReport
 from convstore.store import ConversationStore
 
-__all__ = ["DOCTOR", "FOUND", "PRUNE", "doctor_command", "prune_command", "read_age"]
+__all__ = ["DOCTOR", "ERASE", "FOUND", "PRUNE", "doctor_command", "erase_command", "prune_command", "read_age"]
+
+ERASE = """Remove all conversations of a user, or with other scope values.
+
+\b
+Without --yes it only counts. With it, whole conversations are removed for
+good: messages, results, summaries and annotations. Conversations that begin
+meanwhile may stay. Safe to repeat, to kill and to race.
+
+\b
+Examples:
+  convstore erase --uri mongodb://localhost:27017/app --scope user_id=ada
+  convstore erase --uri mongodb://… --scope user_id=ada --yes
+  convstore erase --uri mongodb://… --everything --yes --json
+"""
 
 PRUNE = """Remove conversations to which nothing was appended for long.
 
@@ -75,6 +89,34 @@ _ScopeKeys = Annotated[
 ]
 _Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+def erase_command(
+    *,
+    uri: _Uri,
+    scope: _Scope = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All conversations, without --scope.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; only counted without.")] = False,
+    scope_key: _ScopeKeys = None,
+    collection_prefix: _Prefix = "",
+    as_document: _Json = False,
+) -> None:
+    """See `ERASE`."""
+    chosen = _values(scope)
+    if everything is bool(chosen):
+        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
+
+    async def work() -> ErasureReceipt:
+        async with await _store(uri, scope_key, collection_prefix) as store:
+            return await store.erase(everything=everything, dry_run=not yes, **chosen)
+
+    receipt = run(work(), as_document=as_document)
+    if as_document:
+        write_json({"database": safe_address(uri), "dry_run": not yes, **receipt.model_dump()})
+        return
+    _print_receipt(screen(), receipt, dry_run=not yes)
+    if not yes:
+        screen().print("\nNothing was removed. Run it again with --yes to remove this for good.", style="dim")
 
 
 def prune_command(

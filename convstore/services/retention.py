@@ -65,20 +65,19 @@ class Retention:
         await self.sweep()
         return receipt
 
-    async def erase(self, partial_scope: Scope) -> ErasureReceipt:
+    async def erase(self, partial_scope: Scope, *, dry_run: bool) -> ErasureReceipt:
         """End all conversations with these scope values; see `ConversationStore.erase`."""
-        receipt, after, damaged = await self._finish(partial_scope), "", ""
+        receipt, after, damaged = _NOTHING if dry_run else await self._finish(partial_scope), "", ""
+        end = self._count if dry_run else self._end
         while heads := await self._endings.page(dict(partial_scope), after=after, limit=_AT_ONCE):
             damaged = damaged or next((head.key for head in heads if not head.conversation), "")
-            receipt = _sum([receipt, *await self._each(self._end, heads)])
+            receipt = _sum([receipt, *await self._each(end, [head for head in heads if head.conversation])])
             after = heads[-1].key
-        await self.sweep()
+        if not dry_run:
+            await self.sweep()
         if damaged:
-            raise CorruptDocumentError(
-                damaged,
-                f"it does not say which conversation it is of; all others are erased: {receipt}",
-                collection=HEADS,
-            )
+            problem = f"it does not say which conversation it is of; all others {'count' if dry_run else 'are erased'}"
+            raise CorruptDocumentError(damaged, f"{problem}: {receipt}", collection=HEADS)
         return receipt
 
     async def prune(self, partial_scope: Scope, *, older_than: timedelta, dry_run: bool) -> ErasureReceipt:
@@ -100,7 +99,7 @@ class Retention:
                 is_idle = False
             if not is_idle:
                 return _NOTHING
-            return await (self._count(head.conversation) if dry_run else self._end(head, pruned=True))
+            return await (self._count(head) if dry_run else self._end(head, pruned=True))
 
         receipt = _NOTHING if dry_run else await self._finish(partial_scope)
         async for heads in self._idle(partial_scope, before):
@@ -156,7 +155,7 @@ class Retention:
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
         """End a conversation, unless another was quicker or, for a policy, somebody wrote to it."""
         sweep_at = self._clock.now() + _SWEEP_AFTER
-        if not head.conversation or not await self._endings.bury(head, sweep_at=sweep_at, pruned=pruned):
+        if not await self._endings.bury(head, sweep_at=sweep_at, pruned=pruned):
             return _NOTHING
         self._forget(dict(head.scope))
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
@@ -175,7 +174,8 @@ class Retention:
         entries, chunks = await self._log.delete(conversation)
         return ErasureReceipt(entries=entries, payload_chunks=chunks, summaries=summaries, annotations=annotations)
 
-    async def _count(self, conversation: str) -> ErasureReceipt:
+    async def _count(self, head: HeadKey) -> ErasureReceipt:
+        conversation = head.conversation
         entries, chunks = await self._log.count(conversation)
         return ErasureReceipt(
             conversations=1,
