@@ -1,7 +1,7 @@
 """The handle of one conversation: what an agent backend calls.
 
 Layer 5. A handle is bound to its scope and makes no I/O when made; it keeps nothing, so one can be made for each
-request. What it promises is kept by `Writer` and `Reader`.
+request. What it promises is kept by the services.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Conversation:
 
         Raises:
             InvalidMessageError: A message is refused; says which one and which field.
-            UnencodableError: An artifact holds a value of a type that can not be given back equal.
+            UnencodableError: An artifact holds a value of a type that cannot be given back equal.
             BatchTooLargeError: More than 1 MB in one batch, large tool results and parts of messages apart.
             ContentConflictError: An id is in the log with other content.
             MessageRewoundError: A message is in the log but was rewound.
@@ -124,7 +124,7 @@ class Conversation:
         """Add a turn, or go on with it: afterwards it begins with the human message and exactly these messages.
 
         The human message gets `turn_id` as its id, so `turns` and `get_turn` know the turn by it, and a message without
-        an id one made from `turn_id` and its place. So a request that is made again, by anyone, writes nothing; of
+        an id gets one made from `turn_id` and its place. So a request that is made again, by anyone, writes nothing; of
         several answers to one question one is stored, and none ends up in another turn. Else as `append`; one command
         too, three or four if another process appended the question or a part of the turn is there.
 
@@ -133,8 +133,8 @@ class Conversation:
             human: The question; None if it was appended before.
             messages: What follows it, from the first message on; calls need not have their results yet.
             key: Makes ids in place of `turn_id`: another answer, after a `rewind` of the first, needs ids of its own.
-            unencodable: As of `append`.
-            on_source_clash: As of `append`.
+            unencodable: As in `append`.
+            on_source_clash: As in `append`.
 
         Raises:
             UnknownMessageError: No `human` was given, and the question is not in the log.
@@ -198,12 +198,12 @@ class Conversation:
 
         Afterwards views have the summary in their place; the messages stay in the log, and `expand_summary` gives
         them. A summary stands for all messages from its first to its last ordinal, and each of them was shown to the
-        summariser as views show it, or stands word for word beside it. Two workers never both summarise; if the
-        summariser fails, or its summary saves nothing, views are as before, and the next try waits. Never raises for
-        what the summariser does.
+        summarizer as views show it, or stands word for word beside it. Two workers never both summarise; if the
+        summarizer fails, or its summary saves nothing, views are as before, and the next try waits. Never raises for
+        what the summarizer does.
 
         Args:
-            force: Also if little would be saved, or the last try failed a short time ago.
+            force: Even if little would be saved, or the last attempt failed a moment ago.
 
         Raises:
             InvalidInputError: The store has no summarizer.
@@ -267,7 +267,7 @@ class Conversation:
         Args:
             after: Only turns that begin behind this ordinal.
             before: Only turns that begin before this ordinal.
-            limit: Most turns; None for all.
+            limit: At most this many turns; None for all.
             newest_first: In the opposite order, read from the end.
         """
         parts = await self._store.parts()
@@ -291,7 +291,7 @@ class Conversation:
         Args:
             before: Only messages with a lower ordinal, the nearest ones.
             after: Only messages with a higher ordinal, the nearest ones.
-            limit: Most messages, up to 1,000.
+            limit: At most this many messages, up to 1,000.
             full: Each message as appended; else tool results as stubs and large parts as placeholders.
         """
         parts = await self._store.parts()
@@ -305,11 +305,11 @@ class Conversation:
 
         Args:
             message_id: Any message, a rewound one too.
-            values: What the store can encode, up to 100,000 characters each; 100 for a message, 1 MB together.
+            values: What the store can encode: at most 100 for a message, 100,000 characters each, 1 MB in all.
 
         Raises:
             UnknownMessageError: No message of this conversation has the id.
-            UnencodableError: A value of a type that can not be given back equal.
+            UnencodableError: A value of a type that cannot be given back equal.
         """
         [checked] = check_ids([message_id], name="message_id")
         parts = await self._store.parts()
@@ -401,7 +401,7 @@ class Conversation:
             page_tokens: Size of a page, 100 to 16,000.
 
         Raises:
-            InvalidInputError: Ids or size that can not be.
+            InvalidInputError: Ids or size that cannot be.
             InvalidCursorError: A cursor that this call did not give.
         """
         request = Request(

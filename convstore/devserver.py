@@ -59,7 +59,7 @@ _OPTIONS = (
 
 
 class DevServerError(ConvstoreError):
-    """The server can not start, or a node does not do what it should; the end of the node's log says why."""
+    """The server cannot start, or a node does not do what it should; the end of the node's log says why."""
 
     def __init__(self, problem: str, *, log: str = "") -> None:
         super().__init__(f"{problem}; the end of its log:\n{log}" if log else problem)
@@ -113,7 +113,7 @@ def _run(command: Sequence[str], *, group: int, stdin: int, output: int | IO[byt
     try:
         return subprocess.Popen(command, process_group=group, stdin=stdin, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603
     except OSError as error:
-        raise DevServerError(f"{command[0]} can not be executed: {error}") from error
+        raise DevServerError(f"{command[0]} cannot be executed: {error}") from error
 
 
 class DevNode:
@@ -288,7 +288,7 @@ class DevServer:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await asyncio.wait((starting,))  # a thread can not be cancelled, and what it starts must be stopped
+            await asyncio.wait((starting,))  # a thread cannot be cancelled, and what it starts must be stopped
             await asyncio.to_thread(self.stop)
             raise
         return self

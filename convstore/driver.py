@@ -157,7 +157,7 @@ def open_client(uri: str) -> tuple[Any, Any]:
         remote: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(uri)
         return remote, remote.get_default_database(_DEFAULT_DATABASE)
     except (PyMongoError, ValueError) as error:
-        raise InvalidInputError(f"the address can not be used: {error}") from error
+        raise InvalidInputError(f"the address cannot be used: {error}") from error
 
 
 async def close_client(client: Any) -> None:
@@ -180,7 +180,7 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
             yield
     except (ConnectionFailure, ExecutionTimeout, WTimeoutError, TimeoutError) as error:
         reason = str(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
-        raise StoreUnavailableError(f"MongoDB can not be reached or did not answer in time: {reason}") from error
+        raise StoreUnavailableError(f"MongoDB cannot be reached or did not answer in time: {reason}") from error
     except InvalidOperation as error:
         raise StoreClosedError(
             f"the MongoDB client of this store is closed or was taken over ({error}); close it behind the store"

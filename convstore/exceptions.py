@@ -19,7 +19,7 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
     │   ├── SourceIdClashError                a source came with a number that is taken; nothing was written
     │   └── TurnConflictError                 the turn holds other messages, or a later one was begun
-    ├── StoreError                            the store can not do it now
+    ├── StoreError                            the store cannot do it now
     │   ├── StoreUnavailableError             no server, no primary, a timeout: try again
     │   ├── StoreClosedError                  close() was called
     │   ├── NotSetUpError                     setup() has not run on this database
@@ -90,7 +90,7 @@ class InvalidMessageError(InvalidInputError):
 
 
 class UnencodableError(InvalidInputError):
-    """A value has a type that the store can not give back equal.
+    """A value has a type that the store cannot give back equal.
 
     Attributes:
         path: Where the value is, such as ``message 2.artifact[0].owner``.
@@ -115,7 +115,7 @@ class InvalidCursorError(InvalidInputError):
 
 
 class MalformedChainError(InvalidInputError):
-    """A list of messages is no chain: a call or a result stands alone, or a message where it can not stand.
+    """A list of messages is no chain: a call or a result stands alone, or a message where it cannot stand.
 
     Attributes:
         index: Place of the message in the list, from 0; None if no message is to blame.
@@ -146,7 +146,7 @@ class UnknownMessageError(InvalidInputError):
 
 
 class ConflictError(ConvstoreError):
-    """What is stored already and what is to be stored can not both be true."""
+    """What is stored already and what is to be stored cannot both be true."""
 
 
 class ContentConflictError(ConflictError):
@@ -215,7 +215,7 @@ class TurnConflictError(ConflictError):
 
 
 class StoreError(ConvstoreError):
-    """The store can not do what was asked, now or in its present state."""
+    """The store cannot do what was asked, now or in its present state."""
 
 
 class StoreUnavailableError(StoreError):

@@ -152,7 +152,7 @@ class Migrator:
                 await self._applied.delete_one({"_id": _LEASE, "owner": owner})
 
     async def _while_leased(self, owner: str, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do some work and renew the lease meanwhile; stop it when the lease can not be kept."""
+        """Do some work and renew the lease meanwhile; stop it when the lease cannot be kept."""
         task = asyncio.ensure_future(work)
         ends = time.monotonic() + _LEASE_TIME.total_seconds()
         try:

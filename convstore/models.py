@@ -231,7 +231,7 @@ class Summary(_Value):
         first: First ordinal that it stands for.
         last: Last ordinal that it stands for.
         text: The summary.
-        messages: What stands in views.
+        messages: The messages that show it in views.
         model: What wrote it.
         tokens_in: Size of what was folded into it as views showed it, the summary before it included.
         tokens_out: Its own size.

@@ -29,8 +29,8 @@ class HistoryPolicy:
         max_tokens: Budget of the view, by the store's counter; None for no limit. What does not fit leaves at the
             old end, whole turns and up to half the budget at a time, so that prompt caches live long. The turn in
             progress is never cut.
-        max_turns: Most turns in a view, the one in progress counted; None for no limit. From 8 on, turns leave a
-            quarter of `max_turns` at a time.
+        max_turns: At most this many turns in a view, the one in progress counted; None for no limit. From 8 on, turns
+            leave a quarter of `max_turns` at a time.
         stub_tools: "finished_turns" puts stubs in place of the tool results of finished turns; "never" loads all
             in full.
         stub_min_tokens: A result without sources gets a stub only above this size.
@@ -38,7 +38,7 @@ class HistoryPolicy:
             several at a time, so up to twice as many are whole.
         never_stub: Names of tools whose results always stay whole.
         compact: "explicit" leaves summarising to `compact`; "before_load" summarises first when that is due, so a load
-            may wait for the summariser.
+            may wait for the summarizer.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
         provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai": the view is made safe for
             it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, system

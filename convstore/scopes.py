@@ -25,7 +25,7 @@ __all__ = [
 
 MAX_ID_BYTES = 512
 MAX_IDS = 200
-"""Most ids in one call."""
+"""At most this many ids in one call."""
 
 _RESERVED = frozenset(
     {"cursor", "dry_run", "everything", "limit", "older_than", "progress", "repair", "tool_message_ids"}
@@ -59,7 +59,7 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
     """The pairs of a whole scope, in the order of the store's keys.
 
     Raises:
-        InvalidScopeError: A key is missing or unknown, or a value can not be one.
+        InvalidScopeError: A key is missing or unknown, or a value cannot be one.
     """
     checked = dict(check_partial_scope(keys, values))
     if missing := [key for key in keys if key not in values]:
@@ -71,7 +71,7 @@ def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple
     """The pairs of a part of a scope.
 
     Raises:
-        InvalidScopeError: A key is unknown, or a value can not be one.
+        InvalidScopeError: A key is unknown, or a value cannot be one.
     """
     if unknown := [key for key in values if key not in keys]:
         raise InvalidScopeError(f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}")

@@ -197,18 +197,19 @@ class ConversationStore:
     ) -> ConversationPage:
         """Conversations with these scope values, newest first; order and counts are exact to 10 s.
 
-        What this store appended counts at once; what another process did, within 10 s of an entry before, once that
-        appends, lists or closes. One command, and two for each conversation to which this store appended lately.
+        What this store appended counts at once. What another process appended within 10 s of its last update counts
+        once it appends again, lists or closes. One command, and two for each conversation to which this store appended
+        lately.
 
         Without scope values it lists the conversations of everybody; name whose they are before a user sees them.
 
         Args:
-            limit: Most conversations on a page, at most 1,000.
+            limit: At most this many conversations on a page, up to 1,000.
             cursor: ``next_cursor`` of the page before.
             partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
-            InvalidScopeError: An unknown key, or a value that can not be one.
+            InvalidScopeError: An unknown key, or an invalid value.
             InvalidCursorError: A cursor that this call did not give.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
@@ -221,9 +222,9 @@ class ConversationStore:
         """End for ever all conversations with these scope values and remove all that they hold; says what it removed.
 
         Conversations that begin while it works may stay, as those that begin later. Messages that other processes
-        append at the same moment are removed with their conversations, at the latest by a sweep 75 s later, and what a
-        cut link delivers late by one a day later; the next calls of any store do them. A call that failed or was killed
-        is repeated as it is. Several at once do no harm.
+        append at the same moment are removed with their conversations, at the latest by a sweep 75 s later; what a
+        broken connection delivers later still, by one a day later. Sweeps run with the next calls of any store. A call
+        that failed or was killed is repeated as it is. Several at once do no harm.
 
         Args:
             everything: All conversations of these collections, those of stores with other scope keys too; without
@@ -233,7 +234,7 @@ class ConversationStore:
 
         Raises:
             InvalidInputError: Neither scope values nor `everything`, or both.
-            InvalidScopeError: An unknown key, or a value that can not be one.
+            InvalidScopeError: An unknown key, or an invalid value.
             CorruptDocumentError: A head does not say what it is of; all others are erased.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
@@ -255,7 +256,7 @@ class ConversationStore:
 
         Raises:
             InvalidInputError: `older_than` is too short.
-            InvalidScopeError: An unknown key, or a value that can not be one.
+            InvalidScopeError: An unknown key, or an invalid value.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await (await self.parts()).retention.prune(scope, older_than=older_than, dry_run=dry_run)
@@ -280,7 +281,7 @@ class ConversationStore:
             partial_scope: Values of some scope keys, or of none for all conversations.
 
         Raises:
-            InvalidScopeError: An unknown key, or a value that can not be one.
+            InvalidScopeError: An unknown key, or an invalid value.
             SchemaVersionError: The database was set up by a newer convstore.
         """
         self._check_open()
@@ -301,7 +302,7 @@ class ConversationStore:
         dataclasses need no functions: a value is made again from its fields, without its constructor and validators.
 
         Args:
-            type_: The class; values of subclasses are not meant.
+            type_: The class; instances of subclasses are not covered.
             name: What stored documents call it; None takes module and class name.
             dump: Gives a value of known types for one of `type_`.
             load: Gives it back.
@@ -349,7 +350,7 @@ class ConversationStore:
         now = self._clock.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_SECONDS
-            # Whoever calls for something else waits for little of it, and not in vain if it fails: it is due again.
+            # The caller came for something else: sweep only a few, and leave a failure to the next sweep.
             with suppress(StoreError):
                 if await self._parts.retention.sweep(most=_SWEPT_BESIDE) == _SWEPT_BESIDE:
                     self._sweep_at = now + 1
@@ -383,7 +384,7 @@ class ConversationStore:
         self._check_open()
         if self._make_twin is None:
             raise SyncUnsupportedError(
-                "this store works on your async client, which belongs to your event loop, so it can not serve a sync "
+                "this store works on your async client, which belongs to your event loop, so it cannot serve a sync "
                 f"call: use {instead}, or make the store with `ConversationStore.connect(uri)`"
             )
         with self._twin_lock:

@@ -247,7 +247,7 @@ def make_retrieval_tool(
 ) -> StructuredTool:
     """A LangChain tool, async and sync; its content is text for the model, its artifact a `SourcePage`.
 
-    A store that can not answer makes a tool message with ``status="error"``; arguments that can not be understood make
+    A store that cannot answer makes a tool message with ``status="error"``; arguments that cannot be understood make
     one that names the argument and says what is wanted.
 
     Args:
@@ -286,7 +286,7 @@ def make_retrieval_tool(
 
 
 def _what_is_wanted(error: ValidationError | ValidationErrorV1) -> str:
-    """What a model is told of arguments that can not be understood."""
+    """What a model is told of arguments that cannot be understood."""
     told = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors() if detail["loc"]]
     text = " ".join(f"{one.replace('Value error, ', '', 1)}." for one in told)
     return text[:_ERROR_CHARACTERS] or "Pass the arguments by their names."
@@ -317,10 +317,10 @@ def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_toke
 
 @contextmanager
 def _told_to_the_model() -> Iterator[None]:
-    """A store that can not answer is told to the model; how the tool is used is told to the developer."""
+    """A store that cannot answer is told to the model; how the tool is used is told to the developer."""
     try:
         yield
     except SyncUnsupportedError:
         raise
     except StoreError as error:
-        raise ToolException(f"The store can not answer now: {error}"[:_ERROR_CHARACTERS]) from error
+        raise ToolException(f"The store cannot answer now: {error}"[:_ERROR_CHARACTERS]) from error

@@ -61,7 +61,7 @@ CORPUS = {
     "The winter cluster": "In winter the bees of a hive sit together in a ball, the queen in the middle. Those inside "
     "tremble with their flight muscles to make heat, those outside form a coat; every bee takes her turn in both.",
     "Winter stores": "A hive eats fifteen to twenty kilograms of honey in winter. The cluster climbs the comb as it "
-    "eats, and in a hard frost it may starve a hand's breadth from full cells that it can not reach.",
+    "eats, and in a hard frost it may starve a hand's breadth from full cells that it cannot reach.",
     "Winter bees": "Bees that live through winter hatch in autumn. They feed no brood at first, store fat and protein "
     "in their bodies, and live six months where a summer bee lives six weeks.",
     "Solitary bees in winter": "Most kinds of bees live alone and never see a winter as adults. Their young wait in "

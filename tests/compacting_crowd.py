@@ -1,6 +1,6 @@
 """One process of many that append to one conversation and summarise it; started by test_compaction_crowd.
 
-It appends turns, compacts, cancels some compactions in the middle, and loads views; its summariser notes every call in
+It appends turns, compacts, cancels some compactions in the middle, and loads views; its summarizer notes every call in
 the database, takes a while and fails now and then. The one that is called victim begins a call and never ends it. It
 reports what became of its compactions and what its views held.
 """
@@ -29,7 +29,7 @@ RULE = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=50, keep
 
 
 class Writer:
-    """A summariser whose summaries name the call that made them."""
+    """A summarizer whose summaries name the call that made them."""
 
     name = "crowd"
     rule = RULE

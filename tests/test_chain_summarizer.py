@@ -1,4 +1,4 @@
-"""The summariser of chains, strategy by strategy, with a handler that does what it is told and keeps what it saw."""
+"""The summarizer of chains, strategy by strategy, with a handler that does what it is told and keeps what it saw."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_small_section_costs_no_call():
 
 @pytest.mark.parametrize("kinds", [["h", "a", "a"], ["h", "a x", "t x"]])
 def test_a_summary_is_not_summarised_again(kinds):
-    """Of either form, however long it is, also by another summariser."""
+    """Of either form, however long it is, also by another summarizer."""
     handler = Scripted("a" * 1500)
     once = run(handler, talk(*kinds, "h", "a"))
     twice = run(handler, once.messages)
@@ -473,7 +473,7 @@ def test_the_model_is_told_how_long_a_summary_may_be():
 
 
 def test_lone_surrogates_reach_no_model():
-    """They are written as escapes: a request with one can not be sent."""
+    """They are written as escapes: a request with one cannot be sent."""
     handler = Scripted()
     summary = run(handler, [HumanMessage("\udc00"), AIMessage("\ud800" + LONG), HumanMessage("?")])
     handler.prompts[0].encode()

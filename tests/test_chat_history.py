@@ -327,14 +327,14 @@ async def test_a_whole_scope_may_be_fixed(store, chat):
 
 @pytest.mark.parametrize("value", [{"$ne": ""}, "", "x" * 600, "\ud800", None])
 async def test_hostile_session_ids_are_refused(store, value):
-    """What can not be a scope value is refused before anything is read."""
+    """What cannot be a scope value is refused before anything is read."""
     chain = with_message_history(parrot("Hello"), store)
     with pytest.raises(InvalidScopeError):
         await chain.ainvoke([HumanMessage("Hi")], {"configurable": {"user_id": value, "thread_id": "t"}})
 
 
 async def test_a_fixed_value_can_not_be_overridden(store):
-    """A run can not name another user than the one that the application fixed."""
+    """A run cannot name another user than the one that the application fixed."""
     histories = SessionHistories(store, scope={"user_id": "ada"})
     for call in (lambda: histories("t", user_id="bob"), lambda: histories("t", "u"), lambda: histories(other="t")):
         with pytest.raises(InvalidScopeError):

@@ -390,7 +390,7 @@ def test_a_damaged_gzip_file_is_an_error(file: Path):
     file.write_bytes(packed[:-20])
     document = figures(file, exit_code=1)
     assert [error["conversation"] for error in document["errors"]] == ["line 2"]
-    assert "can not be read from here on" in document["errors"][0]["what"]
+    assert "cannot be read from here on" in document["errors"][0]["what"]
 
 
 def test_a_refused_message_is_an_error_of_its_conversation(file: Path):
@@ -426,7 +426,7 @@ def test_a_file_that_can_not_be_read_is_told_in_one_line(path: str, tmp_path: Pa
     result = convstore("replay", tmp_path / path)
     assert (result.exit_code, result.stdout) == (1, "")
     assert len(result.stderr.splitlines()) == 1
-    assert "can not be read" in result.stderr
+    assert "cannot be read" in result.stderr
 
 
 # Migrations
@@ -449,7 +449,7 @@ def test_a_dry_run_only_looks(memory: Any):
 
 
 def test_scope_keys_of_a_store_are_taken(memory: Any):
-    """The indexes are made for the keys that are named; what can not be a key is refused."""
+    """The indexes are made for the keys that are named; what cannot be a key is refused."""
     arguments = ("migrate", "--uri", "memory://", "--scope-key", "team", "--scope-key", "room")
     assert "The database is up to date." in convstore(*arguments).stdout
     indexes = asyncio.run(memory["heads"].index_information())
@@ -507,7 +507,7 @@ def test_the_package_can_be_run():
 
 
 def test_a_terminal_without_arrows_is_enough():
-    """Characters that an output can not take are replaced."""
+    """Characters that an output cannot take are replaced."""
     ended = run_module("convstore", "demo", PYTHONIOENCODING="ascii")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert " ? 207" in ended.stdout

@@ -167,7 +167,7 @@ def test_a_file_that_can_not_be_read(uri, name):
     """One line on stderr, before the store is opened."""
     result = convstore("import", name, "--uri", "mongodb://nobody.invalid/x", "--scope", "user_id=ada")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "can not be read" in result.stderr
+    assert "cannot be read" in result.stderr
 
 
 def test_a_collection_of_langchain(uri, tmp_path):
@@ -233,7 +233,7 @@ def test_a_file_that_is_there_is_kept(uri, file, tmp_path):
     assert path.read_bytes() == exported(uri)
     nobody = "mongodb://127.0.0.1:1/x?serverSelectionTimeoutMS=50"
     failed = process("export", "--uri", nobody, "-o", tmp_path / "b", stderr=subprocess.PIPE)
-    assert b"can not be reached" in failed.communicate(timeout=60)[1]
+    assert b"cannot be reached" in failed.communicate(timeout=60)[1]
     assert failed.returncode == 1
     assert sorted(one.name for one in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
 
@@ -243,7 +243,7 @@ def test_a_folder_that_is_not_there(uri, file, tmp_path):
     imported(uri, file)
     result = convstore("export", "--uri", uri, "-o", tmp_path / "none" / "x.jsonl")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "can not be written: No such file or directory" in result.stderr
+    assert "cannot be written: No such file or directory" in result.stderr
 
 
 def test_lines_for_fine_tuning(uri, file):
@@ -345,7 +345,7 @@ def test_a_reader_that_goes_away(uri, file):
     told = one.stderr.read().decode()
     one.stderr.close()
     assert one.wait(60) == 1
-    assert "stdout can not be written: Broken pipe" in told
+    assert "stdout cannot be written: Broken pipe" in told
     assert "Traceback" not in told
 
 

@@ -389,7 +389,7 @@ def test_a_failing_dump_is_an_unencodable_value():
 
 
 def test_a_failing_load_is_a_damaged_text():
-    """What a caller's function raises while reading is a ValueError, as for any text that can not be read."""
+    """What a caller's function raises while reading is a ValueError, as for any text that cannot be read."""
     codec = _taught(load=lambda _plain: 1 / 0)
     with pytest.raises(ValueError, match="tag"):
         codec.decode(codec.encode(_Tag(frozenset())))

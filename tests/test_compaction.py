@@ -96,7 +96,7 @@ def made(kind: str) -> list[BaseMessage]:
 
 
 class Writer:
-    """A summariser that keeps what it was shown; no summary is like another."""
+    """A summarizer that keeps what it was shown; no summary is like another."""
 
     name = "scripted"
 
@@ -237,7 +237,7 @@ class Play:
             await self.during(value)
 
     async def during(self, steps: Sequence[tuple[str, Any]]) -> None:
-        """Other things happen while the summariser writes: what is made then is not used if it does not fit."""
+        """Other things happen while the summarizer writes: what is made then is not used if it does not fit."""
         model, current, live = self.model, self.model.current, dict(self.model.live)
         happened = False
 
@@ -432,7 +432,7 @@ def told(history: History) -> list[Any]:
 @settings(max_examples=60)
 @given(st.integers(0, 2**32).map(script_of))
 async def test_summaries_stand_for_what_they_say(script: tuple[CompactionRule, list[tuple[str, Any]]]) -> None:
-    """Ranges, views and what is shown to the summariser, whatever is appended, rewound, summarised and taken back."""
+    """Ranges, views and what is shown to the summarizer, whatever is appended, rewound, summarised and taken back."""
     rule, steps = script
     play = Play(rule)
     await play.chat.store.setup()
@@ -650,7 +650,7 @@ async def test_an_empty_answer_is_an_error(answer: Any) -> None:
         await RunningSummarizer(Scripted(ZeroDivisionError())).summarize([HumanMessage("x")], summary=None)
 
 
-def test_a_summariser_has_the_name_of_its_model() -> None:
+def test_a_summarizer_has_the_name_of_its_model() -> None:
     """Or of its class; nonsense is refused when it is made."""
     assert RunningSummarizer(SimpleNamespace(ainvoke=None, model_name="gpt-x")).name == "gpt-x"  # type: ignore[arg-type]
     assert RunningSummarizer(FakeMessagesListChatModel(responses=[])).name == "FakeMessagesListChatModel"
@@ -660,7 +660,7 @@ def test_a_summariser_has_the_name_of_its_model() -> None:
 
 
 @pytest.mark.parametrize("wrong", [7, "gpt-x", SimpleNamespace(summarize=None, rule={"keep_last_turns": 3})])
-def test_what_is_no_summariser_is_refused(wrong: Any) -> None:
+def test_what_is_no_summarizer_is_refused(wrong: Any) -> None:
     """When a store is made, not when it is used."""
     with pytest.raises(InvalidInputError):
         as_summarizer(wrong)
@@ -702,7 +702,7 @@ SMALL = rule_of(400, keep=2, summary=50)
 
 
 class Told(Writer):
-    """A summariser that does what it is told."""
+    """A summarizer that does what it is told."""
 
     def __init__(self, does: Callable[[], Awaitable[Any]], rule: CompactionRule = SMALL) -> None:
         super().__init__(rule)
@@ -754,7 +754,7 @@ async def _fails_at_length() -> None:
         (_fails_at_length, "ValueError: xxx"),
     ],
 )
-async def test_whatever_a_summariser_raises_compact_does_not(does: Any, problem: str) -> None:
+async def test_whatever_a_summarizer_raises_compact_does_not(does: Any, problem: str) -> None:
     """A cancellation of its own, or an error of a store that it uses; the next try waits."""
     chat = await six_turns(Told(does))
     failed = await chat.compact()
@@ -766,7 +766,7 @@ async def test_whatever_a_summariser_raises_compact_does_not(does: Any, problem:
 
 
 async def test_a_cancelled_compact_gives_its_lease_back() -> None:
-    """The summariser is cancelled too, and the next one begins at once."""
+    """The summarizer is cancelled too, and the next one begins at once."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def hangs() -> None:
@@ -794,7 +794,7 @@ async def _nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["is cancelled", "refuses to end"])
-async def test_a_summariser_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_a_summarizer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """One that does not let itself be cancelled too; the lease is renewed meanwhile, and given back."""
     for name, value in (("_RENEW_SECONDS", 0.01), ("_MOST_RENEWALS", 3), ("_ENDING_SECONDS", 0.05)):
         monkeypatch.setattr(f"convstore.services.compactor.{name}", value)
@@ -964,7 +964,7 @@ async def test_what_is_summarised_does_not_count_in_the_budget() -> None:
 
 
 async def test_a_long_log_is_summarised_in_several_summaries() -> None:
-    """Each shows the summariser a bounded part of it, however long the log; the last one reaches its end."""
+    """Each shows the summarizer a bounded part of it, however long the log; the last one reaches its end."""
     writer = Told(_nothing)
     chat = await six_turns(writer, turns=100)
     await chat.append([HumanMessage("gone", id="gone")])

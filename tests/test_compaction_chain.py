@@ -1,4 +1,4 @@
-"""A chain summariser as a store's summariser: what stands for old messages, in any conversation."""
+"""A chain summarizer as a store's summarizer: what stands for old messages, in any conversation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_LIMIT = HistoryPolicy(max_tokens=None)
 
 
 class Scripted:
-    """The handler of a chain summariser; keeps what it was shown."""
+    """The handler of a chain summarizer; keeps what it was shown."""
 
     def __init__(self) -> None:
         self.prompts: list[str] = []
@@ -163,7 +163,7 @@ async def test_a_model_that_fails_changes_nothing(chat: Conversation, handler: S
 
 
 async def test_nothing_to_fold_is_no_call(chat: Conversation, handler: Scripted) -> None:
-    """A single long answer stays: there is nothing that a chain summariser would take."""
+    """A single long answer stays: there is nothing that a chain summarizer would take."""
     await chat.append([HumanMessage("question 0"), AIMessage("so " * 3_000)])
     assert (await chat.compact()).status == "not_needed"
     assert handler.prompts == []
@@ -172,7 +172,7 @@ async def test_nothing_to_fold_is_no_call(chat: Conversation, handler: Scripted)
 async def test_both_kinds_of_summary_extend_each_other(
     chat: Conversation, handles: Callable[..., Conversation]
 ) -> None:
-    """A store that changes its summariser goes on from the summary that is there; undo leads back through both."""
+    """A store that changes its summarizer goes on from the summary that is there; undo leads back through both."""
     head_tail = HeadTailSummarizer(CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100))
     running = handles(summarizer=head_tail)
 
@@ -369,7 +369,7 @@ async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMess
     handler.prompts.clear()
     done = await chat.compact()
     if done.status == "failed":
-        assert any(words in done.problem for words in ("it was refused", "shorter", "would take", "can not be parted"))
+        assert any(words in done.problem for words in ("it was refused", "shorter", "would take", "cannot be parted"))
     if done.summary is None:
         return
     summary, leading = done.summary, 0
@@ -393,6 +393,6 @@ async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMess
 
 @pytest.mark.parametrize("rule", ["now", 5])
 def test_a_rule_is_a_rule(rule: Any) -> None:
-    """Refused when the summariser is made."""
+    """Refused when the summarizer is made."""
     with pytest.raises(InvalidInputError, match="CompactionRule"):
         ChainSummarizer(Scripted(), rule=rule)

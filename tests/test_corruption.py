@@ -80,7 +80,7 @@ TOLD = {
 
 
 class Writer:
-    """A summariser that needs no model."""
+    """A summarizer that needs no model."""
 
     name, rule = "scripted", RULE
 
@@ -90,7 +90,7 @@ class Writer:
 
 
 async def shorten(prompt: str) -> str:
-    """The model of the chain summariser."""
+    """The model of the chain summarizer."""
     return f"a part of {len(prompt)}"
 
 
@@ -195,7 +195,7 @@ class Damage:
             return f"raises {error!r}"
         if told == self.right[name]:
             return "right"
-        return "named" if "The store can not answer now: document " in told else "other"
+        return "named" if "The store cannot answer now: document " in told else "other"
 
     def is_named(self, document: dict[str, Any], named: str) -> bool:
         """Whether an error names the document, or one that it leads to."""

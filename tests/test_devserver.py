@@ -274,10 +274,10 @@ def test_a_mongod_that_exits_at_once_shows_its_log(tmp_path: Path, scratch: Path
 
 
 def test_a_file_that_is_no_program_is_a_typed_error(tmp_path: Path):
-    """What the system can not execute is named in a typed error."""
+    """What the system cannot execute is named in a typed error."""
     mongod = program(tmp_path / "mongod")
     mongod.write_bytes(b"\x00")
-    with pytest.raises(DevServerError, match="can not be executed"):
+    with pytest.raises(DevServerError, match="cannot be executed"):
         DevServer(mongod=mongod).start()
 
 

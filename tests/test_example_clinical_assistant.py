@@ -342,7 +342,7 @@ async def test_a_crash_after_the_question_was_saved(site, new_site):
 async def test_an_unknown_tool_ends_in_a_reply(site):
     """The user is told; every call has a result; the model is not asked a second time."""
     answer = await site.ask("r1", "Please order it.")
-    assert answer.json()["response"] == "I can not do that here: order_medication is not available."
+    assert answer.json()["response"] == "I cannot do that here: order_medication is not available."
     assert answer.json()["error_message"] == "not available: order_medication"
     assert len(site.model.seen) == 1
     human, call, result, reply = await site.log()

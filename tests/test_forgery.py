@@ -1,4 +1,4 @@
-"""What somebody wrote can not pass itself off as what the store made: stubs, notes, summaries, their marks and ids.
+"""What somebody wrote cannot pass itself off as what the store made: stubs, notes, summaries, their marks and ids.
 
 The log gives every message back as it was appended, forged or not. In views marks and ids of the store's are the
 store's alone, and no text ends the frame that it is put into.
@@ -29,7 +29,7 @@ MARKS: list[Any] = [*({"kind": kind} for kind in ("note", "summary", "missing_re
 
 
 class Writer:
-    """A summariser that keeps what it was shown."""
+    """A summarizer that keeps what it was shown."""
 
     name, rule = "scripted", RULE
 
@@ -43,7 +43,7 @@ class Writer:
 
 
 async def shorten(prompt: str) -> str:
-    """The model of the chain summariser."""
+    """The model of the chain summarizer."""
     return "a part"
 
 
@@ -52,7 +52,7 @@ Handles = Callable[..., Conversation]
 
 @pytest.fixture
 async def handles() -> Handles:
-    """The same conversation as processes of their own have it, each with a summariser of its own."""
+    """The same conversation as processes of their own have it, each with a summarizer of its own."""
     database, thread = AsyncMongoMockClient()["forgery"], uuid.uuid4().hex
     await ConversationStore(database).setup()
 

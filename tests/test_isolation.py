@@ -74,7 +74,7 @@ _NUMBERS = itertools.count(1)
 
 
 class Writer:
-    """A summariser that says how many messages it was shown."""
+    """A summarizer that says how many messages it was shown."""
 
     name = "scripted"
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=20, keep_last_turns=0)

@@ -730,7 +730,7 @@ async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store):
 
 
 async def test_options_reach_the_append(store, config):
-    """What the log can not give back equal is left out if the node says so, and else refused."""
+    """What the log cannot give back equal is left out if the node says so, and else refused."""
     message = ToolMessage("x", tool_call_id="1", artifact=object(), id=new_id())
     with pytest.raises(InvalidInputError, match="artifact"):
         await append_node(store).ainvoke({"messages": [message]}, config)

@@ -189,9 +189,9 @@ def test_the_table_of_packages_keeps_drivers_above_the_rules():
 
 
 def test_rules_and_shapes_neither_wait_nor_ask_the_time():
-    """Layers 0 to 2 give the same for the same: no coroutines but a summariser's model call, no clock, no dice.
+    """Layers 0 to 2 give the same for the same: no coroutines but a summarizer's model call, no clock, no dice.
 
-    One summariser waits for several answers at once and reads long chains in threads, which needs asyncio; nothing
+    One summarizer waits for several answers at once and reads long chains in threads, which needs asyncio; nothing
     else of what is impure.
     """
     pure = [path for module, path in module_paths().items() if LAYER_OF[unit_of(module)] < LAYER_OF["driver"]]

@@ -387,7 +387,7 @@ def test_repeated_ids_name_both_places():
 @pytest.mark.parametrize("again", [HumanMessage("a"), AIMessageChunk("a")])
 @pytest.mark.parametrize("key", [None, "k"])
 def test_the_same_object_twice_is_refused(again, key):
-    """One object can have one id only, so it can not stand for two messages of a batch."""
+    """One object can have one id only, so it cannot stand for two messages of a batch."""
     error = refusal([again, HELLO, again], key=key)
     assert (error.index, error.field) == (2, "id")
     assert "message 0" in str(error)
@@ -505,7 +505,7 @@ def test_blocks_are_kept_as_they_are():
     ],
 )
 def test_unusable_fields_of_a_dict_are_named(raw, field):
-    """A name, tool_call_id or status that can not be right is refused with message index and field."""
+    """A name, tool_call_id or status that cannot be right is refused with message index and field."""
     error = refusal([HELLO, raw])
     assert (error.index, error.field) == (1, field)
     assert str(error).startswith(f"message 1, field '{field}': ")

@@ -155,7 +155,7 @@ async def test_erasures_race_with_writers_and_each_other(database):
 
 
 async def test_a_summary_that_comes_after_the_end_is_not_kept(database):
-    """A summariser may take longer than the tombstone stays."""
+    """A summarizer may take longer than the tombstone stays."""
 
     async def slow(messages: Any, summary: str | None) -> str:
         await ConversationStore(database).conversation(**scope).delete()
@@ -195,7 +195,7 @@ async def test_the_cost_of_an_end(database, client, commands: Commands):
 
 
 async def test_a_damaged_tail_does_not_keep_the_others(database):
-    """Whether such a conversation is old can not be told: it stays, is named, and all others end."""
+    """Whether such a conversation is old cannot be told: it stays, is named, and all others end."""
     await fill(database, "ada", conversations=3, turns=1)
     head = await database["heads"].find_one({"scope.thread_id": "t1"})
     key = f"{head['conversation']}:000000000002"

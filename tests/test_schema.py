@@ -148,7 +148,7 @@ def _at(document: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _wrong(path: tuple[Any, ...], value: Any) -> list[Any]:
-    """Values that can not stand there."""
+    """Values that cannot stand there."""
     if isinstance(value, bytes):
         return ["x", 7, []] if path[-1] == "digest" else [b"\xff", 7, []]
     if isinstance(value, int):

@@ -280,7 +280,7 @@ UNDECIDED: dict[str, tuple[Exception, type[StoreError]]] = {
     "a command that took too long": (ExecutionTimeout("operation exceeded time limit", 50), StoreUnavailableError),
     "what the driver would try again": (_labelled(), StoreUnavailableError),
     "a number that is too large": (OverflowError("MongoDB can only handle up to 8-byte ints"), StoreError),
-    "what BSON can not hold": (InvalidDocument("cannot encode object"), StoreError),
+    "what BSON cannot hold": (InvalidDocument("cannot encode object"), StoreError),
 }
 
 

@@ -151,7 +151,7 @@ class Talk(Model):
 
 
 class Writer:
-    """A summariser that says little."""
+    """A summarizer that says little."""
 
     name = "scripted"
     rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=20, keep_last_turns=1)
@@ -162,12 +162,12 @@ class Writer:
 
 
 async def shorten(prompt: str) -> str:
-    """The model of the chain summariser."""
+    """The model of the chain summarizer."""
     return f"part {next(_NUMBERS)}"
 
 
 def chain() -> ChainSummarizer:
-    """The other kind of summariser."""
+    """The other kind of summarizer."""
     config = ChainSummarizerConfig(last_section_bytes=3_000, max_pair_bytes=1_500)
     return ChainSummarizer(shorten, config=config, rule=Writer.rule)
 
@@ -377,7 +377,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(side=sides, scope=sides, force=st.booleans())
     def compact(self, side: int, scope: int, force: bool) -> None:
-        """A summary stands for what was live up to its end, whichever summariser made it."""
+        """A summary stands for what was live up to its end, whichever summarizer made it."""
         talk, chat = self.talks[scope], self.chat(side, scope)
         behind, leading = talk.behind(), len(talk.leading())
         done = self.run(chat.compact(force=force))

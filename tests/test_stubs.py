@@ -135,7 +135,7 @@ def test_lengths_are_of_the_blocks_json():
     stub = json.loads(str(_stored(_result(blocks)).stub))
     assert stub["size"] == len(json.dumps(blocks, ensure_ascii=False))
     assert stub["preview"] == json.dumps(blocks, ensure_ascii=False)[:200]
-    assert text_of([{"type": "x", "data": b"bytes"}])  # what JSON can not write has a text too
+    assert text_of([{"type": "x", "data": b"bytes"}])  # what JSON cannot write has a text too
 
 
 # ---------------------------------------------------------------------------------------------------------------------

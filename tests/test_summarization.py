@@ -126,7 +126,7 @@ def test_parameters_and_defaults_are_those_of_langmem():
 
 
 def test_sync_async_and_node_take_the_same():
-    """The three ways in can not drift apart."""
+    """The three ways in cannot drift apart."""
     sync, waiting, node = (
         inspect.signature(each).parameters for each in (summarize_messages, asummarize_messages, SummarizationNode)
     )
@@ -208,7 +208,7 @@ def test_the_summary_takes_the_place_of_the_oldest(summarize):
 
 
 def test_a_system_message_is_set_aside_counted_and_kept_first(summarize):
-    """It is not shown to the summariser, and takes of what the rest may have."""
+    """It is not shown to the summarizer, and takes of what the rest may have."""
     counter = lambda messages: sum(3 if message.type == "system" else 1 for message in messages)  # noqa: E731
     model, messages = ScriptedModel(), talk(*"shahahahaha")
     kwargs = {"max_tokens": 7, "max_tokens_before_summary": 2, "token_counter": counter}
@@ -472,7 +472,7 @@ def test_messages_before_the_last_summarised_one_need_no_ids(summarize):
 
 
 def test_a_message_summarised_twice_is_refused(summarize):
-    """An id that the running summary stands for can not come behind the last one."""
+    """An id that the running summary stands for cannot come behind the last one."""
     model = ScriptedModel()
     with pytest.raises(ValueError, match="Message with ID 1 has already been summarized"):
         summarize(talk(*"hah"), model=model, max_tokens=9, running_summary=RunningSummary("old", {"1", "x"}, "x"))
@@ -495,7 +495,7 @@ def test_an_id_that_comes_twice_is_refused(summarize):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# More than the summariser takes
+# More than the summarizer takes
 
 
 def words(messages: Sequence[BaseMessage]) -> int:

@@ -176,7 +176,7 @@ def test_what_waits_for_an_answer_stays_out(case):
 @many
 @given(cases)
 def test_steps_fit_the_budget(case):
-    """A step has more than `max_tokens` less the earlier summary only if it can not be parted."""
+    """A step has more than `max_tokens` less the earlier summary only if it cannot be parted."""
     model, running = ScriptedModel(), None
     for stop in case.stops:
         asked = len(model.prompts)

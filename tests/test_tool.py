@@ -115,4 +115,4 @@ async def test_a_store_that_can_not_answer_is_told_to_the_model() -> None:
     tool = make_retrieval_tool(lambda _: ReadBack(read, lambda _: pytest.fail("not called")))
     result = await tool.ainvoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": [1]}})
     assert isinstance(result, ToolMessage)
-    assert (result.status, result.content) == ("error", "The store can not answer now: no primary")
+    assert (result.status, result.content) == ("error", "The store cannot answer now: no primary")

@@ -261,7 +261,7 @@ async def test_arguments_that_make_no_sense_are_refused(store, options):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What can not be taken over
+# What cannot be taken over
 
 
 async def test_a_bad_message_keeps_its_conversation_out(store):
@@ -675,7 +675,7 @@ async def test_types_of_an_application_come_back(client, database_name, tmp_path
 
 
 async def test_the_openai_format_goes_out_and_back(store, other, tmp_path):
-    """The live messages with their ids, scope and title; what the format can not hold is named."""
+    """The live messages with their ids, scope and title; what the format cannot hold is named."""
     chat = await lived(store)
     lines = (await exported(store, format="openai")).splitlines()
     [line] = [json.loads(line) for line in lines]

@@ -106,7 +106,7 @@ def test_a_damaged_gzip_file_is_told_where_it_breaks(tmp_path):
     assert lines
     assert isinstance(bad, BadLine)
     assert bad.number == len(lines) + 1
-    assert "can not be read from here on" in bad.problem
+    assert "cannot be read from here on" in bad.problem
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
@@ -121,7 +121,7 @@ def test_other_encodings_are_named(tmp_path, encoding):
 def test_files_that_can_not_be_opened_are_named(tmp_path):
     """No file, or a folder."""
     for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(InvalidInputError, match="can not be read"):
+        with pytest.raises(InvalidInputError, match="cannot be read"):
             check_readable(path)
 
 
@@ -232,7 +232,7 @@ def test_unread_dates_are_told_once_for_a_conversation():
     assert len(ready.messages) == 3
     [problem] = ready.problems
     assert (problem.what, problem.where) == ("changed", "x")
-    assert "can not be read: 2, the first is timestamp 'soon' of message 2" in problem.reason
+    assert "cannot be read: 2, the first is timestamp 'soon' of message 2" in problem.reason
 
 
 def test_dicts_of_a_record_are_read_as_those_of_a_file():
@@ -458,7 +458,7 @@ def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines
 
 
 def test_a_message_that_refers_to_a_payload_is_refused():
-    """A forged line can not make a message that points at what others have stored."""
+    """A forged line cannot make a message that points at what others have stored."""
     encoded = encode_message(Codec(), fields_of(ToolMessage("x" * 99, tool_call_id="c")), split_result=True)
     assert encoded.payload
     forged = {**LINES[1], "message": [json.loads(encoded.body)]}

@@ -314,7 +314,7 @@ def test_a_view_is_the_callers_own():
     "body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}']
 )
 def test_a_damaged_message_is_named(body):
-    """A body that can not be read is an error with the message's id, whichever form it would have had."""
+    """A body that cannot be read is an error with the message's id, whichever form it would have had."""
     log = _log(turn(1, [Round((3_000,), sources=True)]))
     rows = rows_of(log.entries)
     for place in range(len(rows)):

@@ -85,7 +85,7 @@ def _sanitized(arguments: Any) -> str:
 
 
 def _with_dict(call: Any, key: str) -> Any:
-    """A call or block whose arguments are no text: what can not be written as JSON is replaced."""
+    """A call or block whose arguments are no text: what cannot be written as JSON is replaced."""
     try:
         json.dumps(call[key], allow_nan=False)
     except (TypeError, ValueError, RecursionError):

@@ -28,7 +28,7 @@ class ChainSummarizerConfig:
         preserve_last: Keep the last sections within `last_section_bytes`.
         use_qa: Fold older sections into one when there are too many.
         summarize_human_in_qa: Summarise the human messages of folded sections, too, instead of joining them.
-        last_section_bytes: Most bytes of each of the last sections; 25 % of it are kept free for what comes.
+        last_section_bytes: At most this many bytes in each of the last sections; 25 % of it stay free for what comes.
         max_pair_bytes: A larger pair in the last sections is summarised by itself, the last pair never.
         max_qa_sections: More sections than this are folded.
         max_qa_bytes: The sections of a chain larger than this are folded.

@@ -200,7 +200,7 @@ class Chain:
         return replace(cleared, sections=tuple(_with_clear_header(section) for section in cleared.sections))
 
     def sanitize_tool_call_arguments(self) -> Chain:
-        """The chain with arguments that are JSON; what can not be made so is ``{}``."""
+        """The chain with arguments that are JSON; what cannot be made so is ``{}``."""
         return self._with_pairs(lambda pair: (with_json_arguments(pair.ai), pair.results))
 
     def _with_pairs(self, change: Callable[[Pair], tuple[Any, tuple[Any, ...]]]) -> Chain:

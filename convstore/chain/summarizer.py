@@ -46,7 +46,7 @@ class ChainSummarizer:
     Args:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
         config: The limits; the defaults if None.
-        max_concurrency: Most calls at a time.
+        max_concurrency: At most this many calls at a time.
         rule: When a store asks it, by the size of what is not summarised; what it then does the configuration says.
 
     Raises:
@@ -202,5 +202,5 @@ def _all_or_raise(answers: Sequence[str | Exception]) -> list[str]:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise ExceptionGroup(f"{len(errors)} of {len(answers)} calls of the summariser failed", errors)
+        raise ExceptionGroup(f"{len(errors)} of {len(answers)} calls of the summarizer failed", errors)
     return [answer for answer in answers if isinstance(answer, str)]

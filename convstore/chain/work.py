@@ -1,4 +1,4 @@
-"""One run of the summariser: the chain as it is so far, the calls that were made, and where each message comes from.
+"""One run of the summarizer: the chain as it is so far, the calls that were made, and where each message comes from.
 
 Layer 1, pure; `summarizer` calls the model in between. Nothing of the caller's is changed, so a run that fails is
 simply given up.
@@ -79,11 +79,11 @@ class Work:
             SummaryError: The answer is no text, or not shorter than what it stands for.
         """
         if not isinstance(answer, str):
-            raise SummaryError(f"the summariser answered with {type(answer).__name__}, not with text")
+            raise SummaryError(f"the summarizer answered with {type(answer).__name__}, not with text")
         # Models imitate what they are shown.
         text = answer.removeprefix(SUMMARY_PREFIX) if job.pairs else answer
         if not text.strip():
-            raise SummaryError("the summariser answered without text; try again or use another model")
+            raise SummaryError("the summarizer answered without text; try again or use another model")
         if bytes_of(text) >= job.room and not self.config.strict_seed:
             raise SummaryError(
                 f"a summary of {bytes_of(text)} bytes where less than {job.room} would be shorter than the original; "

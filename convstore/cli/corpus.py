@@ -67,7 +67,7 @@ points will find the corner of the game where points can be had for ever without
 Features and representation
 Before a model can learn from a house it has to see the house as numbers: floor space, year, distance to the station,
 whether the kitchen was done up. These numbers are the features, and choosing them was for decades the part of the
-work where experience counted most. A good feature makes the task almost trivial, a missing one can not be made up for
+work where experience counted most. A good feature makes the task almost trivial, a missing one cannot be made up for
 by any amount of training. Scale matters too: a method that measures distances will care about square metres and
 ignore the number of rooms unless both are brought to a similar range. Modern methods learn part of their features
 themselves, which moves the effort from inventing them to collecting enough data to learn them from.

@@ -59,7 +59,7 @@ def write_json(document: Mapping[str, Any]) -> None:
 
 
 def plain(text: str) -> str:
-    r"""A text on one line, without what could steer a terminal or what it can not show.
+    r"""A text on one line, without what could steer a terminal or what it cannot show.
 
     >>> plain("a\x1b[31m\nb")
     'a [31m b'

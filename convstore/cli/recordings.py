@@ -49,12 +49,12 @@ def check_readable(path: Path) -> None:
     """Make sure that a file can be read.
 
     Raises:
-        InvalidInputError: It can not; says why.
+        InvalidInputError: It cannot; says why.
     """
     try:
         _open(path).close()
     except OSError as error:
-        raise InvalidInputError(f"{path} can not be read: {error.strerror or error}") from error
+        raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def count_lines(path: Path) -> int:
@@ -84,7 +84,7 @@ def _lines(file: _File) -> Iterator[tuple[int, bytes | BadLine]]:
             if line.strip():
                 yield number, line
     except (OSError, EOFError, zlib.error) as error:
-        yield number + 1, BadLine(number + 1, f"the file can not be read from here on: {error}")
+        yield number + 1, BadLine(number + 1, f"the file cannot be read from here on: {error}")
 
 
 def _recording(number: int, line: bytes) -> Recording | BadLine:

@@ -31,7 +31,7 @@ class Replay:
     Attributes:
         uri: Address of the database.
         jobs: Conversations at a time.
-        limit: Most conversations of a file; None for all.
+        limit: At most this many conversations of a file; None for all.
         keep: Leave the conversations in the database.
         user_id: Whose they are; new for each run, so that nobody else's are touched.
         on_conversation: Called after each conversation.
@@ -54,7 +54,7 @@ class Replay:
 
         Raises:
             StoreUnavailableError: No answer from the server; conversations of `user_id` may be left in it.
-            ConvstoreError: The store can not be opened or set up.
+            ConvstoreError: The store cannot be opened or set up.
         """
         different = list(dict.fromkeys(paths))
         names = [path.name for path in different]

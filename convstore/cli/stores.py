@@ -19,7 +19,7 @@ async def opened(uri: str, **options: Any) -> AsyncIterator[ConversationStore]:
     """A store with these options that is set up, closed at the end.
 
     Raises:
-        ConvstoreError: The address can not be used, or the server does not answer.
+        ConvstoreError: The address cannot be used, or the server does not answer.
     """
     async with await ConversationStore.connect(uri, **options) as store:
         await store.setup()

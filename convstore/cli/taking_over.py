@@ -100,7 +100,7 @@ class TakingOver:
         """Import the sources one after the other.
 
         Raises:
-            ConvstoreError: A source or the store can not be opened, or the server does not answer.
+            ConvstoreError: A source or the store cannot be opened, or the server does not answer.
         """
         for source in self.sources:
             if not source.is_address:
@@ -164,7 +164,7 @@ def _lines_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
     """What writes each problem to a file; nothing without one.
 
     Raises:
-        InvalidInputError: It can not be written.
+        InvalidInputError: It cannot be written.
     """
     if path is None:
         yield lambda _: None
@@ -172,7 +172,7 @@ def _lines_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
     try:
         file: IO[str] = path.open("w", encoding="utf-8")
     except OSError as error:
-        raise InvalidInputError(f"{path} can not be written: {error.strerror or error}") from error
+        raise InvalidInputError(f"{path} cannot be written: {error.strerror or error}") from error
     with file:
         yield lambda problem: print(json.dumps(asdict(problem)), file=file, flush=True)
 

@@ -64,7 +64,7 @@ EXPORT = """Write conversations to a file, one after the other.
 
 \b
 The file is there when it is whole, and only its owner can read it; one that
-ends in .gz is compressed. What the format can not hold, such as artifacts
+ends in .gz is compressed. What the format cannot hold, such as artifacts
 in openai-bare, is said at the end. Exit code 1 if anything was left out.
 
 \b

@@ -40,7 +40,7 @@ class WritingOut:
         """Write the conversations.
 
         Raises:
-            ConvstoreError: The store can not be opened, the server does not answer, the file can not be written, or no
+            ConvstoreError: The store cannot be opened, the server does not answer, the file cannot be written, or no
                 conversation can; a file that is there stays then.
         """
         with _output(self.output, force=self.force) as write:
@@ -81,7 +81,7 @@ def _output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], obj
     """What takes bytes; a file gets its name when all went well.
 
     Raises:
-        InvalidInputError: It can not be written, or is there already.
+        InvalidInputError: It cannot be written, or is there already.
     """
     try:
         if path is None:
@@ -93,7 +93,7 @@ def _output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], obj
             with _whole_file(path) as write:
                 yield write
     except OSError as error:
-        raise InvalidInputError(f"{path or 'stdout'} can not be written: {error.strerror or error}") from error
+        raise InvalidInputError(f"{path or 'stdout'} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import zstandard
 __all__ = ["CHUNK_BYTES", "compress", "cut", "decompress"]
 
 CHUNK_BYTES = 1_000_000
-"""Most bytes of text in one chunk."""
+"""At most this many bytes of text in one chunk."""
 
 _LEVEL = 3
 _MOST_BYTES_EACH = 4

@@ -1,7 +1,7 @@
 """How values of pydantic models and dataclasses are written and read back, equal, when no functions are given for them.
 
 Layer 1. A value is made again from what its fields held, without its constructor: validators, aliases and
-``__post_init__`` have done their work, and would do it twice. What fields do not hold can not come back, so it is
+``__post_init__`` have done their work, and would do it twice. What fields do not hold cannot come back, so it is
 refused.
 """
 

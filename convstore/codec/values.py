@@ -305,7 +305,7 @@ class _Walk:
         if self._omitted is None:
             why = f" ({cause})" if cause else ""
             raise UnencodableError(
-                f"a value of type {name} can not be stored and come back equal{why}; "
+                f"a value of type {name} cannot be stored and come back equal{why}; "
                 "convert it, teach the store the type with register_artifact_type, "
                 'or append with unencodable="omit"',
                 path=self._place_of(value),

@@ -132,7 +132,7 @@ class Batch:
 
     @property
     def characters(self) -> int:
-        """About how long it takes to make an entry of it."""
+        """How much text there is to make an entry of; whoever makes it decides by it where."""
         encoded = (one.split.encoded if one.split else one.whole for one in self.prepared)
         return sum(_PER_MESSAGE + len(one.body) for one in encoded if one)
 

@@ -43,7 +43,7 @@ def check_entry(
         codec: Reads values of types that are not known, too.
 
     Returns:
-        What is wrong, and the messages; None if one can not be read.
+        What is wrong, and the messages; None if one cannot be read.
     """
     problems: list[Problem] = []
     decoded: list[BaseMessage] = []
@@ -71,8 +71,8 @@ def check_totals(
 
     Args:
         entry: As it is stored.
-        messages: Its messages; None if they can not be read.
-        candidates: What the log may have held before it: as it should be, and as it is stored. Nothing if that can not
+        messages: Its messages; None if they cannot be read.
+        candidates: What the log may have held before it: as it should be, and as it is stored. Nothing if that cannot
             be read.
 
     Returns:

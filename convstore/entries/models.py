@@ -67,7 +67,7 @@ class EntryMessage:
         view_tokens: Its size in the default view of a finished turn.
         calls: How many tool calls it makes.
         tool: For a tool result the tool's name, "" if nothing names it.
-        call: For a tool result the id of the call that it answers, "" if that can not be looked up.
+        call: For a tool result the id of the call that it answers, "" if that cannot be looked up.
         arguments: For a tool result the beginning of its call's arguments as JSON, "" if its call is not known.
         sources: For a tool result the ids of its sources as text, "" if it has none.
         stub: What stands for it in the view; None if it is shown as it is.

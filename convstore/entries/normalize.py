@@ -121,7 +121,7 @@ def _items(batch: object) -> list[object]:
         return [batch]
     # A str iterates into characters and a pydantic model into pairs: neither is what the caller meant.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
-        raise InvalidMessageError(f"a batch can not be {_kind(batch)}; pass {_WANTED}, or a list of them")
+        raise InvalidMessageError(f"a batch cannot be {_kind(batch)}; pass {_WANTED}, or a list of them")
     items: list[object] = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
@@ -154,7 +154,7 @@ def _from_chunk(chunk: BaseMessage) -> BaseMessage:
 
 
 def _foreign_class(message: BaseMessage) -> str:
-    """Return why a message of this class can not be kept, and what to do."""
+    """Return why a message of this class cannot be kept, and what to do."""
     if isinstance(message, lc.RemoveMessage):
         return "the log is immutable; to take messages out of the view call rewind, do not append a RemoveMessage"
     plain = next((base.__name__ for base in type(message).__mro__ if base in _WHOLE_CLASSES), "HumanMessage")

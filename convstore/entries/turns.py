@@ -41,7 +41,7 @@ def turn_messages(
 
     Raises:
         InvalidMessageError: A message is refused, or begins another turn; says which one of `messages`.
-        InvalidInputError: The turn id, the human message or the key can not be one.
+        InvalidInputError: The turn id, the human message or the key cannot be one.
 
     Examples:
         >>> from langchain_core.messages import AIMessage

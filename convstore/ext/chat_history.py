@@ -186,7 +186,7 @@ class SessionHistories:
         scope: Values of scope keys that are the same for all runs, such as the user who is logged in.
 
     Raises:
-        InvalidScopeError: An unknown key, or a value that can not be one.
+        InvalidScopeError: An unknown key, or an invalid value.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class SessionHistories:
         """The history of a run.
 
         Raises:
-            InvalidScopeError: A value is missing, or can not be one.
+            InvalidScopeError: A value is missing, or cannot be one.
         """
         if len(self._keys) == 1 and "session_id" in values:
             session_id = (values.pop("session_id"),)
@@ -247,11 +247,11 @@ def with_message_history(
     are appended is raised at the end of the run; `RunnableWithMessageHistory` alone would only log it.
 
     Args:
-        runnable: As of `RunnableWithMessageHistory`.
+        runnable: As in `RunnableWithMessageHistory`.
         store: Where the conversations are.
         policy: What views may hold; None takes the store's.
         scope: Values of scope keys that are the same for all runs; the configuration does not name them then.
-        options: As of `RunnableWithMessageHistory`: ``input_messages_key``, ``history_messages_key`` and others.
+        options: As in `RunnableWithMessageHistory`: ``input_messages_key``, ``history_messages_key`` and others.
     """
     histories = SessionHistories(store, policy=policy, scope=scope)
     chain = RunnableWithMessageHistory(runnable, histories, history_factory_config=histories.config, **options)

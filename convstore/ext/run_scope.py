@@ -70,10 +70,10 @@ def scope_of(
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
-    """The same choice, refused when it can not be one: for constructors, so that nobody learns it from the first run.
+    """The same choice, refused when it cannot be one: for constructors, so that nobody learns it from the first run.
 
     Raises:
-        InvalidScopeError: Neither a mapping nor a function, or a mapping with keys or values that can not be.
+        InvalidScopeError: Neither a mapping nor a function, or a mapping with keys or values that cannot be.
     """
     if isinstance(chosen, Mapping):
         check_partial_scope(store.scope_keys, chosen)

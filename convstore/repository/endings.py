@@ -64,7 +64,7 @@ class Endings:
             partial_scope: Values of some scope keys.
             before: The time.
             after: The last head of the page before.
-            limit: Most heads.
+            limit: At most this many heads.
         """
         query = _of_scope(partial_scope) | {"updated_at": {"$lt": before}}
         if after is not None:

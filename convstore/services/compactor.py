@@ -1,4 +1,4 @@
-"""Summarises old turns: plans, asks the summariser, commits.
+"""Summarises old turns: plans, asks the summarizer, commits.
 
 Layer 4. A lease keeps a second worker from paying for the same summary, and the head takes a summary only if it still
 is as it was when the summary was planned; so two workers never both commit. Whatever fails, history loads as before.
@@ -99,14 +99,14 @@ class Compactor:
         """When turns are summarised.
 
         Raises:
-            InvalidInputError: The store has no summariser.
+            InvalidInputError: The store has no summarizer.
         """
         if self._folder is None:
             raise InvalidInputError(_NO_SUMMARIZER)
         return self._folder.rule
 
     def may_be_due(self, history: History, *, later_tokens: int = 0) -> bool:
-        """Whether it is worth to look if a compaction is due: for a load, or once so much was appended behind it."""
+        """Whether `compact` may find work: after a load, or once so much was appended behind it."""
         return history.report.tokens_unsummarized + later_tokens > self.rule.max_tokens_before_summary
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
@@ -156,7 +156,7 @@ class Compactor:
         return found
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
-        """Ask the summariser and commit what it says; give the lease back whatever happens."""
+        """Ask the summarizer and commit what it says; give the lease back whatever happens."""
         scope, wait = dict(plan.known.scope), None
         try:
             record = await self._record(plan, owner)
@@ -165,7 +165,7 @@ class Compactor:
             await self._summaries.insert(plan.known.conversation, record)
             is_committed = await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.marker)
             if not is_committed:
-                # The conversation may have been deleted, and swept, while the summariser worked.
+                # The conversation may have been deleted, and swept, while the summarizer worked.
                 await self._summaries.drop(plan.known.conversation, record.token)
             if not is_committed or not await self._still_fits(plan.known, record):
                 return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
@@ -175,7 +175,7 @@ class Compactor:
             return Compaction(status="done", summary=self._kept.public(record, found, is_current=True))
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a summariser raises, history loads as before
+        except Exception as error:  # noqa: BLE001 - whatever a summarizer raises, history loads as before
             doublings = min(plan.head.failures, _MOST_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
             return Compaction(status="failed", problem=_told(error))
@@ -192,7 +192,7 @@ class Compactor:
         return fits(record, gaps)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
-        """Let the summary be made; None if there is nothing that the summariser would fold.
+        """Let the summary be made; None if there is nothing that the summarizer would fold.
 
         Raises:
             SummaryError: What came is not a summary.
@@ -328,7 +328,7 @@ class Compactor:
         return bodies
 
     async def _while_leased(self, plan: _Plan, owner: str, work: Coroutine[Any, Any, Folded | None]) -> Folded | None:
-        """Await the summariser and keep the lease meanwhile; what takes too long, or lost its lease, is cancelled.
+        """Await the summarizer and keep the lease meanwhile; what takes too long, or lost its lease, is cancelled.
 
         Raises:
             SummaryError: That was so.
@@ -360,7 +360,7 @@ def _cuts(rows: Sequence[Row]) -> list[int]:
 
 
 def _answer(task: asyncio.Future[Folded | None]) -> Folded | None:
-    """What the summariser gave.
+    """What the summarizer gave.
 
     Raises:
         SummaryError: It was cancelled by itself, or failed with an error of a store, which may be another than ours.
@@ -373,7 +373,7 @@ def _answer(task: asyncio.Future[Folded | None]) -> Folded | None:
 
 
 def _told(error: Exception) -> str:
-    """What an error says; one that can not even be written has its name."""
+    """What an error says; one that cannot even be written has its name."""
     with suppress(Exception):
         return f"{type(error).__name__}: {error}"[:_MOST_PROBLEM]
     return type(error).__name__

@@ -305,7 +305,7 @@ class Loader:
                 return window
             load.round_trips += 1
             if window is not None:
-                # Only now is it worth to read what stands before; the note is a little larger with it.
+                # Only now is it worth reading what stands before; the note is a little larger with it.
                 load.earlier_results = load.named(await self._read_before(load, load.rows[0].message.ordinal))
                 continue
             before = load.before

@@ -1,4 +1,4 @@
-"""Long work leaves the event loop, so that who waits on it for something else is not kept waiting.
+"""Moves long work to a thread, so that it does not hold up the other tasks of the event loop.
 
 Layer 4. In a thread Python lets others have their turn every few milliseconds, unless one call of C takes longer.
 """
@@ -28,5 +28,5 @@ async def off_loop(work: Callable[[], _Result], *, characters: int) -> _Result:
 
 
 def characters_of(messages: Iterable[EntryMessage], payloads: Mapping[str, str]) -> int:
-    """About how long it takes to decode messages, those payloads that are given among them."""
+    """How much text there is to decode in messages and their payloads; `off_loop` decides by it."""
     return sum(map(len, payloads.values())) + sum(_PER_MESSAGE + len(message.body) for message in messages)

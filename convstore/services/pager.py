@@ -93,7 +93,7 @@ class Pager:
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
         """One page as text for the model and as values for the program.
 
-        What can not be found is named in both; nothing that a model sends raises.
+        What cannot be found is named in both; nothing that a model sends raises.
         """
         known = await self._reader.find(scope)
         if not request.names and not request.cursor:

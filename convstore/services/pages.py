@@ -44,7 +44,7 @@ class Page:
 
     Attributes:
         room: What is left of it, as `tokens.weight` measures.
-        label: Most weight of the name of a passage.
+        label: The largest weight of the name of a passage.
         parts: What it shows.
         following: Where the next page begins, "" on the last.
         appends: Those that came with payloads it has to read.

@@ -124,7 +124,7 @@ class Passage:
         return f"{self._name(most)}, characters {start}-{end} of {self.length}"
 
     def overhead(self, most: int) -> int:
-        """Most weight of its header line on a page."""
+        """The largest weight of its header line on a page."""
         return weight(self._name(most)) + _NUMBERS
 
     def _name(self, most: int) -> str:
@@ -214,7 +214,7 @@ def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | 
         source: What its entry says of it.
         content: The part of its text that is on the page.
         item: What the tool said of it, as it is stored; None if that is too much to read.
-        room: Most characters of what the tool said, as it is stored.
+        room: At most this many characters of what the tool said, as it is stored.
 
     Raises:
         ValueError: The item is not what was written.
@@ -381,5 +381,5 @@ def _large_parts(message: BaseMessage, ref: PayloadRef | None) -> list[Passage]:
 
 
 def _one_line(label: str) -> str:
-    """A label that can be part of a header: what a source calls itself can not pass for a line of ours."""
+    """A label that can be part of a header: what a source calls itself cannot pass for a line of ours."""
     return " ".join(label.split())[:_LABEL_CHARACTERS]

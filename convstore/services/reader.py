@@ -66,10 +66,10 @@ class Reader:
 
     @asynccontextmanager
     async def reading(self, known: Known) -> AsyncIterator[None]:
-        """Whatever is missing or damaged inside is looked at twice: a conversation may have been deleted meanwhile.
+        """Tells damage from a deletion: what is missing inside may belong to a conversation that has just ended.
 
         Raises:
-            ConversationDeletedError: That is so.
+            ConversationDeletedError: It was deleted meanwhile.
         """
         try:
             yield
@@ -312,7 +312,7 @@ class Reader:
     async def page(self, known: Known, *, before: int | None, after: int | None, limit: int) -> list[PlacedMessage]:
         """Up to `limit` live messages before or after an ordinal, or the last ones, in order, each with its date.
 
-        Reads as many entries as hold so many messages on the average, and more if that was not enough.
+        Reads as many entries as hold so many messages on average, and more if that was not enough.
         """
         tail = await self.tail(known)
         gaps = await self.gaps(known, tail.marker)
@@ -361,7 +361,7 @@ class Reader:
 
 
 def about(limit: int, things: int, entries: int) -> int:
-    """How many entries hold so many things on the average, and one or two more.
+    """How many entries hold so many things on average, and one or two more.
 
     >>> about(20, 6_000, 60), about(20, 60, 60), about(20, 30, 60), about(20, 0, 0)
     (2, 22, 42, 2)

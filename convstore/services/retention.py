@@ -1,6 +1,6 @@
 """Ends conversations: one, all of a user, or those that nobody has written to for long; and removes what is left.
 
-Layer 4. First the head is replaced by a tombstone, so that the conversation can not be found any more, then everything
+Layer 4. First the head is replaced by a tombstone, so that the conversation cannot be found any more, then everything
 in it is removed. Another process may still know the old id, so the tombstone stays until all that such a process may
 have written is removed in a second sweep, and for a day more until a third one: a network that was cut, or a process
 that was stopped, may deliver a command long after its caller gave it up. Whatever breaks off in the middle is finished

@@ -1,7 +1,7 @@
 """An event loop in a thread of its own, for sync callers of an async store.
 
 Layer 4. The caller waits for the answer; the loop never runs in the caller's thread, so a sync call inside a running
-loop blocks that loop for the time of the call, but can not deadlock.
+loop blocks that loop for the time of the call, but cannot deadlock.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class Writer:
                 return known
             raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
-        # What can not be written begins no conversation.
+        # What cannot be written begins no conversation.
         work = partial(compose, batch, Totals(), at=now, token="")
         self._log.check_size((await off_loop(work, characters=batch.characters)).entry)
         head, is_new = await self._heads.claim(dict(scope), at=now)

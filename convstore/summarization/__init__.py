@@ -4,7 +4,7 @@ Layer 1. Nothing here reads or writes a store; the only thing that is not pure i
 asked with ``invoke(messages)`` or ``ainvoke(messages)`` and nothing else. Summaries that are stored with a
 conversation are built on the same rules.
 
-Those are written by a summariser, see `summarizers`.
+Those are written by a summarizer, see `summarizers`.
 
 `plan` says what is folded into the summary and where it may be cut, `shown` what a model sees of it, `fold` leads
 through the calls, `summarize` and `node` are the two ways in.

@@ -24,7 +24,7 @@ from convstore.summarization.shown import for_summarizer, is_summary, summary_me
 __all__ = ["Folding", "Options", "Overflow", "SummaryTokenCounter"]
 
 Overflow = Literal["fold", "trim"]
-"""What becomes of messages that do not fit one call of the summariser."""
+"""What becomes of messages that do not fit one call of the summarizer."""
 
 SummaryTokenCounter = Callable[[list[BaseMessage]], int]
 """Gives the tokens of a list of messages; is asked for one at a time."""
@@ -155,7 +155,7 @@ class Folding:
         return choose_cut(self._new, find_trigger(self._tokens, before_summary=before_summary, room=room))
 
     def _budget(self) -> int:
-        """Most tokens to show the model next to the summary that it extends."""
+        """At most this many tokens to show the model next to the summary that it extends."""
         if self._text is None:
             return self._options.max_tokens
         taken = self._options.token_counter([SystemMessage(self._text)])
@@ -172,7 +172,7 @@ class Folding:
         )
         if not kept:
             warnings.warn(
-                f"no human message begins a part of {budget} tokens; the summariser is shown all that it summarises",
+                f"no human message begins a part of {budget} tokens; the summarizer is shown all that it summarises",
                 RuntimeWarning,
                 stacklevel=4,
             )

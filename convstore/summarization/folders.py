@@ -1,7 +1,7 @@
-"""How each kind of summariser makes what stands for old messages in views.
+"""How each kind of summarizer makes what stands for old messages in views.
 
-Layer 1, pure but for the summariser's own calls; long chains are read in threads. A running summary is one text for all
-that is folded; a chain summariser gives messages that take the place of those it read, headers included. Both stand for
+Layer 1, pure but for the summarizer's own calls; long chains are read in threads. A running summary is one text for all
+that is folded; a chain summarizer gives messages that take the place of those it read, headers included. Both stand for
 one range of the log.
 """
 
@@ -86,7 +86,7 @@ class Folder(Protocol):
         """What takes the place of the first messages; None if there is nothing to fold.
 
         Raises:
-            SummaryError: The summariser failed, or some messages would be lost.
+            SummaryError: The summarizer failed, or some messages would be lost.
         """
         ...
 
@@ -140,7 +140,7 @@ class _ChainFolder:
                 done = _behind(done, again)
                 folded = await asyncio.to_thread(read.folded, done, len(standing), folding.cuts) or folded
         if folded is None and done.calls:
-            raise SummaryError("the conversation can not be parted where its summaries end; try again when it went on")
+            raise SummaryError("the conversation cannot be parted where its summaries end; try again when it went on")
         return folded
 
 
@@ -183,7 +183,7 @@ class _Read:
 
 
 def as_folder(given: SummarizerLike | ChainSummarizer) -> Folder:
-    """What folds messages for a summariser of any kind.
+    """What folds messages for a summarizer of any kind.
 
     Raises:
         InvalidInputError: It is none.
@@ -214,7 +214,7 @@ def _told(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
 
 
 def _checked(done: ChainSummary) -> ChainSummary:
-    """What the chain summariser made.
+    """What the chain summarizer made.
 
     Raises:
         SummaryError: It failed, in all that it tried.

@@ -129,7 +129,7 @@ def next_step(messages: Sequence[BaseMessage], tokens: Sequence[int], *, budget:
     Args:
         messages: What is left to be folded; at least one message.
         tokens: The size of each.
-        budget: Most tokens of a step.
+        budget: At most this many tokens of a step.
 
     Returns:
         The number of messages, at least 1.

@@ -50,7 +50,7 @@ def summarize_messages(
         running_summary: What the earlier call gave; None if there was none. Messages that it stands for are passed
             over, and if no new summary is due it is put before the others.
         model: Is called with `invoke` and a list of messages, nothing else.
-        max_tokens: Most tokens that should come out, and of what the model is shown at a time.
+        max_tokens: At most this many tokens should come out, and are shown to the model at a time.
         max_tokens_before_summary: Where summarising begins: the cut is the first message where the running sum of
             what is not summarised reaches this and the rest fits `max_tokens`, less the summary and the system
             message. A human message there, or an AI message with unanswered calls, stays out. The default is

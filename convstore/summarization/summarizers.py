@@ -1,6 +1,6 @@
 """What writes the summaries that are stored with a conversation.
 
-Layer 1, pure but for the model call. A summariser gets messages and the summary of what came before them, and gives the
+Layer 1, pure but for the model call. A summarizer gets messages and the summary of what came before them, and gives the
 summary of both; when it is asked, and what becomes of its answer, is not its business.
 """
 
@@ -40,13 +40,13 @@ class Summarizer(Protocol):
 
 
 SummarizerLike = Summarizer | Callable[[Sequence[BaseMessage], str | None], Awaitable[str]]
-"""A summariser, or an async function from messages and the earlier summary to the new one."""
+"""A summarizer, or an async function from messages and the earlier summary to the new one."""
 
 
 class RunningSummarizer:
     """Lets a chat model write the summary, in as many steps as the messages need.
 
-    Each message is shown to the model once, as text whose marks it can not break. The model is called with
+    Each message is shown to the model once, as text whose marks it cannot break. The model is called with
     ``ainvoke(messages)`` and nothing else.
 
     Args:
@@ -141,7 +141,7 @@ class HeadTailSummarizer:
 
 
 class _Function:
-    """An async function as a summariser."""
+    """An async function as a summarizer."""
 
     def __init__(self, function: Callable[[Sequence[BaseMessage], str | None], Awaitable[str]]) -> None:
         self.rule: CompactionRule = getattr(function, "rule", CompactionRule())
@@ -153,7 +153,7 @@ class _Function:
 
 
 def as_summarizer(given: SummarizerLike) -> Summarizer:
-    """A summariser, made of a function if one is given.
+    """A summarizer, made of a function if one is given.
 
     Raises:
         InvalidInputError: Neither, or its rule is none.

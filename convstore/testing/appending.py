@@ -179,7 +179,7 @@ class AppendContract:
         assert receipt.source_ids == (min(ranges[0]), 27)
 
     async def test_a_taken_source_id_is_refused(self, chat: Conversation) -> None:
-        """A tool that numbers its sources itself can not take a number twice."""
+        """A tool that numbers its sources itself cannot take a number twice."""
 
         def result() -> ToolMessage:
             items = [{**metadata, "text": text, "source_id": 7} for text, metadata in passages(1)]

@@ -26,7 +26,7 @@ _RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=50, kee
 
 
 class _Writer:
-    """A summariser that counts what it was shown; its summaries name every message."""
+    """A summarizer that counts what it was shown; its summaries name every message."""
 
     name = "scripted"
 
@@ -62,14 +62,14 @@ class CompactContract:
 
     @pytest.fixture
     def writer(self) -> _Writer:
-        """The summariser of `compacting`."""
+        """The summarizer of `compacting`."""
         return _Writer()
 
     @pytest.fixture
     async def compacting(
         self, new_store: Callable[..., ConversationStore], store: ConversationStore, writer: _Writer
     ) -> Conversation:
-        """An empty conversation of a store with a summariser."""
+        """An empty conversation of a store with a summarizer."""
         assert store.policy == HistoryPolicy()  # it is set up
         return new_store(summarizer=writer).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
 
@@ -149,7 +149,7 @@ class CompactContract:
         assert again.summary.version == 2
         assert [one.is_current for one in await chat.summaries()] == [False, True]
 
-    async def test_when_the_summariser_fails_history_loads_as_before(
+    async def test_when_the_summarizer_fails_history_loads_as_before(
         self, compacting: Conversation, writer: _Writer
     ) -> None:
         """A typed result; the next try waits, unless it is forced; nothing half written."""
@@ -280,7 +280,7 @@ class CompactContract:
                 last = []
         assert len(await chat.summaries()) <= 16
 
-    async def test_without_a_summariser_it_is_told_what_to_do(self, chat: Conversation) -> None:
+    async def test_without_a_summarizer_it_is_told_what_to_do(self, chat: Conversation) -> None:
         """A typed error that names the argument."""
         with pytest.raises(InvalidInputError, match="summarizer="):
             await chat.compact()

@@ -328,7 +328,7 @@ class RetentionContract:
     async def test_what_others_do_to_a_user_has_ended_when_an_error_is_told(
         self, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One conversation that can not be ended keeps no other; nothing goes on behind the caller's back."""
+        """One conversation that cannot be ended keeps no other; nothing goes on behind the caller's back."""
         user, ended = new_id(), list[str]()
         for number in range(6):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))

@@ -96,7 +96,7 @@ class SourcesContract:
         assert read.startswith("[3] again, the same as [2], characters 0-5 of 5\nseals")
 
     async def test_a_number_from_the_future_is_metadata(self, chat: Conversation) -> None:
-        """A tool can not use up the numbers of a conversation."""
+        """A tool cannot use up the numbers of a conversation."""
         await chat.append(_result({"source_id": 2**60, "content": "x"}, {"source_id": "7", "content": "y"}))
         await chat.append(_result(_numbered(10**9, "z")))
         page = await chat.get_sources([1, 2, 3])

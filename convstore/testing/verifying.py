@@ -194,7 +194,7 @@ class VerifyContract(VerifyFixtures):
     async def test_one_damaged_head_does_not_hide_the_others(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """A head that does not say what it is of is named, and can not be mended; the next is checked."""
+        """A head that does not say what it is of is named, and cannot be mended; the next is checked."""
         user = full.scope["user_id"]
         for thread in ("a", "b"):
             await full.store.conversation(user_id=user, thread_id=thread).append(HumanMessage("hi", id=new_id()))
@@ -240,7 +240,7 @@ class VerifyContract(VerifyFixtures):
     async def test_annotations_of_nothing_are_named(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """And those that can not be read."""
+        """And those that cannot be read."""
         conversation, annotations = await self.id_of(database, full), database["annotations"]
         [one, _] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
         key = f"{conversation}:{99:012d}"
@@ -349,7 +349,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_head_is_not_made_to_agree_with_a_damaged_log(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """What can not be read may be right; a repair leaves what the head was told of it."""
+        """What cannot be read may be right; a repair leaves what the head was told of it."""
         head = await self.head_of(database, full)
         told = head["totals"]["entries"]
         key = f"{head['conversation']}:{told:012d}"

@@ -7,7 +7,7 @@ a file that was cut off is noticed::
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […]}
     {"end": {"messages": 1, "rewound": [[first, last], …], "sources_through": 10, "summaries": […]}}
 
-A value is the lines that ``codec`` writes for it, as a list; where UTF-8 can not hold them, it is base64 of them.
+A value is the lines that ``codec`` writes for it, as a list; where UTF-8 cannot hold them, it is base64 of them.
 Summaries are there to be read; an import leaves them out, as they are made again.
 """
 
@@ -111,7 +111,7 @@ class ArchiveReader:
         return "convstore" in value or ("messages" not in value and ("message" in value or "end" in value))
 
     def spoil(self, problem: str) -> None:
-        """Note that a line of the conversation that is open can not be read."""
+        """Note that a line of the conversation that is open cannot be read."""
         if self._open and not self._open.problem:
             self._open.problem = problem
 

@@ -52,7 +52,7 @@ def as_item(given: Message) -> RecordItem:
 
 
 def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = None) -> RecordItem:
-    """A message of a file; one that can not be read says why.
+    """A message of a file; one that cannot be read says why.
 
     >>> item_of({"type": "human", "data": {"content": "Hi"}}).message.text
     'Hi'

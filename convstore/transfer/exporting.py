@@ -59,7 +59,7 @@ async def export_conversations(
     "convstore" holds everything: messages with artifacts and ids, dates, numbers of sources, rewound messages, titles,
     metadata, annotations; `read_file` and `import_conversations` bring all of that back. "openai" has one conversation
     a line with its live messages, with ids and what came in OpenAI's format; "openai-bare" only what OpenAI's
-    fine-tuning takes. What these can not hold is noted. A conversation that can not be read or written is left out and
+    fine-tuning takes. What these cannot hold is noted. A conversation that cannot be read or written is left out and
     noted; one deleted meanwhile is not there.
 
     Args:
@@ -67,7 +67,7 @@ async def export_conversations(
         write: Takes bytes, async or not: that of a file opened with ``open(path, "wb")``, for example.
         format: "convstore", "openai" or "openai-bare".
         scope: Values of some scope keys.
-        limit: Most conversations to write, newest first.
+        limit: At most this many conversations to write, newest first.
         on_problem: Told everything that is not written as it is.
         on_conversation: Told the report after each conversation.
 

@@ -34,7 +34,7 @@ def read_file(
     Args:
         path: JSON lines, plain or gzip: one conversation a line, or an export of ours.
         codec: Knows the types of artifacts in an export; by default those of the standard library and LangChain.
-        most: Most bytes of a line.
+        most: At most this many bytes of a line.
         on_bytes: Told, after each line, how far the file was read.
     """
     path = Path(path)
@@ -75,13 +75,13 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
 
 
 def _set_dates(items: list[RecordItem], value: Mapping[str, Any]) -> list[str]:
-    """Give the first and the last message the dates of their conversation; what can not be read is told."""
+    """Give the first and the last message the dates of their conversation; what cannot be read is told."""
     notes: list[str] = []
     for place, names in ((0, CREATED), (-1, UPDATED)):
         if at := moment_of(value, names):
             items[place] = replace(items[place], at=items[place].at or at)
         elif unread := unread_date(value, names):
-            notes.append(f"a date of the conversation can not be read: {unread}")
+            notes.append(f"a date of the conversation cannot be read: {unread}")
     return notes
 
 

@@ -60,8 +60,8 @@ async def import_conversations(
 
     Running it again writes only what is missing at the end of conversations: after a kill, or when the source has
     grown; two at once write everything once. A conversation that holds other messages than its record before or behind
-    those to be written is left as it is, and so is one with a message that can not be stored. A turn has the date that
-    its source gives, else that of the turn before, else that of the import; one that can not be read is told. Records
+    those to be written is left as it is, and so is one with a message that cannot be stored. A turn has the date that
+    its source gives, else that of the turn before, else that of the import; one that cannot be read is told. Records
     are read as places become free.
 
     Args:
@@ -70,9 +70,9 @@ async def import_conversations(
         scope: Whose the conversations are: values for all, a `ScopeRule`, or a function of yours. Without it a
             record's own scope counts, and for the last scope key its id.
         jobs: Conversations at a time.
-        limit: Most conversations to read.
+        limit: At most this many conversations to read.
         dry_run: Only look: read everything, compare with what is there, write nothing.
-        skip_messages: Take conversations over without those messages that can not be stored.
+        skip_messages: Take conversations over without those messages that cannot be stored.
         on_problem: Told everything that is not taken over as it was.
         on_conversation: Told the report after each conversation.
 
@@ -217,7 +217,7 @@ class _Import:
         ready = await asyncio.to_thread(make_ready, record, codec=self.store.codec)
         bad = [problem for problem in ready.problems if problem.what == "message"]
         if bad and not self.skip_messages:
-            more = f" and {len(bad) - 1} more of its messages can not be taken over" if bad[1:] else ""
+            more = f" and {len(bad) - 1} more of its messages cannot be taken over" if bad[1:] else ""
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in ready.problems:
             self.report.note(problem)

@@ -1,6 +1,6 @@
 """Lines of a file, plain or gzip, one at a time: never more of it in memory than one line.
 
-Layer 6. What can not be read is told and not raised, with the number of its line.
+Layer 6. What cannot be read is told and not raised, with the number of its line.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def check_readable(path: Path) -> None:
     """Make sure that a file can be opened and is text that can be read.
 
     Raises:
-        InvalidInputError: It can not or is not; says why.
+        InvalidInputError: It cannot or is not; says why.
     """
     try:
         with path.open("rb") as raw, _unpacked(raw) as file:
             start = file.read(4)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"{path} can not be read: {reason}") from error
+        raise InvalidInputError(f"{path} cannot be read: {reason}") from error
     if encoding := next((name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), ""):
         raise InvalidInputError(f"{path} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8")
 
@@ -66,7 +66,7 @@ def read_lines(
 
     Args:
         path: Plain or gzip.
-        most: Most bytes of a line.
+        most: At most this many bytes of a line.
         on_bytes: Told, after each line, how far the file was read.
     """
     with path.open("rb") as raw, _unpacked(raw) as file:
@@ -79,7 +79,7 @@ def read_lines(
                     yield _parsed(number, line)
                 on_bytes(raw.tell())
         except (OSError, EOFError, zlib.error) as error:
-            yield BadLine(number + 1, f"the file can not be read from here on: {error}")
+            yield BadLine(number + 1, f"the file cannot be read from here on: {error}")
 
 
 def _unpacked(raw: IO[bytes]) -> IO[bytes]:

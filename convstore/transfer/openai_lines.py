@@ -1,7 +1,7 @@
 """A message of the log in OpenAI's format, the way back of what `append` does with a dict of that format.
 
 Layer 6. What `append` keeps in ``additional_kwargs``, as OpenAI's format has it and LangChain has no field for it,
-stands under its own name again. What the format can not hold is named, so that an export can tell it.
+stands under its own name again. What the format cannot hold is named, so that an export can tell it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _dumped(value: Any, *, ascii_only: bool = False) -> str:
     try:
         return json.dumps(value, ensure_ascii=ascii_only)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"JSON can not hold it: {error}; use the format convstore") from error
+        raise ValueError(f"JSON cannot hold it: {error}; use the format convstore") from error
 
 
 def _is_error(message: BaseMessage) -> bool:

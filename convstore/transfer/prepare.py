@@ -44,7 +44,7 @@ class ReadyMessage:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A record whose messages can be appended, and what can not or was changed."""
+    """A record whose messages can be appended, and what cannot or was changed."""
 
     messages: Sequence[ReadyMessage]
     problems: Sequence[Problem]
@@ -78,13 +78,13 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> Ready:
 
 
 def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
-    """One note for all messages of a record whose dates can not be read."""
+    """One note for all messages of a record whose dates cannot be read."""
     unread = [one for one in messages if one.item.unread_date]
     if not unread:
         return []
     first = unread[0]
     return [
-        f"dates that can not be read: {len(unread)}, the first is {first.item.unread_date} of message {first.place}; "
+        f"dates that cannot be read: {len(unread)}, the first is {first.item.unread_date} of message {first.place}; "
         "these messages have that of others in their turn, of the turn before, or of the import"
     ]
 
@@ -170,7 +170,7 @@ class _Reading:
         """What tells its content from others.
 
         Raises:
-            InvalidInputError: It can not be stored.
+            InvalidInputError: It cannot be stored.
         """
         canonical = self.codec.encode(fields_of(message))
         if len(canonical) > _LARGE:

@@ -29,7 +29,7 @@ class RecordItem:
         key: What names the message in its source, if it has no id; by default its place.
         where: Where the source has it; by default its place.
         at: When it was written first; without a time zone it is UTC. None takes what a dict says of it.
-        unread_date: What the source says of that and can not be read.
+        unread_date: What the source says of that and cannot be read.
         entry: Number of the entry that held it; messages with the same one are appended together.
         sources: The ids that its sources had, as text such as "3, 11-20".
         annotations: What was said of it with `annotate`.
@@ -70,7 +70,7 @@ class ConversationRecord:
         metadata: As `Conversation.update` takes it.
         rewound: What was rewound, as places of messages from 1: first and last.
         sources_through: Highest source id that was in use or reserved.
-        notes: What the source has and an import can not take over.
+        notes: What the source has and an import cannot take over.
     """
 
     id: str

@@ -97,7 +97,7 @@ class ExportReport(_Report):
         size: Bytes written.
         left_out: Conversations that could not be written.
         messages_left_out: Always 0.
-        changed: What the format can not hold: artifacts, for example.
+        changed: What the format cannot hold: artifacts, for example.
         problems: The first of what was left out or changed.
         on_problem: Told each of them.
     """

@@ -56,7 +56,7 @@ class ScopeRule:
         """The scope of a record.
 
         Raises:
-            InvalidScopeError: A key has no value, or one that can not be; says which.
+            InvalidScopeError: A key has no value, or one that cannot be; says which.
         """
         found: dict[str, Any] = {self.keys[-1]: record.id, **self._told(record), **record.scope}
         for name, pattern in self.match.items():

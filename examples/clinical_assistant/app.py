@@ -251,7 +251,7 @@ def _add_exports(app: FastAPI) -> None:
 
 
 async def _stream(session: Conversation, line: Callable[[Turn], Awaitable[str]], after: int) -> Response:
-    """Lines as they are read; the first turn is read ahead, as a status can not be taken back."""
+    """Lines as they are read; the first turn is read ahead, as a status cannot be taken back."""
     turns = session.turns(after=after)
     first = await anext(turns, None)
     if first is None and not after:
@@ -278,6 +278,6 @@ async def _unavailable(request: Request, error: Exception) -> Response:  # noqa:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - FastAPI passes it
-    """Without the input, which may hold what JSON in UTF-8 can not."""
+    """Without the input, which may hold what JSON in UTF-8 cannot."""
     found: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
     return JSONResponse({"detail": [{"loc": one["loc"], "msg": one["msg"]} for one in found]}, 422)

@@ -81,5 +81,5 @@ async def _sources(chat: Conversation, answer: str) -> list[dict[str, Any]]:
 
 
 def _line(value: dict[str, Any]) -> str:
-    # ASCII: a text from outside may hold what UTF-8 can not encode.
+    # ASCII: a text from outside may hold what UTF-8 cannot encode.
     return json.dumps(value) + "\n"

@@ -166,7 +166,7 @@ class Assistant:
         except UnknownMessageError:
             raise  # the session was deleted meanwhile
         except InvalidInputError as error:
-            raise RuntimeError("what the model or a tool made can not be saved") from error
+            raise RuntimeError("what the model or a tool made cannot be saved") from error
         except ConflictError:
             answer = answer_of(await chat.get_turn(interaction_id))
             if answer is None:
@@ -180,11 +180,11 @@ def _names(response: AIMessage) -> set[str]:
 
 
 def _refusal(missing: set[str]) -> tuple[str, str]:
-    """What the user reads, and what went wrong, where a model wants tools that it can not have (any more)."""
+    """What the user reads, and what went wrong, where a model wants tools that it cannot have (any more)."""
     if not missing:
         return "I looked that up several times and found no answer.", f"more than {MOST_ROUNDS} rounds of tool calls"
     names = ", ".join(sorted(missing))
-    return f"I can not do that here: {names} is not available.", f"not available: {names}"
+    return f"I cannot do that here: {names} is not available.", f"not available: {names}"
 
 
 async def _execute(tool: BaseTool | None, call: ToolCall) -> ToolMessage:

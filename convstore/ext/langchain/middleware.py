@@ -82,15 +82,15 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         compact: Whether to summarise behind a turn when the store's summarizer says that it is time.
         prompt: Put behind the agent's system prompt; "" for nothing.
         page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
-        unencodable: As of `Conversation.append`.
-        on_source_clash: As of `Conversation.append`.
+        unencodable: As in `Conversation.append`.
+        on_source_clash: As in `Conversation.append`.
 
     Attributes:
         store: As given.
         tools: `retrieve_previous_sources`, which the agent gets with the middleware.
 
     Raises:
-        InvalidInputError: A value that can not be; from a run, that the conversation can not take a message.
+        InvalidInputError: A value that cannot be; from a run, that the conversation cannot take a message.
         InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
             works on the same conversation.
         SyncUnsupportedError: From a sync run on a store that works on your client.

@@ -1,6 +1,6 @@
 """Chat models by their names.
 
-Layer 6. Imports langchain only when it is called, so that whoever has no need of it needs not install it.
+Layer 6. Imports langchain only when it is called, so that whoever has no need of it need not install it.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
 
 
 async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """What only the state has of a turn: its run broke off before it was logged. What was rewound is not meant."""
+    """What only the state has of a turn: its run broke off before it was logged. Rewound messages are left out."""
     known = ids_of(found.later)
     extra = [one for one in state if one.id not in known and not is_made_up(one)]
     rewound = await ids_in_log(chat, ids_of(extra))

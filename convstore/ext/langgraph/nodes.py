@@ -57,7 +57,7 @@ def load_node(
         append_first: Append what the state has that is not in the log, the question, before the view is loaded.
 
     Raises:
-        InvalidScopeError: `scope` can not be one; from the node, that the run lacks a key.
+        InvalidScopeError: `scope` cannot be one; from the node, that the run lacks a key.
         InvalidInputError: `policy` is none; from the node, that the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
@@ -83,12 +83,12 @@ def append_node(
 
     Args:
         store: Where the conversations are; made by `connect` if the graph is to be called sync.
-        scope: As of `load_node`.
-        unencodable: As of `Conversation.append`.
-        on_source_clash: As of `Conversation.append`.
+        scope: As in `load_node`.
+        unencodable: As in `Conversation.append`.
+        on_source_clash: As in `Conversation.append`.
 
     Raises:
-        InvalidScopeError: `scope` can not be one; from the node, that the run lacks a key.
+        InvalidScopeError: `scope` cannot be one; from the node, that the run lacks a key.
         InvalidInputError: From the node: the state has no messages, or some without ids, or see `Conversation.append`.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """

@@ -110,7 +110,7 @@ def answer_of(state: Any) -> AIMessage | None:
         state: As `view_of` takes it.
 
     Raises:
-        InvalidInputError: As of `view_of`.
+        InvalidInputError: As in `view_of`.
     """
     return answer_in(_needed(state).history, messages_of(state))
 

@@ -267,7 +267,7 @@ class ConversationCheck:
             after = str(documents[-1]["_id"])
 
     async def _last(self) -> int:
-        """The last ordinal as of now; none is too high while that can not be read."""
+        """The last ordinal as of now; none is too high while that cannot be read."""
         try:
             return (await self.log.last_totals(self.conversation)).messages
         except CorruptDocumentError:

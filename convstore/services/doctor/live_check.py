@@ -38,7 +38,7 @@ class Live:
     _wrong_gaps: list[Gap] = field(default_factory=list)
 
     def lose(self) -> None:
-        """An entry can not be read, so the sums are not known any more."""
+        """An entry cannot be read, so the sums are not known any more."""
         self._all = None
 
     async def add(self, entry: Entry) -> None:

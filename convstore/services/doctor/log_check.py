@@ -201,7 +201,7 @@ class LogCheck:
 
     def _chunk(self, of: str, key: str, documents: Mapping[str, Mapping[str, Any]], characters: int) -> str | None:
         if key not in documents:
-            self.tell("payload_missing", f"{of}; it can not be read", document=key)
+            self.tell("payload_missing", f"{of}; it cannot be read", document=key)
             return None
         self.looked.payload_chunks += 1
         try:

@@ -59,7 +59,7 @@ class SchemaCheck:
             try:
                 await self._migrator.run()
             except StoreError as error:
-                refused = f" and can not: {error}"
+                refused = f" and cannot: {error}"
             left = await self._migrator.pending()
         for migration in pending:
             problem, done = f"it has not run{refused * (migration in left)}", migration not in left
@@ -126,5 +126,5 @@ class SchemaCheck:
                 await self._migrator.leased(partial(self._create, collection, index))
                 done = True
             except StoreError as error:
-                problem = f"the index is missing and can not be made: {error}"
+                problem = f"the index is missing and cannot be made: {error}"
         self._tell(findings, "index_missing", (collection, index.name), problem, mends=True, done=done)
