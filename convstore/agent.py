@@ -1,37 +1,29 @@
 """What an agent registers: the tool that reads back, and wrappers that number the sources of its own tools.
 
-Layer 5, beside the handle. Whose conversation a tool works on is said by whoever makes it, or by the configuration of
-a run, which the application sets on the server side; never by a model.
+Layer 5, on store and handle. Whose conversation a tool works on is said by whoever makes it, or by the context or the
+configuration of a run, which the application sets on the server side; never by a model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 
+from convstore.bound import both_ways, read_back
+from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.models import SourcePage
-from convstore.scopes import said_of
+from convstore.scopes import Scope, scope_of_run
 from convstore.services.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
-from convstore.services.pager import Request
-from convstore.tools import PAGE_TOKENS, ReadBack, make_retrieval_tool
+from convstore.store import ConversationStore
+from convstore.tools import PAGE_TOKENS, make_retrieval_tool
 
-if TYPE_CHECKING:
-    from convstore.conversation import Conversation
-    from convstore.store import ConversationStore
-
-__all__ = ["bound_retrieval_tool", "number_sources", "retrieve_previous_sources_tool"]
+__all__ = ["number_sources", "retrieve_previous_sources_tool"]
 
 _RUNTIME = "__pregel_runtime"
 """Where LangGraph keeps the context of a run in its configuration; asked for without it, as it is an extra."""
-
-
-def bound_retrieval_tool(chat: Conversation, *, page_tokens: int) -> StructuredTool:
-    """The tool that brings full content back, for one conversation."""
-    return make_retrieval_tool(lambda _config: _read_back(chat), page_tokens=page_tokens)
 
 
 def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
@@ -45,9 +37,12 @@ def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int
         page_tokens: Size of a page, 100 to 16,000.
 
     Raises:
+        InvalidInputError: Not a store.
         InvalidScopeError: From the tool, when the run lacks a scope key, or says one twice and differently.
     """
-    return make_retrieval_tool(lambda config: _read_back(_chat_of(store, config)), page_tokens=page_tokens)
+    if not isinstance(store, ConversationStore):
+        raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
+    return make_retrieval_tool(lambda config: read_back(store, _scope_of(store, config)), page_tokens=page_tokens)
 
 
 def number_sources(
@@ -69,46 +64,31 @@ def number_sources(
         render: Writes the content from the sources; by default ``[11] title (url)`` and the text below.
 
     Raises:
-        InvalidInputError: Neither a tool nor a function.
+        InvalidInputError: Neither a tool nor a function, or neither a conversation nor a store.
+        InvalidScopeError: From the tool, as for `retrieve_previous_sources_tool`.
     """
-    if not hasattr(chat, "run_sync") and not hasattr(chat, "reserve_source_ids"):
+    if not isinstance(chat, Conversation | ConversationStore):
         raise InvalidInputError(f"chat is a conversation or a store, not {type(chat).__name__}")
     return make_numbered_tool(tool, lambda config: _numbering(_chat_of(chat, config)), render=render)
 
 
 def _chat_of(chat: Conversation | ConversationStore, config: RunnableConfig) -> Conversation:
     """The conversation itself, or that of a run."""
-    store: Any = chat
-    if not hasattr(store, "conversation"):
-        return store  # type: ignore[no-any-return]
+    return chat if isinstance(chat, Conversation) else chat.conversation(**dict(_scope_of(chat, config)))
+
+
+def _scope_of(store: ConversationStore, config: RunnableConfig) -> Scope:
+    """Whose conversation a run works on."""
     configurable = config.get("configurable") or {}
     context = getattr(configurable.get(_RUNTIME), "context", None)
-    scope = said_of(store.scope_keys, context=context, configurable=configurable)
-    return store.conversation(**scope)  # type: ignore[no-any-return]
-
-
-def _read_back(chat: Conversation) -> ReadBack:
-    """What the tool reads a conversation with."""
-
-    async def read_from(store: ConversationStore, request: Request) -> tuple[str, SourcePage]:
-        parts = await store.parts()
-        return await parts.pager.read(tuple(chat.scope.items()), request)
-
-    async def read(request: Request) -> tuple[str, SourcePage]:
-        return await read_from(chat.store, request)
-
-    return ReadBack(read, lambda request: chat.store.run_sync(lambda twin: read_from(twin, request)))
+    return scope_of_run(store.scope_keys, context=context, configurable=configurable)
 
 
 def _numbering(chat: Conversation) -> Numbering:
     """What gives numbers in a conversation."""
 
-    async def give_from(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
+    async def give(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
         one = store.conversation(**chat.scope)
         return await one.reserve_source_ids(len(texts)), await one.find_shown_sources(texts)
 
-    async def give(texts: Sequence[str]) -> tuple[range, list[int | None]]:
-        return await give_from(chat.store, texts)
-
-    extractors = chat.store.source_extractors
-    return Numbering(give, lambda texts: chat.store.run_sync(lambda twin: give_from(twin, texts)), extractors)
+    return Numbering(*both_ways(chat.store, give), chat.store.source_extractors)

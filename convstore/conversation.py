@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.tools import StructuredTool
 
-from convstore.agent import bound_retrieval_tool
+from convstore.bound import read_back
+from convstore.bounds import check_number
 from convstore.entries.normalize import normalize_messages
 from convstore.entries.turns import turn_messages
 from convstore.exceptions import InvalidInputError, TooManyIdsError
@@ -30,14 +31,14 @@ from convstore.models import (
     ToolRecord,
     Turn,
 )
-from convstore.policy import HistoryPolicy
-from convstore.scopes import check_ids
+from convstore.policy import HistoryPolicy, check_policy
+from convstore.scopes import check_id, check_ids
 from convstore.services.pager import Request
 from convstore.sources import MAX_SOURCES, read_ids
-from convstore.tools import PAGE_TOKENS, check_page_tokens
+from convstore.tools import PAGE_TOKENS, check_page_tokens, make_retrieval_tool
 
 if TYPE_CHECKING:
-    from convstore.services.known import Scope
+    from convstore.scopes import Scope
     from convstore.store import ConversationStore
 
 __all__ = ["Conversation"]
@@ -153,8 +154,7 @@ class Conversation:
         Args:
             number: How many, 1 to 1,000.
         """
-        if type(number) is not int or not 1 <= number <= MAX_SOURCES:
-            raise InvalidInputError(f"number is a whole number from 1 to {MAX_SOURCES}, not {number!r}")
+        check_number(number, name="number", least=1, most=MAX_SOURCES)
         parts = await self._store.parts()
         return await parts.writer.reserve(self._scope, number)
 
@@ -179,18 +179,18 @@ class Conversation:
             policy: What the view may hold; None takes the store's.
 
         Raises:
+            InvalidInputError: Not a policy, or one that summarises (``before_load``) and the store has no summarizer.
             CorruptDocumentError: A stored document is damaged; names it.
             StoreUnavailableError: No answer from the server.
         """
-        if policy is not None and not isinstance(policy, HistoryPolicy):
-            raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
-        chosen = policy or self._store.policy
+        chosen = check_policy(policy) or self._store.policy
         parts = await self._store.parts()
         history = await parts.loader.load(self._scope, chosen)
         if chosen.compact == "before_load" and parts.compactor.may_be_due(history):
-            done = await parts.compactor.compact(self._scope)
-            if done.status == "done":
-                return await parts.loader.load(self._scope, chosen)
+            compaction = await parts.compactor.compact(self._scope)
+            if compaction.status == "done":
+                history = await parts.loader.load(self._scope, chosen)
+            return history.model_copy(update={"compaction": compaction})
         return history
 
     async def compact(self, *, force: bool = False) -> Compaction:
@@ -277,9 +277,9 @@ class Conversation:
 
     async def get_turn(self, turn_id: str) -> Turn | None:
         """The turn whose first message has this id; None if there is none, or it was rewound. About four commands."""
-        [checked] = check_ids([turn_id], name="turn_id")
+        check_id(turn_id, name="turn_id")
         parts = await self._store.parts()
-        return await parts.turns.get(self._scope, checked)
+        return await parts.turns.get(self._scope, turn_id)
 
     async def list_messages(
         self, *, before: int | None = None, after: int | None = None, limit: int = 50, full: bool = False
@@ -293,6 +293,9 @@ class Conversation:
             after: Only messages with a higher ordinal, the nearest ones.
             limit: At most this many messages, up to 1,000.
             full: Each message as appended; else tool results as stubs and large parts as placeholders.
+
+        Raises:
+            InvalidInputError: Both `before` and `after`, or a number out of bounds.
         """
         parts = await self._store.parts()
         return await parts.records.page(self._scope, before=before, after=after, limit=limit, full=full)
@@ -311,9 +314,9 @@ class Conversation:
             UnknownMessageError: No message of this conversation has the id.
             UnencodableError: A value of a type that cannot be given back equal.
         """
-        [checked] = check_ids([message_id], name="message_id")
+        check_id(message_id, name="message_id")
         parts = await self._store.parts()
-        await parts.annotator.annotate(self._scope, checked, values)
+        await parts.annotator.annotate(self._scope, message_id, values)
 
     async def annotations(self, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What was said of some messages with `annotate`, by message id; those without annotations are left out."""
@@ -334,9 +337,9 @@ class Conversation:
         Raises:
             UnknownMessageError: No message of this conversation has the id.
         """
-        [message_id] = check_ids([before], name="before")
+        check_id(before, name="before")
         parts = await self._store.parts()
-        return await parts.rewinder.rewind(self._scope, message_id)
+        return await parts.rewinder.rewind(self._scope, before)
 
     async def undo_rewind(self, *, before: str | None = None) -> int:
         """Take the last rewind back: views and listings are what they were before it.
@@ -352,9 +355,10 @@ class Conversation:
             UnknownMessageError: No message of this conversation has the id.
             InvalidInputError: The message did not leave with the last rewind.
         """
-        message_id = None if before is None else check_ids([before], name="before")[0]
+        if before is not None:
+            check_id(before, name="before")
         parts = await self._store.parts()
-        return await parts.rewinder.undo(self._scope, message_id)
+        return await parts.rewinder.undo(self._scope, before)
 
     async def info(self) -> ConversationInfo:
         """Title, metadata, dates and exact counts; for a scope without a conversation zeros and no dates."""
@@ -375,9 +379,7 @@ class Conversation:
         A call that failed or was killed is repeated as it is. Gives what was removed.
         """
         parts = await self._store.parts()
-        receipt = await parts.retention.delete(self._scope)
-        self._store.forget(self._scope)
-        return receipt
+        return await parts.retention.delete(self._scope)
 
     async def get_sources(
         self,
@@ -385,7 +387,7 @@ class Conversation:
         *,
         tool_message_ids: Sequence[str] = (),
         find: str = "",
-        cursor: str = "",
+        cursor: str | None = None,
         page_tokens: int = PAGE_TOKENS,
     ) -> SourcePage:
         """Sources by their numbers, or all those of some tool messages, in the order asked for, page by page.
@@ -408,7 +410,7 @@ class Conversation:
             tool_message_ids=check_ids(tool_message_ids, name="tool_message_ids"),
             source_ids=_source_ids(source_ids),
             find=find,
-            cursor=cursor,
+            cursor="" if cursor is None else cursor,
             page_tokens=check_page_tokens(page_tokens),
         )
         parts = await self._store.parts()
@@ -420,7 +422,7 @@ class Conversation:
         Args:
             page_tokens: Size of a page, 100 to 16,000.
         """
-        return bound_retrieval_tool(self, page_tokens=page_tokens)
+        return make_retrieval_tool(lambda _config: read_back(self._store, self._scope), page_tokens=page_tokens)
 
 
 def _source_ids(given: Iterable[int] | str) -> list[int]:
@@ -433,8 +435,8 @@ def _source_ids(given: Iterable[int] | str) -> list[int]:
         numbers = read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"source_ids are numbers or a text such as '3, 11-20': {error}") from error
-    if wrong := [number for number in numbers if type(number) is not int or not 0 < number < 2**53]:
-        raise InvalidInputError(f"a source id is a whole number from 1, not {wrong[0]!r}")
+    for number in numbers:
+        check_number(number, name="a source id", least=1, most=2**53 - 1)
     if len(numbers) > MAX_SOURCES:
         raise TooManyIdsError(f"more than {MAX_SOURCES:,} source ids in one call; ask for fewer at a time")
     return numbers

@@ -1,7 +1,7 @@
-"""What the public API gives back: frozen values without behaviour or I/O.
+"""What the public API gives back: values without behaviour or I/O.
 
-Layer 0. pydantic models, so that a backend can return them from an endpoint as they are: messages are dumped with all
-fields of their own class.
+Layer 0. No field can be set anew; the lists and dicts in some of them are plain ones. pydantic models, so that a
+backend can return them from an endpoint as they are: messages are dumped with all fields of their own class.
 """
 
 from __future__ import annotations
@@ -95,6 +95,53 @@ class HistoryReport(_Value):
     round_trips: int = 0
 
 
+class Summary(_Value):
+    """A summary that stands for a range of messages, which stay in the log.
+
+    Attributes:
+        version: Counts the summaries of the conversation from 1.
+        first: First ordinal that it stands for.
+        last: Last ordinal that it stands for.
+        text: The summary.
+        messages: The messages that show it in views.
+        model: What wrote it.
+        tokens_in: Size of what was folded into it as views showed it, the summary before it included.
+        tokens_out: Its own size.
+        created_at: When it was made (UTC).
+        tool_message_ids: Results that it stands for, in order.
+        source_ids: Their sources, as text.
+        is_current: Whether views show it, unless messages that it stands for were rewound.
+    """
+
+    version: int
+    first: int
+    last: int
+    text: str
+    messages: list[SerializeAsAny[BaseMessage]] = []
+    model: str
+    tokens_in: int
+    tokens_out: int
+    created_at: datetime
+    tool_message_ids: list[str] = []
+    source_ids: str = ""
+    is_current: bool = False
+
+
+class Compaction(_Value):
+    """What `compact` did.
+
+    Attributes:
+        status: "done"; "not_needed", as little would be saved; "busy", as another worker is at it; "failed"; "waiting",
+            as the last try failed a short time ago.
+        summary: The new summary, if it is done.
+        problem: Why it is not done, "" if it is or need not be.
+    """
+
+    status: Literal["done", "not_needed", "busy", "failed", "waiting"]
+    summary: Summary | None = None
+    problem: str = ""
+
+
 class History(_Value):
     """The view of a conversation for the next model call.
 
@@ -103,12 +150,14 @@ class History(_Value):
         summary: Text of the summary that stands for the oldest messages, None if there is none.
         tokens: Size of the view by the store's counter.
         report: What was done to make the view, and what it cost.
+        compaction: What became of a compaction that was due first, under a policy with ``compact="before_load"``.
     """
 
     messages: list[SerializeAsAny[BaseMessage]]
     summary: str | None = None
     tokens: int = 0
     report: HistoryReport
+    compaction: Compaction | None = None
 
 
 class ErasureReceipt(_Value):
@@ -176,7 +225,7 @@ class ToolRecord(_Value):
         tool_message_id: The message's id.
         tool_call_id: The call it answers; "" for a message that is not a tool result.
         tool: The tool's name, "" if nothing names it.
-        status: "success" or "error".
+        status: "success" or "error", unless the message was given another.
         content: Equal to the content that was appended.
         artifact: Equal to the artifact that was appended.
         sources: The sources in it, with their numbers and whole texts.
@@ -221,53 +270,6 @@ class MessagePreview(_Value):
 
     type: str
     text: str
-
-
-class Summary(_Value):
-    """A summary that stands for a range of messages, which stay in the log.
-
-    Attributes:
-        version: Counts the summaries of the conversation from 1.
-        first: First ordinal that it stands for.
-        last: Last ordinal that it stands for.
-        text: The summary.
-        messages: The messages that show it in views.
-        model: What wrote it.
-        tokens_in: Size of what was folded into it as views showed it, the summary before it included.
-        tokens_out: Its own size.
-        created_at: When it was made (UTC).
-        tool_message_ids: Results that it stands for, in order.
-        source_ids: Their sources, as text.
-        is_current: Whether views show it, unless messages that it stands for were rewound.
-    """
-
-    version: int
-    first: int
-    last: int
-    text: str
-    messages: list[SerializeAsAny[BaseMessage]] = []
-    model: str
-    tokens_in: int
-    tokens_out: int
-    created_at: datetime
-    tool_message_ids: list[str] = []
-    source_ids: str = ""
-    is_current: bool = False
-
-
-class Compaction(_Value):
-    """What `compact` did.
-
-    Attributes:
-        status: "done"; "not_needed", as little would be saved; "busy", as another worker is at it; "failed"; "waiting",
-            as the last try failed a short time ago.
-        summary: The new summary, if it is done.
-        problem: Why it is not done, "" if it is or need not be.
-    """
-
-    status: Literal["done", "not_needed", "busy", "failed", "waiting"]
-    summary: Summary | None = None
-    problem: str = ""
 
 
 class Turn(_Value):

@@ -26,6 +26,8 @@ from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from convstore.marks import mark
+
 __all__ = ["Call", "Pairing", "calls_of", "check_pairing", "has_calls", "missing_result", "pair"]
 
 _MISSING_TEXT: Final = "No result was recorded for this call."
@@ -150,7 +152,7 @@ def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
         name=call.tool or None,
         tool_call_id=call.id,
         status="error",
-        additional_kwargs={"convstore": {"kind": "missing_result"}},
+        additional_kwargs=mark("missing_result"),
     )
 
 

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from convstore.bounds import check_number
 from convstore.exceptions import InvalidInputError
 
-__all__ = ["CompactionRule", "HistoryPolicy"]
+__all__ = ["CompactionRule", "HistoryPolicy", "check_policy"]
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
@@ -57,18 +58,14 @@ class HistoryPolicy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never_stub", _names(self.never_stub))
-        for name, least in (("max_tokens", 1), ("max_turns", 1), ("stub_min_tokens", 0), ("keep_last_results", 0)):
-            self._check_number(name, least)
+        for name in ("max_tokens", "max_turns"):
+            if (limit := getattr(self, name)) is not None:
+                check_number(limit, name=name, least=1)
+        for name in ("stub_min_tokens", "keep_last_results"):
+            check_number(getattr(self, name), name=name, least=0)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidInputError(f"{name} is one of {choices}, not {getattr(self, name)!r}")
-
-    def _check_number(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if value is None and name in ("max_tokens", "max_turns"):
-            return
-        if type(value) is not int or value < least:
-            raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +84,20 @@ class CompactionRule:
 
     def __post_init__(self) -> None:
         for name, least in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}")
+            check_number(getattr(self, name), name=name, least=least)
         if self.max_summary_tokens >= self.max_tokens_before_summary:
             raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
+
+
+def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
+    """The same policy, or None for that of the store.
+
+    Raises:
+        InvalidInputError: Anything else, such as a dict of its values.
+    """
+    if policy is not None and not isinstance(policy, HistoryPolicy):
+        raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
+    return policy
 
 
 def _names(names: Iterable[str]) -> frozenset[str]:

@@ -15,13 +15,18 @@ from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyId
 __all__ = [
     "MAX_IDS",
     "MAX_ID_BYTES",
+    "Scope",
+    "check_id",
     "check_ids",
     "check_partial_scope",
     "check_scope",
     "check_scope_keys",
     "id_problem",
-    "said_of",
+    "scope_of_run",
 ]
+
+Scope = tuple[tuple[str, str], ...]
+"""A checked scope: pairs of key and value in the order of the store's keys."""
 
 MAX_ID_BYTES = 512
 MAX_IDS = 200
@@ -82,17 +87,36 @@ def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple
     return tuple(values.items())
 
 
-def said_of(keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run says of some keys in its context, of whatever kind that is, or in its configuration.
+def scope_of_run(
+    keys: Sequence[str], *, context: Any, configurable: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> tuple[tuple[str, str], ...]:
+    """The whole scope of a run of an agent or a graph, as the application said when it started the run.
 
-    None stands for absent. Values are not checked.
+    >>> scope_of_run(["user_id", "thread_id"], context={"user_id": "ada"}, configurable={"thread_id": "t1"})
+    (('user_id', 'ada'), ('thread_id', 't1'))
 
-    >>> said_of(["user_id", "thread_id"], context={"user_id": "ada"}, configurable={"thread_id": "t1"})
-    {'user_id': 'ada', 'thread_id': 't1'}
+    Args:
+        keys: Of the store.
+        context: Of whatever kind; None if the run has none.
+        configurable: Of the run's configuration.
+        given: Values that count whatever the run says. Elsewhere None stands for absent, here it is refused.
 
     Raises:
-        InvalidScopeError: Context and configuration know a key by different values: one of them is another's.
+        InvalidScopeError: A key is missing, unknown or said twice, or a value cannot be one.
     """
+    given = given or {}
+    said = _said_of([key for key in keys if key not in given], context=context, configurable=configurable)
+    values = {**said, **given}
+    if missing := [key for key in keys if key not in values]:
+        raise InvalidScopeError(
+            f"the run lacks {', '.join(missing)}: pass it in the run's context or in config['configurable'], "
+            f"or say it where the tool or the integration is made; this store's scope is {', '.join(keys)}"
+        )
+    return check_scope(keys, values)
+
+
+def _said_of(keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run says of some keys; refuses two values for one, as one of them is another's."""
     found: dict[str, Any] = {}
     for key in keys:
         in_context = context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
@@ -100,11 +124,22 @@ def said_of(keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any
         if len(said) == 2 and not (type(said[0]) is type(said[1]) is str and said[0] == said[1]):
             raise InvalidScopeError(
                 f"{key} is one thing in the run's context and another in config['configurable']; pass it once, "
-                "or name a scope= for the integration"
+                "or say it where the tool or the integration is made"
             )
         if said:
             found[key] = said[0]
     return found
+
+
+def check_id(value: str, *, name: str) -> str:
+    """The id of a message that a caller names.
+
+    Raises:
+        InvalidInputError: Not an id.
+    """
+    if problem := id_problem(value):
+        raise InvalidInputError(f"{name} {problem}")
+    return value
 
 
 def check_ids(ids: Any, *, name: str) -> list[str]:
@@ -119,10 +154,7 @@ def check_ids(ids: Any, *, name: str) -> list[str]:
     found = list(ids)
     if len(found) > MAX_IDS:
         raise TooManyIdsError(f"{len(found)} ids in one call; ask for at most {MAX_IDS} at a time")
-    for place, value in enumerate(found):
-        if problem := id_problem(value):
-            raise InvalidInputError(f"{name}[{place}] {problem}")
-    return found
+    return [check_id(value, name=f"{name}[{place}]") for place, value in enumerate(found)]
 
 
 def id_problem(value: Any) -> str:

@@ -23,14 +23,15 @@ from convstore.exceptions import InvalidInputError, StoreClosedError, StoreError
 from convstore.extraction import SourceExtractor
 from convstore.migrate import Migrator
 from convstore.models import ConversationPage, ErasureReceipt, ToolRecord, VerifyReport
-from convstore.policy import HistoryPolicy
+from convstore.policy import HistoryPolicy, check_policy
 from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
-from convstore.services.known import Clock, KnownConversations, Scope
+from convstore.services.clock import Clock
+from convstore.services.known import KnownConversations
 from convstore.services.parts import Parts, make_parts
 from convstore.services.sync import LoopThread
 from convstore.summarization.folders import as_folder
 from convstore.summarization.summarizers import SummarizerLike
-from convstore.tokens import NamedCounter, TokenCounter, approximate_tokens
+from convstore.tokens import TokenCounter, approximate_tokens, named
 
 __all__ = ["ConversationStore"]
 
@@ -45,12 +46,12 @@ class ConversationStore:
 
     Every message is kept in full and never changed; `Conversation.load_history` gives the model what the next call
     needs. Making a store does no I/O. One store serves any number of tasks of one event loop, and any number of
-    processes may have one on the same database.
+    processes may have one on the same database. `codec`, `parts` and `run_sync` are for the integrations.
 
     Args:
         database: Of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The client stays yours to close.
         scope_keys: Names of the keys that say whose a conversation is.
-        policy: What `load_history` does when it is not told.
+        policy: What `load_history` does when it is not told; ``compact="before_load"`` needs a `summarizer`.
         summarizer: Writes the summaries that `Conversation.compact` keeps: a `RunningSummarizer`, a
             `ChainSummarizer`, or an async function from messages and the earlier summary to the new one.
         token_counter: Gives the tokens of a list of messages; counts are kept with the messages, under its name. A
@@ -83,25 +84,27 @@ class ConversationStore:
                 f"a collection_prefix is up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
         driver = Driver(database)
-        if not callable(token_counter):
-            raise InvalidInputError("token_counter is a function from a list of messages to a number")
         self.scope_keys = check_scope_keys(scope_keys)
-        self.policy = policy or HistoryPolicy()
+        self.policy = check_policy(policy) or HistoryPolicy()
+        if self.policy.compact == "before_load" and summarizer is None:
+            raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
         self._codec = Codec()
         self.source_extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
         self._known = KnownConversations(self._clock)
         self._all_known = [self._known]
-        counter = token_counter if token_counter_name is None else NamedCounter(token_counter_name, token_counter)
         self._parts = make_parts(
-            *(driver, collection_prefix, self._migrator, self._known),
+            driver,
+            collection_prefix,
+            self._migrator,
+            self._known,
             codec=self._codec,
-            counter=counter,
+            counter=named(token_counter, token_counter_name),
             clock=self._clock,
             folder=None if summarizer is None else as_folder(summarizer),
             extractors=self.source_extractors,
-            forget=self._forget_values,
+            forget=self._forget,
         )
         self._sweep_at = self._clock.monotonic() + _SWEEP_SECONDS
         self._is_ready = self._is_closed = False
@@ -209,6 +212,7 @@ class ConversationStore:
             partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
+            InvalidInputError: `limit` is out of bounds.
             InvalidScopeError: An unknown key, or an invalid value.
             InvalidCursorError: A cursor that this call did not give.
         """
@@ -233,12 +237,14 @@ class ConversationStore:
             partial_scope: Values of some scope keys, at least one.
 
         Raises:
-            InvalidInputError: Neither scope values nor `everything`, or both.
+            InvalidInputError: Neither scope values nor ``everything=True``, or both.
             InvalidScopeError: An unknown key, or an invalid value.
-            CorruptDocumentError: A head does not say what it is of; all others are erased.
+            CorruptDocumentError: A head does not say what it is of; all others are erased, or counted.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        if everything is not (not scope):
+        if type(everything) is not bool:
+            raise InvalidInputError(f"everything is True or False, not {everything!r}")
+        if everything == bool(scope):
             raise InvalidInputError("name scope values to erase their conversations, or say everything=True for all")
         return await (await self.parts()).retention.erase(scope, dry_run=dry_run)
 
@@ -356,15 +362,14 @@ class ConversationStore:
                     self._sweep_at = now + 1
         return self._parts
 
-    def forget(self, scope: Scope) -> None:
-        """Forget what is remembered of a conversation that was deleted, also where sync callers are served."""
+    def _forget(self, values: dict[str, str]) -> None:
+        """Forget what is remembered of a conversation that ended, also where sync callers are served."""
+        if set(values) != set(self.scope_keys):
+            return  # of a store with other scope keys
+        scope = tuple((key, values[key]) for key in self.scope_keys)
         for remembered in self._all_known:
             if known := remembered.get(scope):
                 remembered.forget(known)
-
-    def _forget_values(self, values: dict[str, str]) -> None:
-        if set(values) == set(self.scope_keys):
-            self.forget(tuple((key, values[key]) for key in self.scope_keys))
 
     def run_sync(
         self,

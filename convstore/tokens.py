@@ -30,6 +30,7 @@ __all__ = [
     "count",
     "counter_name",
     "fitting",
+    "named",
     "weight",
 ]
 
@@ -153,6 +154,17 @@ class NamedCounter:
         return self.counter(messages)
 
 
+def named(counter: TokenCounter, name: str | None = None) -> NamedCounter:
+    """A token counter under the name that the caller gave it, or else its `counter_name`, whatever it binds later.
+
+    Raises:
+        InvalidInputError: It is no counter, or no name.
+    """
+    if not callable(counter):
+        raise InvalidInputError("token_counter is a function from a list of messages to a number")
+    return NamedCounter(counter_name(counter) if name is None else name, counter)
+
+
 def counter_name(counter: TokenCounter) -> str:
     """What stored counts are known by: another name means that they have to be counted anew.
 
@@ -164,8 +176,6 @@ def counter_name(counter: TokenCounter) -> str:
     Raises:
         InvalidInputError: Another counter may have the same name: a lambda, a closure, an instance without a model.
     """
-    if isinstance(counter, NamedCounter):
-        return counter.name
     if counter is approximate_tokens:
         return "approximate"
     name, bound = _name_of(counter), _bound_by(counter)

@@ -17,7 +17,8 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedError
+from convstore.bounds import check_number
+from convstore.exceptions import StoreError, SyncUnsupportedError
 from convstore.models import SourcePage
 from convstore.scopes import MAX_ID_BYTES, MAX_IDS
 from convstore.services.pager import Request
@@ -235,11 +236,7 @@ def check_page_tokens(page_tokens: int) -> int:
     Raises:
         InvalidInputError: Not a whole number in bounds.
     """
-    if type(page_tokens) is not int or not _FEWEST_PAGE_TOKENS <= page_tokens <= MOST_PAGE_TOKENS:
-        raise InvalidInputError(
-            f"page_tokens is a whole number from {_FEWEST_PAGE_TOKENS} to {MOST_PAGE_TOKENS}, not {page_tokens!r}"
-        )
-    return page_tokens
+    return check_number(page_tokens, name="page_tokens", least=_FEWEST_PAGE_TOKENS, most=MOST_PAGE_TOKENS)
 
 
 def make_retrieval_tool(

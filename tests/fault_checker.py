@@ -26,7 +26,7 @@ from convstore.entries import Entry
 from convstore.exceptions import ConvstoreError
 from convstore.models import Summary
 from convstore.schema import chunk_id, entry_from, entry_range, log_ranges
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.testing import same_messages
 
 __all__ = ["Findings", "check_round", "read_notes"]

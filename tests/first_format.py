@@ -29,7 +29,7 @@ from pymongo import AsyncMongoClient
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
 from convstore.policy import CompactionRule
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 
 FILE = Path(__file__).with_name("first_format.json")

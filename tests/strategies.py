@@ -31,7 +31,7 @@ from convstore.entries import Entry, Totals
 from convstore.entries.batch import prepare
 from convstore.entries.compose import compose
 from convstore.policy import HistoryPolicy
-from convstore.tokens import TokenCounter, approximate_tokens, count
+from convstore.tokens import TokenCounter, approximate_tokens, count, named
 from convstore.view import NOTE_RESULTS, View, build_view, make_note, payloads_needed
 from convstore.view.window import Row, Window, choose_window, leading_system, rows_of
 
@@ -227,7 +227,7 @@ class PureLog:
 
     def append(self, messages: Sequence[BaseMessage]) -> Entry:
         """Add one entry with these messages."""
-        batch = prepare(messages, codec=self.codec, counter=self.counter)
+        batch = prepare(messages, codec=self.codec, counter=named(self.counter))
         entry = compose(batch, self.totals, at=NOW, token=f"t{len(self.entries)}").entry
         self.entries.append(entry)
         for one, message in zip(batch.prepared, entry.messages, strict=True):

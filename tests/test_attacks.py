@@ -24,7 +24,7 @@ from convstore import (
 )
 from convstore.devserver import DevServer
 from convstore.services import rewinder, writer
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.testing import rag_turn, same_messages
 
 

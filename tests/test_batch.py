@@ -18,13 +18,13 @@ from convstore.entries.compose import Composed, compose
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.extraction import find_sources
 from convstore.pairing import calls_of
-from convstore.tokens import NamedCounter, approximate_tokens, count
+from convstore.tokens import NamedCounter, approximate_tokens, count, named
 
 CODEC = Codec()
 
 
 def _prepare(*batch: BaseMessage, **how: Any) -> Any:
-    return prepare(batch, **({"codec": CODEC, "counter": approximate_tokens} | how))
+    return prepare(batch, **({"codec": CODEC, "counter": named(approximate_tokens)} | how))
 
 
 def _compose(batch: Any, after: Totals | None = None, **how: Any) -> Composed:
@@ -261,7 +261,7 @@ def test_an_omitted_value_is_named_once(size):
 def test_a_counter_gives_whole_numbers(given_):
     """A token counter that gives anything else is refused before anything is written."""
     with pytest.raises(InvalidInputError, match="token counter"):
-        _prepare(HumanMessage("?", id="h"), counter=lambda _messages: given_)
+        _prepare(HumanMessage("?", id="h"), counter=NamedCounter("x", lambda _messages: given_))
 
 
 def test_a_counter_may_give_nothing():

@@ -26,11 +26,11 @@ from convstore.entries import EntryMessage
 from convstore.exceptions import InvalidInputError, StoreUnavailableError, SummaryError
 from convstore.pairing import check_pairing
 from convstore.policy import CompactionRule
-from convstore.services.known import Clock
-from convstore.summaries.compaction import plan_compaction, weigh
+from convstore.services.clock import Clock
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
 from convstore.tokens import approximate_tokens
+from convstore.view.compaction import plan_compaction, weigh
 from convstore.view.window import Row
 
 _NUMBERS = itertools.count(1)
@@ -745,10 +745,15 @@ async def _fails_at_length() -> None:
     raise ValueError("x" * 100_000)
 
 
+async def _fails_while_cancelled() -> None:
+    raise BaseExceptionGroup("unhandled errors in a TaskGroup", [asyncio.CancelledError(), ValueError("no key")])
+
+
 @pytest.mark.parametrize(
     ("does", "problem"),
     [
         (_cancels, "cancelled"),
+        (_fails_while_cancelled, "BaseExceptionGroup: unhandled errors"),
         (_store_fails, "StoreUnavailableError: another store"),
         (_fails_badly, "_UnspeakableError"),
         (_fails_at_length, "ValueError: xxx"),
@@ -763,6 +768,22 @@ async def test_whatever_a_summarizer_raises_compact_does_not(does: Any, problem:
     assert len(failed.problem) <= 1_000
     assert (await chat.compact()).status == "waiting"
     assert (await chat.load_history()).summary is None
+
+
+async def test_a_load_tells_what_became_of_its_compaction() -> None:
+    """Done, failed or waiting; nothing if none was due."""
+    policy = HistoryPolicy(compact="before_load")
+    chat = await six_turns(Told(_fails_badly), policy=policy)
+    first, second = await chat.load_history(), await chat.load_history()
+    assert first.compaction is not None
+    assert second.compaction is not None
+    assert (first.compaction.status, first.compaction.problem) == ("failed", "_UnspeakableError")
+    assert (second.compaction.status, first.messages) == ("waiting", second.messages)
+    chat = await six_turns(Told(_nothing), policy=policy)
+    third = await chat.load_history()
+    assert third.compaction is not None
+    assert (third.compaction.status, third.compaction.summary) == ("done", (await chat.summaries())[0])
+    assert (await chat.load_history()).compaction is None
 
 
 async def test_a_cancelled_compact_gives_its_lease_back() -> None:

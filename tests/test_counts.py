@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import AsyncMongoClient, ReadPreference
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.testing import rag_turn
 
 

@@ -27,7 +27,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.policy import CompactionRule
-from convstore.services.known import Clock, as_of
+from convstore.services.clock import Clock, as_of
 from convstore.summarization import HeadTailSummarizer
 
 RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)

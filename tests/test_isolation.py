@@ -31,7 +31,7 @@ from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import append_node, load_node
 from convstore.policy import CompactionRule
 from convstore.repository import Annotations, Endings, Heads, Inspection, Log, Summaries
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.testing.samples import SHARED_FIXTURES, passages, same_messages
 
 # ---------------------------------------------------------------------------------------------------------------------

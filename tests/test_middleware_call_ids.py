@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 from pydantic import BaseModel
 
 from convstore import ConversationStore
-from convstore.ext.call_ids import with_own_call_ids
+from convstore.ext.ids import with_own_call_ids
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.pairing import calls_of, check_pairing
 

@@ -26,7 +26,7 @@ from convstore import (
 )
 from convstore.policy import CompactionRule
 from convstore.repository import Endings, Log, ranges
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 

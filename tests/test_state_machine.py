@@ -41,7 +41,7 @@ from convstore import (
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
 from convstore.pairing import check_pairing, pair
 from convstore.policy import CompactionRule
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.testing import same_messages
 from convstore.tokens import approximate_tokens
 

@@ -17,10 +17,10 @@ from convstore import ConversationStore, Finding, SchemaVersionError, VerifyRepo
 from convstore.driver import Driver
 from convstore.repository import inspection
 from convstore.schema import HEADS, LOG, MIGRATIONS
+from convstore.services.clock import Clock
 from convstore.services.doctor import verifier
 from convstore.services.doctor.findings import Findings
 from convstore.services.doctor.schema_check import SchemaCheck
-from convstore.services.known import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from langchain_core.messages import AIMessage, ToolMessage
 
@@ -16,6 +16,7 @@ from convstore.chain.call_ids import CallIdTemplate
 from convstore.chain.models import ChainSummarizerConfig
 from convstore.chain.sizes import size_of
 from convstore.chain.structure import SUMMARY_PREFIX, SUMMARY_TOOL, Chain, Pair, Section, join_humans
+from convstore.marks import mark
 
 __all__ = [
     "LEAST_FOLD_BYTES",
@@ -40,7 +41,6 @@ LEAST_SUMMARY_BYTES: Final = 512
 LEAST_FOLD_BYTES: Final = 64
 """The same for a fold, which is there to bring down a number and mostly of summaries: it is tried with less room."""
 
-_MARK: Final = {"convstore": {"kind": "summary"}}
 _CALL_IDS: Final = CallIdTemplate("call_{r:24:x}")
 
 
@@ -80,13 +80,14 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, taken: set[str]) -> P
     '**summarized content:**\nAda likes orcas.'
     """
     last = pairs[-1].messages()[-1].id if pairs else None
-    marked: dict[str, Any] = {"additional_kwargs": {"convstore": dict(_MARK["convstore"])}}
     ids = [f"{last}:summary-{number}" if last else None for number in range(2)]
     if all(pair.kind == "completion" for pair in pairs):
-        return Pair(AIMessage(SUMMARY_PREFIX + text, id=ids[0], **marked))
+        return Pair(AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary")))
     call_id = _free_call_id(text, taken)
-    ai = AIMessage("", id=ids[0], tool_calls=[{"name": SUMMARY_TOOL, "args": {}, "id": call_id}], **marked)
-    return Pair(ai, (ToolMessage(text, id=ids[1], name=SUMMARY_TOOL, tool_call_id=call_id, **marked),))
+    call = {"name": SUMMARY_TOOL, "args": {}, "id": call_id}
+    ai = AIMessage("", id=ids[0], tool_calls=[call], additional_kwargs=mark("summary"))
+    result = ToolMessage(text, id=ids[1], name=SUMMARY_TOOL, tool_call_id=call_id, additional_kwargs=mark("summary"))
+    return Pair(ai, (result,))
 
 
 def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:

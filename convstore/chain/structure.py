@@ -19,6 +19,7 @@ from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
 from convstore.chain.reasoning import without_reasoning
 from convstore.chain.sizes import size_of
 from convstore.exceptions import InvalidInputError, MalformedChainError
+from convstore.marks import kind_of
 from convstore.pairing import calls_of
 
 __all__ = ["SUMMARY_PREFIX", "SUMMARY_TOOL", "Chain", "Header", "Pair", "PairKind", "Section", "join_humans"]
@@ -249,7 +250,7 @@ def _answered(pair: Pair, response: ToolMessage) -> Pair | None:
     if not wanted:
         return None
     slots = _slots(pair)
-    free = [at for at in wanted if slots[at] is None or _was_made(slots[at])]
+    free = [at for at in wanted if (slot := slots[at]) is None or kind_of(slot) == "missing_result"]
     chosen = free[0] if free else wanted[-1]
     old = slots[chosen]
     if old is not None:  # the results keep their order
@@ -264,11 +265,6 @@ def _slots(pair: Pair) -> list[ToolMessage | None]:
     for result in reversed(pair.results):
         waiting[result.tool_call_id].append(result)
     return [waiting[call.id].pop() if waiting[call.id] else None for call in calls_of(pair.ai)]
-
-
-def _was_made(result: BaseMessage | None) -> bool:
-    mark = result.additional_kwargs.get("convstore") if result else None
-    return isinstance(mark, dict) and mark.get("kind") == "missing_result"
 
 
 def _changed(pair: Pair, ai: AIMessage, results: tuple[ToolMessage, ...]) -> Pair:

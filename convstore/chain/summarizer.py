@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from convstore.bounds import check_number
 from convstore.chain.models import ChainSummarizerConfig, ChainSummary
 from convstore.chain.plan import first_kept, fold_cost, is_one_summary, is_worth_it, oversized, sections_to_fold
 from convstore.chain.structure import Header, Section
@@ -63,14 +64,12 @@ class ChainSummarizer:
     ) -> None:
         if not isinstance(handler, ChainModel) and not callable(handler):
             raise InvalidInputError(f"handler is a coroutine function or a LangChain model, not {handler!r}")
-        if type(max_concurrency) is not int or max_concurrency < 1:
-            raise InvalidInputError(f"max_concurrency is a whole number from 1, not {max_concurrency!r}")
         self.config = ChainSummarizerConfig() if config is None else config
         if rule is not None and not isinstance(rule, CompactionRule):
             raise InvalidInputError(f"rule is a CompactionRule, not {type(rule).__name__}")
         self.rule = rule or CompactionRule(keep_last_turns=self.config.keep_sections)
         self._handler = handler
-        self._max_concurrency = max_concurrency
+        self._max_concurrency = check_number(max_concurrency, name="max_concurrency", least=1)
 
     @property
     def name(self) -> str:

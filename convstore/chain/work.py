@@ -18,6 +18,7 @@ from convstore.chain.prompts import make_prompt
 from convstore.chain.sizes import bytes_of, size_of
 from convstore.chain.structure import SUMMARY_PREFIX, Chain, Header, Pair, Section, join_humans
 from convstore.exceptions import SummaryError
+from convstore.marks import mark
 from convstore.pairing import calls_of
 
 __all__ = ["Job", "Work", "failed"]
@@ -107,7 +108,7 @@ class Work:
         human = join_humans(humans)
         if text is not None:
             first = f"{humans[-1].id}:summary-0" if humans[-1].id else None
-            human = HumanMessage(text, id=first, additional_kwargs={"convstore": {"kind": "summary"}})
+            human = HumanMessage(text, id=first, additional_kwargs=mark("summary"))
         self._origins.put(human, self._origins.of(humans), summary=text is not None)
         return human
 

@@ -103,7 +103,7 @@ def erase_command(
 ) -> None:
     """See `ERASE`."""
     chosen = _values(scope)
-    if everything is bool(chosen):
+    if everything == bool(chosen):
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
 
     async def work() -> ErasureReceipt:

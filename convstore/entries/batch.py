@@ -31,7 +31,7 @@ from convstore.extraction import SourceExtractor, extract_sources, parse_json
 from convstore.policy import HistoryPolicy
 from convstore.sources import FoundSources
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, text_of
-from convstore.tokens import TokenCounter, count
+from convstore.tokens import NamedCounter, count
 
 __all__ = ["Batch", "Chunk", "Prepared", "Split", "is_heavy", "prepare"]
 
@@ -116,7 +116,7 @@ class Batch:
 
     prepared: tuple[Prepared, ...]
     codec: Codec
-    counter: TokenCounter
+    counter: NamedCounter
     omitted: tuple[str, ...] = ()
     renumber: bool = False
 
@@ -151,7 +151,7 @@ def prepare(
     messages: Sequence[BaseMessage],
     *,
     codec: Codec,
-    counter: TokenCounter,
+    counter: NamedCounter,
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
     omit: bool = False,
     renumber: bool = False,
@@ -206,7 +206,7 @@ class _Preparation:
     """How the messages of one batch are prepared; `numbers` counts the chunks of all of them."""
 
     codec: Codec
-    counter: TokenCounter
+    counter: NamedCounter
     extractors: Mapping[str, SourceExtractor]
     numbers: Iterator[int] = field(default_factory=counting)
 

@@ -22,7 +22,7 @@ from convstore.pairing import Call, calls_of
 from convstore.scopes import id_problem
 from convstore.sources import write_ids
 from convstore.stubs import make_stub, text_of
-from convstore.tokens import count, counter_name
+from convstore.tokens import count
 
 __all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "compose", "totals_behind", "totals_through"]
 
@@ -86,7 +86,7 @@ def compose(
         first=after.messages + 1,
         at=at,
         messages=tuple(message for message, _, _ in made),
-        totals=replace(running.totals(at, shown_now=bool(sources)), counter=counter_name(batch.counter)),
+        totals=replace(running.totals(at, shown_now=bool(sources)), counter=batch.counter.name),
         sources=sources,
     )
     return Composed(entry, tuple(chunk for _, _, chunks in made for chunk in chunks))

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from convstore.entries.models import Entry, EntryMessage, Totals
 from convstore.entries.normalize import MessageBatch, normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError, TurnConflictError, UnknownMessageError
-from convstore.scopes import check_ids
+from convstore.scopes import check_id
 
 __all__ = ["Placed", "begins_turn", "check_turn", "turn_messages"]
 
@@ -50,7 +50,7 @@ def turn_messages(
         >>> asked.id, answer.id == again.id
         ('r1', True)
     """
-    [turn_id] = check_ids([turn_id], name="turn_id")
+    check_id(turn_id, name="turn_id")
     begin = [] if human is None else [_human(turn_id, human)]
     if isinstance(messages, Iterator):
         messages = list(messages)

@@ -19,7 +19,8 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from convstore.codec import fields_of
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.policy import HistoryPolicy
+from convstore.marks import kind_of
+from convstore.policy import HistoryPolicy, check_policy
 from convstore.scopes import MAX_IDS, check_partial_scope
 from convstore.store import ConversationStore
 
@@ -58,11 +59,9 @@ class ChatMessageHistory(BaseChatMessageHistory):
         super().__init__()
         if not isinstance(chat, Conversation):
             raise InvalidInputError(f"chat is what store.conversation(...) gives, not {type(chat).__name__}")
-        if policy is not None and not isinstance(policy, HistoryPolicy):
-            raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
         if clear not in ("delete", "rewind"):
             raise InvalidInputError(f'clear is "delete" or "rewind", not {clear!r}')
-        self.chat, self.policy = chat, policy
+        self.chat, self.policy = chat, check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
 
     def __repr__(self) -> str:
@@ -186,6 +185,7 @@ class SessionHistories:
         scope: Values of scope keys that are the same for all runs, such as the user who is logged in.
 
     Raises:
+        InvalidInputError: Not a policy.
         InvalidScopeError: An unknown key, or an invalid value.
     """
 
@@ -197,7 +197,7 @@ class SessionHistories:
         clear: Literal["delete", "rewind"] = "delete",
         scope: Mapping[str, str] | None = None,
     ) -> None:
-        self._store, self._policy = store, policy
+        self._store, self._policy = store, check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
         self._scope = dict(check_partial_scope(store.scope_keys, scope or {}))
         self._keys = [key for key in store.scope_keys if key not in self._scope]
@@ -313,8 +313,7 @@ async def _empty(chat: Conversation, how: Literal["delete", "rewind"]) -> None:
 
 
 def _is_only_in_views(message: BaseMessage) -> bool:
-    mark = message.additional_kwargs.get("convstore")
-    return isinstance(mark, dict) and mark.get("kind") in _ONLY_IN_VIEWS
+    return kind_of(message) in _ONLY_IN_VIEWS
 
 
 def _is_copy(message: BaseMessage, shown: BaseMessage | None) -> bool:

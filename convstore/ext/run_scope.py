@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from convstore.exceptions import InvalidScopeError
-from convstore.scopes import check_partial_scope, check_scope, said_of
+from convstore.scopes import check_partial_scope, scope_of_run
 from convstore.store import ConversationStore
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
@@ -59,14 +59,7 @@ def scope_of(
     """
     run = Run(context, (config or {}).get("configurable") or {})
     given = _given(chosen, run)
-    asked = [key for key in store.scope_keys if key not in given]
-    values = {**said_of(asked, context=run.context, configurable=run.configurable), **given}
-    if missing := [key for key in store.scope_keys if key not in values]:
-        raise InvalidScopeError(
-            f"the run lacks {', '.join(missing)}: pass it in the run's context or in config['configurable'], "
-            f"or name a scope= for the integration; this store's scope is {', '.join(store.scope_keys)}"
-        )
-    return dict(check_scope(store.scope_keys, values))
+    return dict(scope_of_run(store.scope_keys, context=context, configurable=run.configurable, given=given))
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:

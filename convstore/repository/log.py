@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -59,7 +58,6 @@ class StoredMessageRow:
     """A message found by id, with what its entry says of it."""
 
     message: EntryMessage
-    at: datetime
     sources: tuple[EntrySource, ...]
     entry: Entry
 
@@ -188,12 +186,12 @@ class Log:
         rows = [row for row in _rows(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
 
-    async def message_at(self, conversation: str, ordinal: int) -> list[StoredMessageRow]:
-        """The message with an ordinal; none if there is none. One command."""
+    async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
+        """The message with an ordinal; None if there is none. One command."""
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
         async with driver_errors():
             documents = await self._log.find(query).sort([("first", -1), ("_id", -1)]).limit(1).to_list(None)
-        return [row for row in _rows(documents).values() if row.message.ordinal == ordinal]
+        return next((row for row in _rows(documents).values() if row.message.ordinal == ordinal), None)
 
     async def sources_by_id(
         self, conversation: str, numbers: Iterable[int]
@@ -372,7 +370,7 @@ def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]
         for source in entry.sources:
             by_message.setdefault(source.message_id, []).append(source)
         for message in entry.messages:
-            rows[message.id] = StoredMessageRow(message, entry.at, tuple(by_message.get(message.id, ())), entry)
+            rows[message.id] = StoredMessageRow(message, tuple(by_message.get(message.id, ())), entry)
     return rows
 
 

@@ -12,7 +12,9 @@ from convstore.codec import Codec
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
 from convstore.repository import Annotations
 from convstore.schema import ANNOTATIONS, annotation_id
-from convstore.services.known import Clock, Known, Scope
+from convstore.scopes import Scope
+from convstore.services.clock import Clock
+from convstore.services.known import Known
 from convstore.services.reader import Reader
 
 __all__ = ["Annotator"]

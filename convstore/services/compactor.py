@@ -19,19 +19,21 @@ from convstore.codec import Codec, fields_of
 from convstore.entries import Entry, EntryMessage, Gap
 from convstore.entries.rewinds import live_after
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
+from convstore.marks import without_mark
 from convstore.models import Compaction, History
 from convstore.policy import CompactionRule, HistoryPolicy
 from convstore.repository import Head, Heads, Log, Summaries
+from convstore.scopes import Scope
+from convstore.services.clock import Clock
 from convstore.services.kept_summaries import KeptSummaries
-from convstore.services.known import Clock, Known, Scope
+from convstore.services.known import Known
 from convstore.services.off_loop import characters_of, off_loop
-from convstore.services.reader import Reader, check_dense
+from convstore.services.reader import Reader
 from convstore.stubs import indented
 from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
-from convstore.summaries.compaction import clean_cuts, plan_compaction, weigh
 from convstore.summarization.folders import Folded, Folder, Folding
-from convstore.tokens import TokenCounter, count, counter_name
-from convstore.view.marks import without_mark
+from convstore.tokens import NamedCounter, count
+from convstore.view.compaction import clean_cuts, plan_compaction, weigh
 from convstore.view.window import Row, is_finished, leading_system, rows_of, shown_whole
 
 __all__ = ["Compactor"]
@@ -86,13 +88,18 @@ class Compactor:
         summaries: Summaries,
         *,
         codec: Codec,
-        counter: TokenCounter,
+        counter: NamedCounter,
         clock: Clock,
         folder: Folder | None,
     ) -> None:
         self._reader, self._heads, self._log = reader, heads, log
         self._kept, self._summaries = kept, summaries
         self._codec, self._counter, self._clock, self._folder = codec, counter, clock, folder
+
+    @property
+    def has_summarizer(self) -> bool:
+        """Whether the store has one; without it `rule` and `compact` raise."""
+        return self._folder is not None
 
     @property
     def rule(self) -> CompactionRule:
@@ -145,8 +152,7 @@ class Compactor:
         """Entries from a number on that hold about so many tokens: a long log is summarised in several summaries."""
         found: list[Entry] = []
         while most > 0:
-            entries = await self._log.entries(known.conversation, start=start, before=start + _ENTRIES_AT_ONCE)
-            check_dense(known, entries, first=start)
+            entries = await self._reader.entries(known, start=start, before=start + _ENTRIES_AT_ONCE)
             entries = await self._reader.counted(entries)
             found += entries
             if len(entries) < _ENTRIES_AT_ONCE:
@@ -267,7 +273,7 @@ class Compactor:
     async def _filled(self, plan: _Plan, owner: str, folded: Folded) -> SummaryRecord:
         earlier, last = plan.earlier, plan.folded[-1]
         text, bodies = await self._text(plan, folded), self._bodies(plan, folded)
-        name = counter_name(self._counter)
+        name = self._counter.name
         results = [(row.message.id, row.message.sources) for row in plan.folded if row.message.type == "tool"]
         tokens_in = sum(row.message.view_tokens for row in plan.folded) + (earlier.tokens_out if earlier else 0)
         return SummaryRecord(
@@ -363,16 +369,18 @@ def _answer(task: asyncio.Future[Folded | None]) -> Folded | None:
     """What the summarizer gave.
 
     Raises:
-        SummaryError: It was cancelled by itself, or failed with an error of a store, which may be another than ours.
+        SummaryError: It was cancelled by itself, or failed with an error of a store, which may be another than ours,
+            or with one that is no `Exception`, such as the group of a cancelled task group.
     """
     if task.cancelled():
         raise SummaryError("the summarizer was cancelled")
-    if isinstance(error := task.exception(), StoreError):
+    error = task.exception()
+    if error is not None and (isinstance(error, StoreError) or not isinstance(error, Exception)):
         raise SummaryError(_told(error)) from error
     return task.result()
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """What an error says; one that cannot even be written has its name."""
     with suppress(Exception):
         return f"{type(error).__name__}: {error}"[:_MOST_PROBLEM]

@@ -10,12 +10,15 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
+from convstore.bounds import check_number
 from convstore.codec import Codec
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.repository import Head, Heads, Log
 from convstore.schema import HEADS, head_id
-from convstore.services.known import Clock, KnownConversations, Scope
+from convstore.scopes import Scope
+from convstore.services.clock import Clock
+from convstore.services.known import KnownConversations
 
 __all__ = ["Directory"]
 
@@ -50,8 +53,7 @@ class Directory:
 
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
         """Conversations with these scope values, newest first."""
-        if type(limit) is not int or not 1 <= limit <= _MOST_ON_A_PAGE:
-            raise InvalidInputError(f"limit is a whole number from 1 to {_MOST_ON_A_PAGE}, not {limit!r}")
+        check_number(limit, name="limit", least=1, most=_MOST_ON_A_PAGE)
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
         shown = found[:limit]
         return ConversationPage(

@@ -16,8 +16,8 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import Summary
 from convstore.repository import Heads, Log, Summaries
 from convstore.schema import SUMMARIES, summary_id
-from convstore.services.known import Scope
-from convstore.services.reader import Reader, check_dense
+from convstore.scopes import Scope
+from convstore.services.reader import Reader
 from convstore.summaries import SummaryRecord, fits
 
 __all__ = ["KeptSummaries"]
@@ -54,8 +54,7 @@ class KeptSummaries:
         if record is None or known is None:
             raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
         async with self._reader.reading(known):
-            entries = await self._log.entries(known.conversation, start=1, before=record.entry + 1)
-            check_dense(known, entries, first=1)
+            entries = await self._reader.entries(known, start=1, before=record.entry + 1, is_whole=True)
             messages = [message for entry in entries for message in entry.messages]
             gaps = [Gap(first, last, entry=0, until=0) for first, last in record.gaps]
             inside = [one for one in messages if record.first <= one.ordinal <= record.last]

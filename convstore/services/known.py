@@ -6,79 +6,27 @@ Layer 4. Everything here can be read again from MongoDB; the cache is bounded in
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-
-from bson import ObjectId
 
 from convstore.entries import Entry, EntryMessage, Gap, Totals
 from convstore.policy import HistoryPolicy
+from convstore.scopes import Scope
+from convstore.services.clock import Clock, is_backdated
 from convstore.services.keeping import Keeper
 from convstore.view import NamedResult
 
-__all__ = [
-    "ID_LIFETIME",
-    "UNKNOWN_START",
-    "Clock",
-    "Known",
-    "KnownConversations",
-    "Scope",
-    "Start",
-    "as_of",
-    "is_backdated",
-]
+__all__ = ["ID_LIFETIME", "UNKNOWN_START", "Known", "KnownConversations", "Start"]
 
 ID_LIFETIME = 10.0
 """Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
-
-Scope = tuple[tuple[str, str], ...]
-"""A checked scope: pairs of key and value in the order of the store's keys."""
 
 _CONVERSATIONS = 1_000
 _POLICIES = 8
 _PAYLOAD_CHARACTERS = 8_000_000
 _ENTRY_BYTES, _PER_MESSAGE = 32_000_000, 2_000
 """What entries may take in memory, and what a message takes there beside its stored size."""
-
-
-_said: ContextVar[datetime | None] = ContextVar("said", default=None)
-
-
-@contextmanager
-def as_of(moment: datetime | None) -> Iterator[None]:
-    """Let what is written in this context be dated with another moment: an import says when it was written first."""
-    token = _said.set(moment)
-    try:
-        yield
-    finally:
-        _said.reset(token)
-
-
-def is_backdated() -> bool:
-    """Whether what is written in this context is dated with another moment."""
-    return _said.get() is not None
-
-
-def _now() -> datetime:
-    # MongoDB keeps milliseconds.
-    moment = _said.get() or datetime.now(UTC)
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Where time and unique tokens come from; tests pass their own."""
-
-    now: Callable[[], datetime] = _now
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    # An ObjectId begins with the time, which a sweep of orphaned chunks goes by.
-    token: Callable[[], str] = lambda: str(ObjectId())
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,15 @@ from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.models import History, HistoryReport
 from convstore.policy import HistoryPolicy
 from convstore.repository import Head, Heads, Log
-from convstore.services.known import UNKNOWN_START, Known, KnownConversations, Scope, Start
+from convstore.schema import entry_id
+from convstore.scopes import Scope
+from convstore.services.known import UNKNOWN_START, Known, KnownConversations, Start
 from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.reader import Reader, check_dense, results_in
 from convstore.summaries import SummaryRecord, fits
-from convstore.summaries.compaction import weigh
-from convstore.tokens import TokenCounter, count, counter_name
+from convstore.tokens import NamedCounter, count
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
+from convstore.view.compaction import weigh
 from convstore.view.window import Row, Window, choose_window, is_finished, leading_system, rows_of
 
 __all__ = ["Loader"]
@@ -144,10 +146,10 @@ class Loader:
         known: KnownConversations,
         *,
         codec: Codec,
-        counter: TokenCounter,
+        counter: NamedCounter,
     ) -> None:
         self._reader, self._heads, self._log, self._known = reader, heads, log, known
-        self._codec, self._counter, self._counter_name = codec, counter, counter_name(counter)
+        self._codec, self._counter = codec, counter
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """The view of a conversation; see `Conversation.load_history`."""
@@ -212,7 +214,7 @@ class Loader:
         if head is None or known is None:
             return None
         start = Start(*head.start)
-        if _of_start(policy) != _DEFAULT or start.counter != self._counter_name:
+        if _of_start(policy) != _DEFAULT or start.counter != self._counter.name:
             start = UNKNOWN_START
         load = _Load(policy, known, head, start, documents=1, round_trips=2)
         limit = _entries_needed(start, head.totals, policy)
@@ -284,8 +286,7 @@ class Loader:
         """The system messages that the log begins with; nearly always in its first entries."""
         known, start, until = load.known, live_after(load.gaps, 1), _FIRST_ENTRIES
         while load.system is None:
-            entries = await self._log.entries(known.conversation, start=start, before=start + until)
-            check_dense(known, entries, first=start)
+            entries = await self._reader.entries(known, start=start, before=start + until)
             load.count(entries)
             load.round_trips += until > _FIRST_ENTRIES
             rows = rows_of(await self._reader.counted(entries), load.gaps)
@@ -311,13 +312,13 @@ class Loader:
             before = load.before
             entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
-                raise CorruptDocumentError(f"{load.known.conversation}:{before - 1:012d}", "the entry is missing")
+                raise CorruptDocumentError(entry_id(load.known.conversation, before - 1), "the entry is missing")
             load.take(await self._reader.counted(entries))
 
     def _window(self, load: _Load) -> Window | None:
         """Where the view begins, None if what is read does not tell."""
         summary = load.summary
-        if not load.is_complete and (not load.rows or (summary and summary.counter != self._counter_name)):
+        if not load.is_complete and (not load.rows or (summary and summary.counter != self._counter.name)):
             return None  # sizes up to a summary by another counter do not tell where rows behind it begin
         if not load.rows:
             return Window(0, 0, lasting=False)
@@ -342,7 +343,7 @@ class Loader:
         number = load.rows[window.start].entry
         begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
         first, results = load.rows[begin].message.ordinal, load.results_before(begin)
-        start = Start(load.marker, load.head.revision, number, first, self._counter_name, results)
+        start = Start(load.marker, load.head.revision, number, first, self._counter.name, results)
         policy = _of_start(load.policy)
         load.known.remember_start(policy, start)
         if policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:

@@ -17,8 +17,8 @@ from convstore.entries.reading import read_message
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.models import Source, SourcePage
 from convstore.repository import StoredMessageRow
-from convstore.scopes import MAX_IDS, id_problem
-from convstore.services.known import Known, Scope
+from convstore.scopes import MAX_IDS, Scope, id_problem
+from convstore.services.known import Known
 from convstore.services.pages import Page, Piece, fill_matches, fill_texts, next_texts
 from convstore.services.passages import (
     Cursor,
@@ -166,8 +166,8 @@ class Pager:
         if cursor.source_id is not None:
             found = await self._reader.sources_by_id(known, [cursor.source_id])
             return [passage_of_source(source, row) for row, source in found.values()]
-        rows = await self._reader.message_at(known, cursor.ordinal or 0)
-        return [passage for row in rows for passage in self._passages(row) if passage.key == cursor.key]
+        row = await self._reader.message_at(known, cursor.ordinal or 0)
+        return [passage for passage in self._passages(row) if passage.key == cursor.key] if row else []
 
     async def _find_messages(self, known: Known, ids: Sequence[str]) -> tuple[list[StoredMessageRow], list[str]]:
         """Messages by their ids, and results by those of their calls; and the ids that are of neither."""

@@ -14,11 +14,12 @@ from convstore.extraction import SourceExtractor
 from convstore.migrate import Migrator
 from convstore.repository import Annotations, Endings, Heads, Inspection, Log, Summaries
 from convstore.services.annotations import Annotator
+from convstore.services.clock import Clock
 from convstore.services.compactor import Compactor
 from convstore.services.directory import Directory
 from convstore.services.doctor import SchemaCheck, Verifier
 from convstore.services.kept_summaries import KeptSummaries
-from convstore.services.known import Clock, KnownConversations
+from convstore.services.known import KnownConversations
 from convstore.services.loader import Loader
 from convstore.services.pager import Pager
 from convstore.services.reader import Reader
@@ -28,7 +29,7 @@ from convstore.services.rewinder import Rewinder
 from convstore.services.turns import Turns
 from convstore.services.writer import Writer
 from convstore.summarization.folders import Folder
-from convstore.tokens import NamedCounter, TokenCounter, counter_name
+from convstore.tokens import NamedCounter
 
 __all__ = ["Parts", "make_parts"]
 
@@ -59,7 +60,7 @@ def make_parts(
     known: KnownConversations,
     *,
     codec: Codec,
-    counter: TokenCounter,
+    counter: NamedCounter,
     clock: Clock,
     folder: Folder | None,
     extractors: Mapping[str, SourceExtractor],
@@ -73,13 +74,12 @@ def make_parts(
         migrator: Knows the schema.
         known: What the store remembers.
         codec: Knows the types of values.
-        counter: Counts tokens; has a name that tells it from others.
+        counter: Counts tokens.
         clock: Where time comes from.
         folder: Makes summaries; None if the store has no summarizer.
         extractors: By the name of a tool what finds the sources in its results.
         forget: Told of the scope of each conversation that ended.
     """
-    counter = NamedCounter(counter_name(counter), counter)  # once: what a partial binds may change
     heads, endings, log = Heads(driver, prefix=prefix), Endings(driver, prefix=prefix), Log(driver, prefix=prefix)
     annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
     reader = Reader(heads, log, known, codec=codec, counter=counter)
@@ -87,7 +87,15 @@ def make_parts(
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
     return Parts(
         writer=Writer(
-            *(reader, heads, endings, log, known), codec=codec, counter=counter, clock=clock, extractors=extractors
+            reader,
+            heads,
+            endings,
+            log,
+            known,
+            codec=codec,
+            counter=counter,
+            clock=clock,
+            extractors=extractors,
         ),
         reader=reader,
         loader=Loader(reader, heads, log, known, codec=codec, counter=counter),

@@ -16,12 +16,12 @@ from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec, PayloadRange
 from convstore.entries import EntrySource, PayloadRef
+from convstore.marks import mark
 from convstore.models import Source
 from convstore.repository import StoredMessageRow
 from convstore.sources import source_in
 from convstore.stubs import text_of
 from convstore.tokens import fitting, weight
-from convstore.view.marks import MARK
 
 __all__ = [
     "Cursor",
@@ -231,7 +231,7 @@ def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | 
     gone = [name for name in ("title", "url") if getattr(whole, name) != getattr(source, name)]
     gone += [in_line(key, _NAME_CHARACTERS) for key in whole.metadata if key not in kept]
     more = [f"{len(gone) - _NAMED} more"] if len(gone) > _NAMED else []
-    kept[MARK] = {"kind": "left_out", "keys": [*gone[:_NAMED], *more], "message": _LEFT_OUT}
+    kept |= mark("left_out", keys=[*gone[:_NAMED], *more], message=_LEFT_OUT)
     return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept}), room
 
 

@@ -22,10 +22,12 @@ from convstore.entries.reading import read_message
 from convstore.entries.rewinds import is_live, live_after
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
 from convstore.repository import Head, Heads, Log, StoredMessageRow
-from convstore.services.known import Known, KnownConversations, Scope
+from convstore.schema import entry_id
+from convstore.scopes import Scope
+from convstore.services.known import Known, KnownConversations
 from convstore.services.off_loop import characters_of, off_loop
 from convstore.summaries import SummaryRecord, summary_messages
-from convstore.tokens import TokenCounter, counter_name
+from convstore.tokens import NamedCounter
 from convstore.view import shorten
 from convstore.view.recount import recounted
 
@@ -37,6 +39,7 @@ PlacedMessage = tuple[EntryMessage, datetime]
 _ENTRIES_AT_ONCE = 100
 _MOST_ENTRIES = 1_000
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
+_DELETED = "the conversation was deleted while it was read; call again"
 _Found = TypeVar("_Found")
 
 
@@ -44,10 +47,10 @@ class Reader:
     """Reads for all conversations of a store."""
 
     def __init__(
-        self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec, counter: TokenCounter
+        self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec, counter: NamedCounter
     ) -> None:
         self._heads, self._log, self._known, self._codec = heads, log, known, codec
-        self._counter, self._counter_name = counter, counter_name(counter)
+        self._counter = counter
 
     async def find(self, scope: Scope) -> Known | None:
         """The scope's conversation; None if it has none. No command while what is remembered is fresh."""
@@ -76,7 +79,7 @@ class Reader:
         except CorruptDocumentError as error:
             if self.seen(known.scope, await self._heads.find(dict(known.scope))) is known:
                 raise
-            raise ConversationDeletedError("the conversation was deleted while it was read; call again") from error
+            raise ConversationDeletedError(_DELETED) from error
 
     async def caught_up(
         self, known: Known, read: Callable[[], Awaitable[_Found]], *, last: Callable[[_Found], int]
@@ -103,7 +106,7 @@ class Reader:
             if last(found) >= least:
                 return found
             if self.seen(known.scope, await self._heads.find(dict(known.scope))) is not known:
-                raise ConversationDeletedError("the conversation was deleted while it was read; call again")
+                raise ConversationDeletedError(_DELETED)
         self._known.forget(known)  # of a database that was restored from a backup the next call takes what there is
         raise StoreUnavailableError("the server does not have yet what was acknowledged before; repeat the call")
 
@@ -134,8 +137,8 @@ class Reader:
         """The results of some tool calls, in the order of the log."""
         return await self._log.messages_by_call(known.conversation, calls)
 
-    async def message_at(self, known: Known, ordinal: int) -> list[StoredMessageRow]:
-        """The message with an ordinal, if there is one."""
+    async def message_at(self, known: Known, ordinal: int) -> StoredMessageRow | None:
+        """The message with an ordinal; None if there is none."""
         return await self._log.message_at(known.conversation, ordinal)
 
     async def sources_by_id(
@@ -207,7 +210,7 @@ class Reader:
 
     async def counted(self, entries: Sequence[Entry]) -> list[Entry]:
         """Entries with sizes by the store's counter; what another one wrote is counted anew, in a thread."""
-        if all(entry.totals.counter == self._counter_name for entry in entries):
+        if all(entry.totals.counter == self._counter.name for entry in entries):
             return list(entries)
         return await asyncio.to_thread(recounted, entries, codec=self._codec, counter=self._counter)
 
@@ -216,7 +219,7 @@ class Reader:
 
         If another counter wrote that entry, the log is read once, payloads apart, and later only what is new.
         """
-        if tail.counter == self._counter_name or not tail.messages:
+        if tail.counter == self._counter.name or not tail.messages:
             return tail
         gaps, last = await self.gaps(known, tail.marker), known.counted
         is_part = last is not None and last.marker == tail.marker and last.entries <= tail.entries
@@ -224,14 +227,13 @@ class Reader:
         start, tokens, view_tokens = counted.entries + 1, counted.tokens, counted.view_tokens
         while (start := live_after(gaps, start)) <= tail.entries:
             before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
-            entries = await self._log.entries(known.conversation, start=start, before=before)
-            check_dense(known, entries, first=start, last=before - 1)
+            entries = await self.entries(known, start=start, before=before, is_whole=True)
             anew = await self.counted(entries)
             live = [one for entry in anew for one in entry.messages if is_live(gaps, one.ordinal)]
             tokens += sum(message.tokens for message in live)
             view_tokens += sum(message.view_tokens for message in live)
             start = before
-        known.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter_name)
+        known.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter.name)
         return known.counted
 
     def shorten(self, message: EntryMessage) -> BaseMessage:
@@ -242,9 +244,21 @@ class Reader:
         """Messages as views show them once their turns are finished."""
         return await off_loop(lambda: list(map(self.shorten, messages)), characters=characters_of(messages, {}))
 
-    async def entries(self, known: Known, *, start: int, before: int) -> list[Entry]:
-        """The entries from one number and before another, in order."""
-        return await self._log.entries(known.conversation, start=start, before=before)
+    async def entries(self, known: Known, *, start: int, before: int, is_whole: bool = False) -> list[Entry]:
+        """The entries from one number and before another, in order and without a hole; fewer if the log ends there.
+
+        Args:
+            known: The conversation.
+            start: The first number.
+            before: Behind the last number.
+            is_whole: The log is known not to end there.
+
+        Raises:
+            CorruptDocumentError: One is missing.
+        """
+        entries = await self._log.entries(known.conversation, start=start, before=before)
+        check_dense(known, entries, first=start, last=before - 1 if is_whole else 0)
+        return entries
 
     def standing(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
         """The messages that show a summary; `talk` for a view without tool messages."""
@@ -279,7 +293,7 @@ class Reader:
             if len(entries) < at_once:
                 now = self.seen(scope, await self._heads.find(dict(scope)))
                 if now is None or now.conversation != known.conversation:
-                    raise ConversationDeletedError("the conversation was deleted while it was read; call again")
+                    raise ConversationDeletedError(_DELETED)
                 return
             start += at_once
             at_once = max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
@@ -343,7 +357,7 @@ class Reader:
         start = entries[0].number + 1 if entries else 1
         while len(found) < limit:
             start = live_after(gaps, start)
-            entries = await self._log.entries(known.conversation, start=start, before=start + at_once)
+            entries = await self.entries(known, start=start, before=start + at_once)
             found += [placed for placed in _placed(entries, gaps) if placed[0].ordinal > after]
             if len(entries) < at_once:
                 break
@@ -380,7 +394,7 @@ def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last:
     last = last or first + len(numbers) - 1
     missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
     if missing:
-        raise CorruptDocumentError(f"{known.conversation}:{missing:012d}", "the entry is missing")
+        raise CorruptDocumentError(entry_id(known.conversation, missing), "the entry is missing")
 
 
 def results_in(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[EntryMessage]:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from langchain_core.messages import ToolMessage
 
+from convstore.bounds import check_number
 from convstore.codec import Codec
 from convstore.entries import EntrySource
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import Source, StoredMessage, ToolRecord
 from convstore.repository import StoredMessageRow
+from convstore.scopes import Scope
 from convstore.services.annotations import Annotator
-from convstore.services.known import Scope
 from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.passages import make_source
 from convstore.services.reader import Reader
@@ -53,9 +54,10 @@ class Records:
         """Messages by place, oldest first, in full or as views show them."""
         if before is not None and after is not None:
             raise InvalidInputError("pass before= or after=, not both")
-        for name, value, most in (("before", before, None), ("after", after, None), ("limit", limit, _MOST_ON_A_PAGE)):
-            if value is not None and (type(value) is not int or not 0 <= value <= (most or 2**53)):
-                raise InvalidInputError(f"{name} is a whole number from 0 to {most or 2**53}, not {value!r}")
+        for name, ordinal in (("before", before), ("after", after)):
+            if ordinal is not None:
+                check_number(ordinal, name=name, least=0, most=2**53)
+        check_number(limit, name="limit", least=1, most=_MOST_ON_A_PAGE)
         known = await self._reader.find(scope)
         if known is None:
             return []
@@ -78,7 +80,7 @@ class Records:
             tool_message_id=row.message.id,
             content=message.content,
             ordinal=row.message.ordinal,
-            created_at=row.at,
+            created_at=row.entry.at,
         )
         if not isinstance(message, ToolMessage):
             return record

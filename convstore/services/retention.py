@@ -19,7 +19,9 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import ErasureReceipt
 from convstore.repository import Annotations, Endings, HeadKey, Log, Summaries
 from convstore.schema import HEADS
-from convstore.services.known import ID_LIFETIME, Clock, Scope
+from convstore.scopes import Scope
+from convstore.services.clock import Clock
+from convstore.services.known import ID_LIFETIME
 from convstore.services.writer import APPEND_SECONDS
 
 __all__ = ["LEAST_AGE", "Retention"]
@@ -62,6 +64,7 @@ class Retention:
         if head and not head.conversation:
             raise CorruptDocumentError(head.key, "it does not say which conversation it is of", collection=HEADS)
         receipt = await (self._end(head) if head else self._finish(scope))
+        self._forget(dict(scope))  # though another process was quicker
         await self.sweep()
         return receipt
 
@@ -76,7 +79,9 @@ class Retention:
         if not dry_run:
             await self.sweep()
         if damaged:
-            problem = f"it does not say which conversation it is of; all others {'count' if dry_run else 'are erased'}"
+            problem = (
+                f"it does not say which conversation it is of; all others are {'counted' if dry_run else 'erased'}"
+            )
             raise CorruptDocumentError(damaged, f"{problem}: {receipt}", collection=HEADS)
         return receipt
 

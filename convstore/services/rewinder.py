@@ -21,8 +21,11 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.repository import Heads, Log, SlotTaken
+from convstore.schema import entry_id
+from convstore.scopes import Scope
+from convstore.services.clock import Clock
 from convstore.services.kept_summaries import KeptSummaries
-from convstore.services.known import Clock, Known, Scope
+from convstore.services.known import Known
 from convstore.services.reader import Reader
 from convstore.services.writer import APPEND_SECONDS, pause
 
@@ -107,7 +110,7 @@ class Rewinder:
         try:
             point = totals_through(before, kept, codec=self._codec, at=entry.at)
         except ValueError as error:
-            raise CorruptDocumentError(f"{known.conversation}:{entry.number:012d}", str(error)) from error
+            raise CorruptDocumentError(entry_id(known.conversation, entry.number), str(error)) from error
         return entry.number + bool(kept), point
 
     async def _marker(self, known: Known, totals: Totals) -> Entry:

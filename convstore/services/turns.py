@@ -10,13 +10,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
+from convstore.bounds import check_number
 from convstore.entries import Entry, EntryMessage, Gap
 from convstore.entries.rewinds import is_live, live_before
 from convstore.entries.turns import begins_turn
-from convstore.exceptions import InvalidInputError
 from convstore.models import Turn
-from convstore.services.known import Known, Scope
-from convstore.services.reader import Reader, about, check_dense
+from convstore.scopes import Scope
+from convstore.services.known import Known
+from convstore.services.reader import Reader, about
 
 __all__ = ["Turns"]
 
@@ -67,8 +68,8 @@ class Turns:
     ) -> AsyncIterator[Turn]:
         """Whole live turns that begin in a range of ordinals, as they were when the first one was asked for."""
         for name, value in (("after", after), ("before", before), ("limit", limit)):
-            if value is not None and (type(value) is not int or not 0 <= value <= _MOST):
-                raise InvalidInputError(f"{name} is a whole number from 0 to {_MOST}, not {value!r}")
+            if value is not None:
+                check_number(value, name=name, least=0, most=_MOST)
         known = await self._reader.find(scope)
         left = _MOST if limit is None else limit
         if known is None or not left:
@@ -168,17 +169,15 @@ class Turns:
 
     async def _entry_of(self, known: Known, ordinal: int) -> int | None:
         """The number of the entry that holds a message; None if there is no such message."""
-        rows = await self._reader.message_at(known, ordinal)
-        return rows[0].entry.number if rows else None
+        row = await self._reader.message_at(known, ordinal)
+        return row.entry.number if row else None
 
     async def _entries_before(self, moment: _Moment, number: int, at_once: int) -> list[Entry]:
         if number <= 1:
             return []
         start = max(1, number - at_once)
         async with self._reader.reading(moment.known):
-            entries = await self._reader.entries(moment.known, start=start, before=number)
-            check_dense(moment.known, entries, first=start, last=number - 1)
-        return entries
+            return await self._reader.entries(moment.known, start=start, before=number, is_whole=True)
 
     async def _whole(self, known: Known, held: Sequence[_Stored], *, is_last: bool) -> Turn:
         async with self._reader.reading(known):

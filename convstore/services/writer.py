@@ -35,20 +35,14 @@ from convstore.extraction import SourceExtractor
 from convstore.models import Receipt
 from convstore.policy import HistoryPolicy
 from convstore.repository import Endings, Heads, Log, SlotTaken, StoredMessageRow
+from convstore.scopes import Scope
 from convstore.services.attempt import Attempt, renumbered_by
-from convstore.services.known import (
-    ID_LIFETIME,
-    UNKNOWN_START,
-    Clock,
-    Known,
-    KnownConversations,
-    Scope,
-    is_backdated,
-)
+from convstore.services.clock import Clock, is_backdated
+from convstore.services.known import ID_LIFETIME, UNKNOWN_START, Known, KnownConversations
 from convstore.services.off_loop import off_loop
 from convstore.services.reader import Reader
 from convstore.sources import text_digest
-from convstore.tokens import TokenCounter
+from convstore.tokens import NamedCounter
 
 __all__ = ["APPEND_SECONDS", "Writer", "pause"]
 
@@ -82,7 +76,7 @@ class Writer:
         known: KnownConversations,
         *,
         codec: Codec,
-        counter: TokenCounter,
+        counter: NamedCounter,
         clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:

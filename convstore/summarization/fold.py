@@ -19,9 +19,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from convstore.exceptions import InvalidInputError, SummaryError
 from convstore.summarization.models import RunningSummary, SummarizationResult
 from convstore.summarization.plan import choose_cut, find_trigger, next_step
-from convstore.summarization.shown import for_summarizer, is_summary, summary_messages, with_summary
+from convstore.summarization.shown import added_messages, for_summarizer, was_added, with_summary
 
-__all__ = ["Folding", "Options", "Overflow", "SummaryTokenCounter"]
+__all__ = ["Options", "Overflow", "Summarization", "SummaryTokenCounter"]
 
 Overflow = Literal["fold", "trim"]
 """What becomes of messages that do not fit one call of the summarizer."""
@@ -56,7 +56,7 @@ class Options:
             raise InvalidInputError(f'overflow is "fold" or "trim", not {self.overflow!r}')
 
 
-class Folding:
+class Summarization:
     """One summarization: ask it for prompts and tell it the answers until there is no prompt, then take the result.
 
     Raises:
@@ -121,7 +121,7 @@ class Folding:
     def _system_of(self, messages: Sequence[BaseMessage]) -> SystemMessage | None:
         """The leading system message. A summary is none: it is replaced, or summarised."""
         first = messages[0] if messages else None
-        if not isinstance(first, SystemMessage) or is_summary(first) or self._is_known_text(first):
+        if not isinstance(first, SystemMessage) or was_added(first) or self._is_known_text(first):
             return None
         return first
 
@@ -129,7 +129,7 @@ class Folding:
         """Whether a message is the running summary as another library's node left it in a state, without our mark."""
         if not self._running or not isinstance(message, SystemMessage):
             return False
-        return message.text in {made.text for made in summary_messages(self._running, self._options.final_prompt)}
+        return message.text in {made.text for made in added_messages(self._running, self._options.final_prompt)}
 
     def _not_summarized(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """The messages behind the last summarised one, the summary that was put before them left out."""
@@ -141,7 +141,7 @@ class Folding:
         ids = [message.id for message in messages]
         last = running.last_summarized_message_id
         start = ids.index(last) + 1 if last is not None and last in ids else 0
-        return [message for message in messages[start:] if not is_summary(message, running)]
+        return [message for message in messages[start:] if not was_added(message, running)]
 
     def _choose_cut(self) -> int:
         if not self._new or (self._running and self._running.newest_message_id == self._new[-1].id):

@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.chain import SUMMARY_PREFIX, ChainSummarizer, ChainSummary
 from convstore.exceptions import SummaryError
+from convstore.marks import mark
 from convstore.pairing import pair
 from convstore.policy import CompactionRule
 from convstore.stubs import indented, text_of
@@ -27,6 +28,7 @@ from convstore.tokens import approximate_tokens
 __all__ = ["Folded", "Folder", "Folding", "as_folder"]
 
 _RUNNING = re.compile(r"summary-\d+")
+"""Ids of the messages of running summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +195,7 @@ def as_folder(given: SummarizerLike | ChainSummarizer) -> Folder:
 
 def _as_answer(message: BaseMessage) -> BaseMessage:
     """The message of a running summary as a summary of a chain, so that it is not taken for a question."""
-    is_running = (
-        isinstance(message, HumanMessage) and is_summary(message) and re.fullmatch(r"summary-\d+", str(message.id))
-    )
-    if not is_running:
+    if not (isinstance(message, HumanMessage) and is_summary(message) and _RUNNING.fullmatch(str(message.id))):
         return message
     said = f"{SUMMARY_PREFIX}{message.text}"
     return AIMessage(said, id=message.id, additional_kwargs=message.additional_kwargs)
@@ -209,8 +208,8 @@ def _told(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
     what = (
         f"A result of {message.name or 'a tool'} without its call" if isinstance(message, ToolMessage) else message.type
     )
-    marks = {"convstore": {"kind": "summary"}}
-    return AIMessage(f"({what}: {text_of(message.content)})", id=message.id, additional_kwargs=marks)
+    said = f"({what}: {text_of(message.content)})"
+    return AIMessage(said, id=message.id, additional_kwargs=mark("summary"))
 
 
 def _checked(done: ChainSummary) -> ChainSummary:

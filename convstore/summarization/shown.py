@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.prompts import ChatPromptTemplate
 
+from convstore.marks import kind_of, mark
 from convstore.pairing import pair
 from convstore.stubs import text_of
 from convstore.summarization.models import RunningSummary
 
-__all__ = ["for_summarizer", "is_summary", "summary_messages", "with_summary", "without_orphans"]
+__all__ = ["added_messages", "for_summarizer", "was_added", "with_summary", "without_orphans"]
 
 
 def for_summarizer(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -73,17 +74,15 @@ def with_summary(
     return [message if id(message) in theirs else _marked(message, running, next(numbers)) for message in made]
 
 
-def summary_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[BaseMessage]:
+def added_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[BaseMessage]:
     """The messages that the final prompt adds."""
     return with_summary(running, [], system=None, prompt=prompt)
 
 
-def is_summary(message: BaseMessage, running: RunningSummary | None = None) -> bool:
-    """Whether a message was made by a final prompt; with a running summary: for that very summary."""
-    mark = message.additional_kwargs.get("convstore")
-    if not isinstance(mark, dict) or mark.get("kind") != "summary":
-        return False
-    return running is None or str(message.id).startswith(_summary_id(running, ""))
+def was_added(message: BaseMessage, running: RunningSummary | None = None) -> bool:
+    """Whether a final prompt added a message; with a running summary: for that very summary."""
+    is_ours = running is None or str(message.id).startswith(_summary_id(running, ""))
+    return is_ours and kind_of(message) == "summary"
 
 
 def _summary_id(running: RunningSummary, place: int | str) -> str:
@@ -91,7 +90,7 @@ def _summary_id(running: RunningSummary, place: int | str) -> str:
 
 
 def _marked(message: BaseMessage, running: RunningSummary, place: int) -> BaseMessage:
-    kwargs = {**message.additional_kwargs, "convstore": {"kind": "summary"}}
+    kwargs = {**message.additional_kwargs, **mark("summary")}
     return message.model_copy(update={"id": _summary_id(running, place), "additional_kwargs": kwargs})
 
 
@@ -99,5 +98,5 @@ def _as_text(result: ToolMessage) -> HumanMessage:
     return HumanMessage(
         f"[Result of an earlier call of {result.name or 'a tool'}]\n{text_of(result.content)}",
         id=result.id,
-        additional_kwargs={"convstore": {"kind": "late_result"}},
+        additional_kwargs=mark("late_result"),
     )

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.prompts import ChatPromptTemplate
 
-from convstore.summarization.fold import Folding, Options, Overflow, SummaryTokenCounter
+from convstore.summarization.fold import Options, Overflow, Summarization, SummaryTokenCounter
 from convstore.summarization.models import RunningSummary, SummarizationResult, as_running_summary
 from convstore.summarization.prompts import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
@@ -94,10 +94,10 @@ def summarize_messages(
         final_prompt=final_prompt,
         overflow=overflow,
     )
-    folding = Folding(messages, as_running_summary(running_summary), options)
-    while (prompt := folding.next_prompt()) is not None:
-        folding.answer(model.invoke(prompt))
-    return folding.result()
+    summarization = Summarization(messages, as_running_summary(running_summary), options)
+    while (prompt := summarization.next_prompt()) is not None:
+        summarization.answer(model.invoke(prompt))
+    return summarization.result()
 
 
 async def asummarize_messages(
@@ -125,7 +125,7 @@ async def asummarize_messages(
         final_prompt=final_prompt,
         overflow=overflow,
     )
-    folding = Folding(messages, as_running_summary(running_summary), options)
-    while (prompt := folding.next_prompt()) is not None:
-        folding.answer(await model.ainvoke(prompt))
-    return folding.result()
+    summarization = Summarization(messages, as_running_summary(running_summary), options)
+    while (prompt := summarization.next_prompt()) is not None:
+        summarization.answer(await model.ainvoke(prompt))
+    return summarization.result()

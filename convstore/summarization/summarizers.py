@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from importlib import import_module
 from itertools import accumulate
 from typing import Any, Protocol, cast
 
-from langchain_core.language_models import LanguageModelLike
+from langchain_core.language_models import BaseChatModel, LanguageModelLike
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from convstore.exceptions import InvalidInputError, SummaryError
+from convstore.bounds import check_number
+from convstore.exceptions import InvalidInputError, MissingExtraError, SummaryError
 from convstore.policy import CompactionRule
 from convstore.stubs import text_of
 from convstore.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
@@ -70,12 +70,10 @@ class RunningSummarizer:
         instructions: str | None = None,
     ) -> None:
         if isinstance(model, str):
-            # At the edge, for what it needs is optional; named, not imported, as nothing here is above.
-            model = import_module("convstore.ext.langchain").chat_model(model)
+            model = _chat_model(model)
         if not hasattr(model, "ainvoke"):
             raise InvalidInputError(f"model is a LangChain chat model, not {type(model).__name__}")
-        if type(max_tokens) is not int or max_tokens < 100:
-            raise InvalidInputError(f"max_tokens is a whole number from 100, not {max_tokens!r}")
+        check_number(max_tokens, name="max_tokens", least=100)
         self.rule = CompactionRule(
             max_tokens_before_summary=max_tokens_before_summary,
             max_summary_tokens=max_summary_tokens,
@@ -123,9 +121,7 @@ class HeadTailSummarizer:
 
     def __init__(self, rule: CompactionRule | None = None, *, characters: int = 80) -> None:
         self.rule = rule or CompactionRule()
-        if type(characters) is not int or characters < _FEWEST_CHARACTERS:
-            raise InvalidInputError(f"characters is a whole number from {_FEWEST_CHARACTERS}, not {characters!r}")
-        self._half = characters // 2
+        self._half = check_number(characters, name="characters", least=_FEWEST_CHARACTERS) // 2
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """A line for each message, behind those of the earlier summary."""
@@ -165,6 +161,15 @@ def as_summarizer(given: SummarizerLike) -> Summarizer:
     if not callable(given):
         raise InvalidInputError(f"summarizer is a Summarizer or an async function, not {type(given).__name__}")
     return _Function(given)
+
+
+def _chat_model(name: str) -> BaseChatModel:
+    try:
+        from langchain.chat_models import init_chat_model  # noqa: PLC0415 - only who names a model needs langchain
+    except ImportError as error:
+        raise MissingExtraError(package="langchain", extra="langchain") from error
+    model: BaseChatModel = init_chat_model(name)
+    return model
 
 
 def _pieces(message: BaseMessage, room: int) -> Iterator[str]:

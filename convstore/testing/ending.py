@@ -24,7 +24,7 @@ from convstore.exceptions import (
 )
 from convstore.models import MessagePreview
 from convstore.repository import Heads
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
 

@@ -23,7 +23,7 @@ from convstore.exceptions import (
 from convstore.models import ErasureReceipt
 from convstore.policy import CompactionRule
 from convstore.repository import Endings, Log
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn

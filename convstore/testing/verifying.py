@@ -17,7 +17,7 @@ from convstore.conversation import Conversation
 from convstore.models import Finding, VerifyReport
 from convstore.policy import CompactionRule
 from convstore.repository import Inspection
-from convstore.services.known import Clock
+from convstore.services.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
 
+from convstore.bounds import check_number
 from convstore.entries import Gap
 from convstore.exceptions import (
     ConversationDeletedError,
@@ -22,8 +23,8 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.models import ConversationInfo
-from convstore.scopes import check_partial_scope
-from convstore.services.known import Known, Scope
+from convstore.scopes import Scope, check_partial_scope
+from convstore.services.known import Known
 from convstore.services.parts import Parts
 from convstore.services.reader import PlacedMessage
 from convstore.store import ConversationStore
@@ -81,8 +82,8 @@ async def export_conversations(
         raise InvalidInputError(
             f'write is a function that takes bytes, such as open(path, "wb").write, not {type(write).__name__}'
         )
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise InvalidInputError(f"limit is a whole number from 1, not {limit!r}")
+    if limit is not None:
+        check_number(limit, name="limit", least=1)
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
     report = ExportReport(on_problem=on_problem)
     work = _Export(store, await store.parts(), report, format)

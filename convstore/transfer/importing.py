@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from convstore.bounds import check_number
 from convstore.exceptions import (
     ConvstoreError,
     InvalidInputError,
@@ -22,8 +23,7 @@ from convstore.exceptions import (
     NotSetUpError,
     StoreUnavailableError,
 )
-from convstore.scopes import check_scope
-from convstore.services.known import Scope
+from convstore.scopes import Scope, check_scope
 from convstore.services.parts import Parts
 from convstore.store import ConversationStore
 from convstore.transfer.prepare import make_ready
@@ -80,8 +80,9 @@ async def import_conversations(
         InvalidInputError: Arguments that make no sense.
         StoreUnavailableError: No answer from the server; run it again.
     """
-    if type(jobs) is not int or jobs < 1 or (limit is not None and (type(limit) is not int or limit < 1)):
-        raise InvalidInputError("jobs and limit are whole numbers from 1")
+    check_number(jobs, name="jobs", least=1)
+    if limit is not None:
+        check_number(limit, name="limit", least=1)
     if scope is not None and not callable(scope) and not isinstance(scope, Mapping):
         raise InvalidInputError(f"scope is a dict, a ScopeRule or a function, not {type(scope).__name__}")
     if isinstance(records, str | Path) or not isinstance(records, Iterable | AsyncIterable):

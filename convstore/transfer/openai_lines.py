@@ -18,7 +18,6 @@ BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 """All that a message for OpenAI's fine-tuning may have."""
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function"}
-_CUSTOM_INPUT = "__arg1"
 _ROLE_KEY = "__openai_role__"
 
 

@@ -13,8 +13,9 @@ from typing import Literal, TypeAlias
 
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.repository import StoredMessageRow
-from convstore.scopes import MAX_IDS
-from convstore.services.known import Known, Scope, as_of
+from convstore.scopes import MAX_IDS, Scope
+from convstore.services.clock import as_of
+from convstore.services.known import Known
 from convstore.services.parts import Parts
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of
 from convstore.transfer.records import ConversationRecord

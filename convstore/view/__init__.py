@@ -1,7 +1,7 @@
 """The view: which messages the next model call gets, and in which form.
 
 Layer 1. `window` says where a view begins under its budget, `render` makes its messages, `providers` makes them safe
-for one provider.
+for one provider, `compaction` says which turns a summary is to stand for.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.chain.arguments import with_json_arguments
 from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
 from convstore.chain.reasoning import without_reasoning
-from convstore.pairing import calls_of
+from convstore.pairing import calls_of, pair
 
-__all__ = ["PROVIDERS", "Provider", "made_for", "with_original_ids"]
+__all__ = ["PROVIDERS", "Provider", "fit_for", "made_for", "with_original_ids"]
 
 _INSTRUCTION = "[Instruction of the application]"
 _NO_TEXT = "(no text)"
@@ -57,6 +57,17 @@ class _UniqueIds(NewIds):
             self.taken.add(call_id)
             return call_id
         return self.make(call_id, tool=tool, place=place)
+
+
+def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
+    """Any messages as a list that a provider accepts: paired, and unless it is `None` made for it.
+
+    >>> [message.type for message in fit_for([ToolMessage("2", tool_call_id="c"), HumanMessage("hi")], None)]
+    ['human']
+    """
+    if provider is None:
+        return pair(messages).messages
+    return made_for(pair(with_original_ids(messages, provider)).messages, provider)
 
 
 def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:

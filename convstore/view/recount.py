@@ -11,23 +11,22 @@ from dataclasses import replace
 
 from convstore.codec import Codec
 from convstore.entries import Entry, EntryMessage
-from convstore.tokens import TokenCounter, count, counter_name
+from convstore.tokens import NamedCounter, count
 from convstore.view.render import shorten
 
 __all__ = ["recounted"]
 
 
-def recounted(entries: Sequence[Entry], *, codec: Codec, counter: TokenCounter) -> list[Entry]:
+def recounted(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
     """The entries with the sizes of their messages by a counter; those that it counted stay as they are.
 
     Raises:
         ValueError: A stored message is damaged; the text names it.
     """
-    name = counter_name(counter)
-    return [entry if entry.totals.counter == name else _anew(entry, codec, counter) for entry in entries]
+    return [entry if entry.totals.counter == counter.name else _anew(entry, codec, counter) for entry in entries]
 
 
-def _anew(entry: Entry, codec: Codec, counter: TokenCounter) -> Entry:
+def _anew(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
     shown = [count(counter, shorten(codec, message)) for message in entry.messages]
     ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
     sizes = zip(entry.messages, shown, strict=True)

@@ -16,12 +16,12 @@ from convstore.codec import Codec, leave_out, with_stub
 from convstore.entries import EntryMessage, PayloadRef
 from convstore.entries.reading import read_message
 from convstore.extraction import parse_json
+from convstore.marks import mark, without_mark
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.summaries import name_results
 from convstore.tokens import TokenCounter, count
-from convstore.view.marks import with_ids_of_their_own, without_mark
 from convstore.view.providers import made_for, with_original_ids
 from convstore.view.window import Row, is_hidden, shown_whole
 
@@ -79,7 +79,7 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
     if results:
         named = name_results(results)
         text += f" Use {RETRIEVAL_TOOL} to access their tool results; newest tool message ids: {named}."
-    return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs={"convstore": {"kind": "note"}})
+    return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs=mark("note"))
 
 
 def shorten(codec: Codec, message: EntryMessage) -> BaseMessage:
@@ -133,7 +133,7 @@ def build_view(
         for form, message in zip(places, pairing.messages, strict=True)
     )
     logged = [place is not None and forms[place] is not None for place in pairing.indexes]
-    named = with_ids_of_their_own(pairing.messages, logged)
+    named = _with_ids_of_their_own(pairing.messages, logged)
     messages = made_for(named, policy.provider) if policy.provider else named
     gone = set(pairing.orphans)
     return View(
@@ -193,3 +193,25 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
     error = failure_in(getattr(result, "status", "success"), text, parse_json(text))
     stub = make_stub(tool=message.tool, tool_message_id=message.id, content=text, error=error)
     return stub if len(stub) < len(text) else None
+
+
+def _with_ids_of_their_own(messages: Sequence[BaseMessage], logged: Sequence[bool]) -> list[BaseMessage]:
+    """The messages of a view, each with another id: one that was made gives way to those of the log.
+
+    Args:
+        messages: In order.
+        logged: For each whether it is in the log.
+
+    >>> note, asked = HumanMessage("[Note: ...]", id="note-5"), HumanMessage("hi", id="note-5")
+    >>> [message.id for message in _with_ids_of_their_own([note, asked], [False, True])]
+    ['note-5~', 'note-5']
+    """
+    taken = {message.id for message, is_logged in zip(messages, logged, strict=True) if is_logged}
+    own: list[BaseMessage] = []
+    for message, is_logged in zip(messages, logged, strict=True):
+        id_ = message.id
+        while not is_logged and id_ is not None and id_ in taken:
+            id_ += "~"
+        taken.add(id_)
+        own.append(message if id_ == message.id else message.model_copy(update={"id": id_}))
+    return own

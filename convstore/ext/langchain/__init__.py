@@ -1,7 +1,7 @@
 """What needs the package langchain, the extra of the same name.
 
 Layer 6. `ConversationMiddleware` attaches a store to an agent of ``create_agent``. Without langchain only asking for it
-raises; `chat_model` says so when it is called.
+raises.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 from convstore.exceptions import MissingExtraError
-from convstore.ext.langchain.models import chat_model
 
 with suppress(MissingExtraError):
     from convstore.ext.langchain.middleware import ConversationMiddleware
 
-__all__ = ["ConversationMiddleware", "chat_model"]
+__all__ = ["ConversationMiddleware"]
 
 
 def __getattr__(name: str) -> Any:

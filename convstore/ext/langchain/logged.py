@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage
 from convstore.conversation import Conversation
 from convstore.ext.langchain.turn import is_answer, is_question, own_messages
 from convstore.models import StoredMessage
-from convstore.services.known import Scope
+from convstore.scopes import Scope
 
 __all__ = ["LoggedTurn", "ids_in_log", "read_turn"]
 

@@ -15,11 +15,12 @@ from langchain_core.runnables import RunnableConfig
 
 from convstore.agent import number_sources as numbered
 from convstore.agent import retrieve_previous_sources_tool
+from convstore.bounds import check_number
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MissingExtraError
-from convstore.ext.call_ids import with_own_call_ids
+from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.policy import HistoryPolicy
+from convstore.policy import HistoryPolicy, check_policy
 from convstore.store import ConversationStore
 from convstore.stubs import RETRIEVAL_TOOL
 from convstore.tools import PAGE_TOKENS, SOURCES_PROMPT
@@ -39,11 +40,11 @@ except ImportError as error:
     raise MissingExtraError(package="langchain", extra="langchain") from error
 
 from convstore.ext.langchain.around import check_alone, working_on
-from convstore.ext.langchain.results import call_place, messages_in, name_results, with_ids
+from convstore.ext.langchain.results import call_place, give_result_ids, messages_in, with_ids
 from convstore.ext.langchain.run import CHANNEL, AgentRun, ConversationAgentState, Ticket, run_in
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
 from convstore.ext.langchain.structured import schema_names, structured_response
-from convstore.ext.langchain.turn import ids_of, linked
+from convstore.ext.langchain.turn import linked
 
 __all__ = ["ConversationMiddleware"]
 
@@ -116,10 +117,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         super().__init__()
         if not isinstance(store, ConversationStore):
             raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
-        if policy is not None and not isinstance(policy, HistoryPolicy):
-            raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
-        if turn_tokens is not None and (type(turn_tokens) is not int or turn_tokens < _FEWEST_TURN_TOKENS):
-            raise InvalidInputError(f"turn_tokens is a whole number from {_FEWEST_TURN_TOKENS}, not {turn_tokens!r}")
+        if turn_tokens is not None:
+            check_number(turn_tokens, name="turn_tokens", least=_FEWEST_TURN_TOKENS)
         if tool_results not in get_args(_WHEN):
             raise InvalidInputError(f'tool_results is "at_once" or "after_hooks", not {tool_results!r}')
         self.store = store
@@ -130,7 +129,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self._retrieval = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
         self.tools = [self._retrieval]
         self._rules = Rules(
-            policy=policy or store.policy,
+            policy=check_policy(policy) or store.policy,
             turn_tokens=turn_tokens,
             compact=compact,
             unencodable=unencodable,
@@ -330,7 +329,7 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
             named.id = str(uuid4())
         result.append(named)
     result = with_own_call_ids(result)
-    name_results(result)
+    give_result_ids(result)
     return _response(run, result, response.structured_response, request)
 
 

@@ -22,7 +22,7 @@ from langgraph.types import Command
 
 from convstore.ext.langchain.turn import linked, result_id
 
-__all__ = ["call_place", "messages_in", "name_results", "with_ids"]
+__all__ = ["call_place", "give_result_ids", "messages_in", "with_ids"]
 
 
 def call_place(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, int]:
@@ -82,7 +82,7 @@ def messages_in(output: Any, call: ToolCall) -> Iterator[BaseMessage]:
                 yield message
 
 
-def name_results(messages: Sequence[BaseMessage]) -> None:
+def give_result_ids(messages: Sequence[BaseMessage]) -> None:
     """Give the results an id that LangChain adds: of structured output, and for arguments that could not be read."""
     asked = AIMessage("")
     for message in messages:

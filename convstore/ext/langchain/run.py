@@ -15,7 +15,8 @@ from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
-from convstore.ext.langchain.turn import answers, came_with, ids_of, is_made_up, result_id
+from convstore.ext.ids import ids_of
+from convstore.ext.langchain.turn import answers, came_with, is_made_up, result_id
 from convstore.models import History
 
 __all__ = ["CHANNEL", "AgentRun", "ConversationAgentState", "Ticket", "run_in"]

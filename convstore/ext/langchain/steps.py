@@ -16,18 +16,18 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
 from convstore.conversation import Conversation
-from convstore.exceptions import ContentConflictError, InvalidInputError
+from convstore.exceptions import ContentConflictError
+from convstore.ext.ids import ids_of
 from convstore.ext.langchain.logged import LoggedTurn, ids_in_log, read_turn
-from convstore.ext.langchain.results import name_results
+from convstore.ext.langchain.results import give_result_ids
 from convstore.ext.langchain.run import AgentRun
 from convstore.ext.langchain.shorten import stubbed_until
 from convstore.ext.langchain.structured import may_be_structured
-from convstore.ext.langchain.turn import ids_of, is_answer, is_made_up, last_question, turn_of
+from convstore.ext.langchain.turn import is_answer, is_made_up, last_question, turn_of
 from convstore.models import History
-from convstore.pairing import pair
 from convstore.policy import HistoryPolicy
 from convstore.tokens import approximate_tokens
-from convstore.view.providers import made_for, with_original_ids
+from convstore.view.providers import fit_for
 
 __all__ = ["Rules", "begin", "catch_up", "end", "prepare", "take_up"]
 
@@ -130,7 +130,7 @@ async def prepare(
     chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
 ) -> AIMessage | list[BaseMessage]:
     """What the model is shown at this step: the view and the turn; or what it said, if it was asked before."""
-    name_results(messages)
+    give_result_ids(messages)
     await catch_up(chat, rules, run, messages)
     if answer := run.next_answer(messages):
         return answer
@@ -138,7 +138,7 @@ async def prepare(
         await _load_view(chat, rules, run, messages)
     turn = [message for message in messages if message.id not in run.folded]
     shown = await _shortened(chat, rules, run, turn)
-    return _composed([*(run.view or ()), *shown], rules.policy)
+    return fit_for([*(run.view or ()), *shown], rules.policy.provider)
 
 
 async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -158,12 +158,9 @@ async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: 
     """Summarise if it is time."""
     if not rules.compact or run.history is None:
         return
-    parts = await chat.store.parts()
-    try:
-        is_due = parts.compactor.may_be_due(run.history, later_tokens=approximate_tokens(messages))
-    except InvalidInputError:
-        return  # the store has no summarizer
-    if is_due:
+    compactor = (await chat.store.parts()).compactor
+    later = approximate_tokens(messages)
+    if compactor.has_summarizer and compactor.may_be_due(run.history, later_tokens=later):
         await _unstreamed(chat.compact())
 
 
@@ -251,13 +248,6 @@ async def _read_stubs(chat: Conversation, rules: Rules, run: AgentRun, unread: S
             if is_stub and not is_exempt
             else None
         )
-
-
-def _composed(messages: Sequence[BaseMessage], policy: HistoryPolicy) -> list[BaseMessage]:
-    """View and turn as one list that any provider takes, or the one of the policy."""
-    if policy.provider is None:
-        return pair(messages).messages
-    return made_for(pair(with_original_ids(messages, policy.provider)).messages, policy.provider)
 
 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:

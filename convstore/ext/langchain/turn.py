@@ -11,17 +11,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from convstore.marks import kind_of
 from convstore.pairing import calls_of, has_calls
 
 __all__ = [
     "answers",
     "came_with",
-    "ids_of",
     "is_answer",
     "is_made_up",
     "is_question",
@@ -147,17 +147,10 @@ def is_question(message: BaseMessage) -> bool:
 
 def is_made_up(message: BaseMessage) -> bool:
     """Whether a message stands for others and was never said: part of a view, or a summary that LangChain put there."""
-    kwargs: dict[str, Any] = message.additional_kwargs
-    mark = kwargs.get("convstore")
-    return kwargs.get("lc_source") == "summarization" or (isinstance(mark, dict) and "kind" in mark)
+    return kind_of(message) != "" or message.additional_kwargs.get("lc_source") == "summarization"
 
 
 def last_question(messages: Sequence[BaseMessage]) -> int | None:
     """Place of the last human message that somebody said."""
     places = range(len(messages) - 1, -1, -1)
     return next((at for at in places if is_question(messages[at]) and not is_made_up(messages[at])), None)
-
-
-def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
-    """The ids of those messages that have one."""
-    return {message.id for message in messages if message.id}

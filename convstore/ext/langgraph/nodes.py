@@ -16,13 +16,12 @@ from langgraph.runtime import get_runtime
 
 from convstore.conversation import Conversation
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
-from convstore.ext.call_ids import with_own_call_ids
+from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
     answer_in,
     compose,
-    ids_of,
     loaded_of,
     logged_of,
     messages_of,
@@ -30,7 +29,7 @@ from convstore.ext.langgraph.state import (
 )
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.models import History
-from convstore.policy import HistoryPolicy
+from convstore.policy import HistoryPolicy, check_policy
 from convstore.store import ConversationStore
 
 __all__ = ["AppendNode", "LoadNode", "append_node", "load_node"]
@@ -149,9 +148,7 @@ class LoadNode(_Node):
         append_first: bool = False,
     ) -> None:
         super().__init__(store, scope=scope, name="load")
-        if policy is not None and not isinstance(policy, HistoryPolicy):
-            raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
-        self.policy, self.append_first = policy or store.policy, append_first
+        self.policy, self.append_first = check_policy(policy) or store.policy, append_first
 
     def view_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
         """`aview_of` for sync nodes; on stores made by `connect`."""

@@ -14,11 +14,13 @@ from langgraph.graph import MessagesState
 from pydantic import GetCoreSchemaHandler, SkipValidation
 
 from convstore.exceptions import InvalidInputError
+from convstore.ext.ids import ids_of
+from convstore.marks import kind_of
 from convstore.models import History
-from convstore.pairing import has_calls, pair
+from convstore.pairing import has_calls
 from convstore.policy import HistoryPolicy
 from convstore.view import get_conversational_history
-from convstore.view.providers import made_for, with_original_ids
+from convstore.view.providers import fit_for
 
 __all__ = [
     "ConversationState",
@@ -26,7 +28,6 @@ __all__ = [
     "answer_in",
     "answer_of",
     "compose",
-    "ids_of",
     "loaded_of",
     "logged_of",
     "messages_of",
@@ -175,31 +176,19 @@ def _value(state: Any, key: str) -> Any:
     return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
 
 
-def ids_of(messages: Sequence[BaseMessage]) -> set[str]:
-    """The ids of messages."""
-    return {message.id for message in messages if message.id}
-
-
-def _is_made_here(message: BaseMessage) -> bool:
-    """Whether a view holds it for a result that was not in the log."""
-    mark = message.additional_kwargs.get("convstore")
-    return isinstance(mark, dict) and mark.get("kind") == "missing_result"
-
-
 def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """The view and what of the state it does not stand for, paired as a view of both would be.
 
     Of what both have the state's form is taken: its results name their calls by the ids that the state knows.
     """
-    view, own = loaded.history.messages, {message.id: message for message in messages}
+    own = {message.id: message for message in messages}
+    # A result that was missing when the view was loaded may be in the state.
+    view = [message for message in loaded.history.messages if kind_of(message) != "missing_result"]
     start = next((place for place, message in enumerate(view) if message.id in own), len(view))
-    here = [own.get(message.id, message) for message in view[start:] if not _is_made_here(message)]
+    head, here = view[:start], [own.get(message.id, message) for message in view[start:]]
     shown = loaded.covered | ids_of(here)
     fresh = [each for each in messages if each.id not in shown]
-    head = [message for message in view[:start] if not _is_made_here(message)]
     whole = [*head, *here, *fresh]
     if loaded.policy.view == "conversation":
         whole = [*head, *get_conversational_history([*here, *fresh])]
-    if loaded.policy.provider is None:
-        return pair(whole).messages
-    return made_for(pair(with_original_ids(whole, loaded.policy.provider)).messages, loaded.policy.provider)
+    return fit_for(whole, loaded.policy.provider)

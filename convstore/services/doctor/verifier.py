@@ -14,12 +14,13 @@ from convstore.codec import Codec
 from convstore.models import Finding, VerifyReport
 from convstore.repository import Inspection, Log
 from convstore.schema import ANNOTATIONS, LOG, SUMMARIES
+from convstore.scopes import Scope
+from convstore.services.clock import Clock
 from convstore.services.doctor.conversation_check import ConversationCheck
 from convstore.services.doctor.doubts import BETWEEN_LOOKS, Doubt
 from convstore.services.doctor.findings import Findings
 from convstore.services.doctor.log_check import ORPHAN_AGE, age_of
 from convstore.services.doctor.schema_check import SchemaCheck
-from convstore.services.known import Clock, Scope
 
 __all__ = ["Verifier"]
 

@@ -1,4 +1,4 @@
-"""Gives each call of an AI message an id of its own.
+"""Ids of messages, and of calls: each call of an AI message gets one of its own.
 
 Layer 6, pure. Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message
 the same one. Nobody could tell their results apart, and a result for no id is refused.
@@ -7,14 +7,14 @@ the same one. Nobody could tell their results apart, and a result for no id is r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
 
-__all__ = ["with_own_call_ids"]
+__all__ = ["ids_of", "with_own_call_ids"]
 
 _TEMPLATE = CallIdTemplate("call_{r:24:x}")
 
@@ -27,6 +27,11 @@ class _OwnIds(NewIds):
             return self.make(call_id, tool=tool, place=place)
         self.taken.add(call_id)
         return call_id
+
+
+def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
+    """The ids of those messages that have one."""
+    return {message.id for message in messages if message.id}
 
 
 def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:

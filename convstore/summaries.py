@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from convstore.chain import SUMMARY_PREFIX
 from convstore.codec import Codec, decode_message, digest_of
 from convstore.entries import Gap
+from convstore.marks import kind_of, mark
 from convstore.pairing import calls_of
 from convstore.stubs import RETRIEVAL_TOOL, in_one_line
 
@@ -110,8 +111,7 @@ def fits(record: SummaryRecord, gaps: Sequence[Gap]) -> bool:
 
 def is_summary(message: BaseMessage) -> bool:
     """Whether a message says of itself that it is a summary; only of those that the store made is it known."""
-    mark = message.additional_kwargs.get("convstore")
-    return isinstance(mark, dict) and mark.get("kind") == "summary"
+    return kind_of(message) == "summary"
 
 
 def summary_messages(record: SummaryRecord, codec: Codec, *, talk: bool = False) -> list[BaseMessage]:
@@ -154,8 +154,7 @@ def summary_message(record: SummaryRecord) -> HumanMessage:
     text = f"[Record of the conversation up to here, made by {record.model}; not a message of the user]\n{record.text}"
     if record.results:
         text += f"\n{_access(record)}"
-    marks = {"convstore": {"kind": "summary"}}
-    return HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=marks)
+    return HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=mark("summary"))
 
 
 def name_results(results: Sequence[tuple[str, str]]) -> str:

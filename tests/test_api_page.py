@@ -1,0 +1,242 @@
+"""docs/api.md is the API: its names exist, its signatures are those of the code, and nothing public is missing."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from counting import Commands
+from langchain_core.messages import AIMessage, HumanMessage
+from pydantic import BaseModel
+from pymongo import AsyncMongoClient
+
+import convstore
+from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy
+from convstore.summarization import CompactionRule, HeadTailSummarizer
+from convstore.testing import rag_turn
+
+PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+OWNERS = {"store": ConversationStore, "chat": Conversation, "ConversationStore": ConversationStore}
+UNTOLD = object()
+"""A default that the page leaves to the code, written as an ellipsis."""
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of all tables whose first heading is given."""
+    tables = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in "".join(tables).splitlines()]
+
+
+def codes(cell: str) -> list[str]:
+    """What stands in code in a cell."""
+    return [code.replace(r"\|", "|") for code in re.findall(r"`([^`]*)`", cell)]
+
+
+class Told(NamedTuple):
+    """A name as the page writes it: how it is called, on what, and with which arguments; None if it is not called."""
+
+    how: str
+    owner: str
+    name: str
+    arguments: str | None
+
+    def check(self, target: Callable[..., Any]) -> None:
+        """It has the parameters that it is written with, and is awaited or iterated if it has to be."""
+        told, real = self._parameters(target), parameters_of(target)
+        assert [one[:2] for one in told] == [one[:2] for one in real], self
+        for (_, _, default), (name, _, true) in zip(told, real, strict=True):
+            assert true is not inspect.Parameter.empty if default is UNTOLD else default == true, (name, self)
+        loop = "async for" if inspect.isasyncgenfunction(target) else ""
+        assert self.how == ("await" if inspect.iscoroutinefunction(target) else loop), self
+
+    def _parameters(self, target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+        """The parameters as written; names in them mean what they mean where the target is defined."""
+        names = {**vars(sys.modules[target.__module__]), "UNTOLD": UNTOLD}
+        exec(f"def told({str(self.arguments).replace('…', 'UNTOLD')}): ...", names)  # noqa: S102 - our own page
+        return parameters_of(names["told"])
+
+
+def told(code: str) -> Told:
+    """What some code on the page says."""
+    found = re.fullmatch(r"(?:(await|async for) )?(?:\w+ in )?(?:(\w+)\.)?(\w+)(?:\((.*)\))?", code)
+    assert found, code
+    return Told(found[1] or "", found[2] or "", found[3], found[4])
+
+
+def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Name, kind and default of each parameter, the instance apart."""
+    parameters = inspect.signature(target).parameters.values()
+    return [(one.name, one.kind, one.default) for one in parameters if one.name != "self"]
+
+
+def methods() -> Iterator[tuple[Told, list[str]]]:
+    """What stands in the first column of the tables of store and conversation, with the cells behind it."""
+    return ((told(code), others) for first, *others in rows("call") for code in codes(first))
+
+
+def names() -> Iterator[tuple[ModuleType, Told]]:
+    """What stands in the table of tools, integrations and summarizers, with the module that it is imported from."""
+    module = convstore
+    for place, listed, *_ in rows("import from"):
+        module = importlib.import_module(*codes(place)) if place else module
+        yield from ((module, told(code)) for code in codes(listed))
+
+
+def properties_of(owner: type) -> dict[str, Any]:
+    """The properties that a class defines."""
+    return {name: one for name, one in vars(owner).items() if isinstance(one, property)}
+
+
+def attributes_of(owner: type) -> set[str]:
+    """The names under "Attributes:" in the docstring of a class."""
+    section = (inspect.getdoc(owner) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    return set(re.findall(r"^    (\w+):", section, re.MULTILINE))
+
+
+def tree(base: type[ConvstoreError] = ConvstoreError) -> Iterator[type[ConvstoreError]]:
+    """An error and all below it that the package defines, as far as it is imported."""
+    if base.__module__.startswith("convstore."):
+        yield base
+        for child in base.__subclasses__():
+            yield from tree(child)
+
+
+def test_every_exported_name_is_told():
+    """Whatever ``convstore`` exports stands on the page in code."""
+    told = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
+    assert set(convstore.__all__) - told == set()
+
+
+def test_every_name_of_the_other_modules_is_told():
+    """All that they export stands in the table, errors apart, and what stands there is exported."""
+    of_module: dict[ModuleType, list[str]] = {}
+    for module, one in names():
+        of_module.setdefault(module, []).append(one.name)
+    assert set(of_module.pop(convstore)) <= set(convstore.__all__)
+    is_error = {error.__name__ for error in tree()}
+    for module, listed in of_module.items():
+        assert sorted(listed) == sorted(set(module.__all__) - is_error), module.__name__
+
+
+def test_every_method_is_told_as_it_is():
+    """Store and conversation have the methods and attributes that are told, with these signatures, and no others."""
+    listed = {(OWNERS[one.owner], one.name): one for one, _ in methods()}
+    for (owner, name), one in listed.items():
+        if one.arguments is not None:
+            one.check(getattr(owner, name))
+    open_ = {(owner, name) for owner in OWNERS.values() for name in vars(owner) if not name.startswith("_")}
+    attributes = {(owner, name) for owner in OWNERS.values() for name in {*attributes_of(owner), *properties_of(owner)}}
+    assert set(listed) == open_ | attributes
+    assert {key for key, one in listed.items() if one.arguments is None} == attributes
+
+
+def test_every_function_is_told_as_it_is():
+    """A tool, an integration or a summarizer that is told with arguments has just these."""
+    called = [(module, one) for module, one in names() if one.arguments is not None]
+    assert called
+    for module, one in called:
+        one.check(getattr(module, one.name))
+
+
+def test_the_arguments_of_a_store_are_told():
+    """Each with its default, in order."""
+    first, *others = ["=".join(codes(name) + codes(default)) for name, default, _ in rows("argument")]
+    Told("", "", "ConversationStore", ", ".join([first, "*", *others])).check(ConversationStore)
+
+
+@pytest.mark.parametrize("options", [HistoryPolicy, CompactionRule])
+def test_every_option_is_told(options):
+    """Each field of policy and rule with its default, in order."""
+    listed = [(*codes(name), *codes(default)) for name, default, _ in rows(f"`{options.__name__}`")]
+    values = [(name, eval(default)) for name, default in listed]  # noqa: S307 - our own page
+    assert values == [(one.name, one.default) for one in fields(options)]
+
+
+def test_every_field_of_every_value_is_told():
+    """Of all models that ``convstore`` exports, in order and with types; what is computed from other fields, too."""
+    listed: dict[str, list[tuple[str, ...]]] = {}
+    current: list[tuple[str, ...]] = []
+    for value, field, type_, _ in rows("value"):
+        current = listed.setdefault(codes(value)[0], []) if value else current
+        current.append((*codes(field), *codes(type_)))
+    exported = {name: getattr(convstore, name) for name in convstore.__all__}
+    models = {name: one for name, one in exported.items() if inspect.isclass(one) and issubclass(one, BaseModel)}
+    assert listed == {name: list(types_of(model).items()) for name, model in models.items()}
+
+
+def types_of(model: type[BaseModel]) -> dict[str, str]:
+    """The type of each field and property as its source writes it; how it is serialized apart."""
+    computed = {name: inspect.get_annotations(one.fget)["return"] for name, one in properties_of(model).items()}
+    written = {**inspect.get_annotations(model), **computed}
+    types = {name: re.sub(r"SerializeAsAny\[(\w+)\]", r"\1", type_) for name, type_ in written.items()}
+    return {name: type_.replace('"', "'") for name, type_ in types.items() if name != "model_config"}
+
+
+def test_every_error_is_told():
+    """With its bases and attributes, and no other."""
+    listed = {}
+    for error, bases, *_ in rows("error"):
+        name, *attributes = codes(error)
+        listed[name] = codes(bases), set(attributes)
+    assert listed == {
+        one.__name__: ([base.__name__ for base in one.__bases__], {f".{name}" for name in attributes_of(one)})
+        for one in tree()
+    }
+
+
+def test_what_a_call_raises_exists():
+    """The errors of a row are errors of the package; a row may lead to those of another."""
+    raised = {code for one, (_, _, errors) in methods() for code in codes(errors)}
+    assert raised - {"append"} <= {error.__name__ for error in tree()}
+
+
+async def test_the_commands_are_counted(
+    client: AsyncMongoClient[dict[str, Any]], database_name: str, commands: Commands
+) -> None:
+    """A call with a number takes so many when warm; with a ``+`` too, as nothing here makes it take more."""
+    rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
+    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule))
+    await store.setup()
+    chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="page")
+    await chat.append(rag_turn("And seals?"))
+    for number in range(1, 5):
+        await chat.append([HumanMessage(f"{number}?", id=f"q{number}"), AIMessage("Well. " * 60, id=f"a{number}")])
+    calls: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {
+        ("chat", "append"): lambda: chat.append(rag_turn("And orcas?")),
+        ("chat", "append_turn"): lambda: chat.append_turn("asked", human="And bees?"),
+        ("chat", "load_history"): chat.load_history,
+        ("chat", "compact"): chat.compact,
+        ("chat", "summaries"): chat.summaries,
+        ("chat", "undo_compaction"): chat.undo_compaction,
+        ("chat", "get_tool_messages"): lambda: chat.get_tool_messages(["q1"]),
+        ("store", "get_tool_messages"): lambda: store.get_tool_messages(tool_message_ids=["q1"], **chat.scope),
+        ("chat", "get_sources"): lambda: chat.get_sources([1]),
+        ("chat", "reserve_source_ids"): lambda: chat.reserve_source_ids(2),
+        ("chat", "find_shown_sources"): lambda: chat.find_shown_sources(["Orcas"]),
+        ("chat", "get_turn"): lambda: chat.get_turn("q1"),
+        ("chat", "list_messages"): chat.list_messages,
+        ("chat", "annotate"): lambda: chat.annotate("q1", rating=1),
+        ("chat", "annotations"): lambda: chat.annotations(["q1"]),
+        ("chat", "rewind"): lambda: chat.rewind(before="q4"),
+        ("chat", "undo_rewind"): lambda: chat.undo_rewind(before="q4"),
+        ("chat", "info"): chat.info,
+        ("chat", "update"): lambda: chat.update(title="Fish"),
+        ("store", "list_conversations"): lambda: store.list_conversations(limit=1, user_id="nobody"),
+    }
+    took: dict[tuple[str, str], int] = {}
+    for name, call in calls.items():
+        with commands.counted():
+            await call()
+        took[name] = len(commands.sent)
+    listed = {(one.owner, one.name): number for one, (_, number, _) in methods() if number}
+    assert {name: int(number.rstrip("+")) for name, number in listed.items()} == took
+    await store.close()

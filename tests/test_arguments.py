@@ -1,0 +1,186 @@
+"""What callers pass to the public API: nonsense is refused where it is passed, by an error that says what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from mongomock_motor import AsyncMongoMockClient
+
+from convstore import (
+    Conversation,
+    ConversationStore,
+    HistoryPolicy,
+    InvalidInputError,
+    InvalidScopeError,
+    StoreUnavailableError,
+    number_sources,
+    retrieve_previous_sources_tool,
+)
+from convstore.bounds import check_number
+from convstore.ext.chat_history import ChatMessageHistory, SessionHistories
+from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.langgraph import load_node
+from convstore.services.retention import Retention
+from convstore.summarization import HeadTailSummarizer
+
+TAKES_POLICY: dict[str, Callable[[Conversation, Any], Any]] = {
+    "store": lambda _, policy: ConversationStore(AsyncMongoMockClient()["x"], policy=policy),
+    "history": ChatMessageHistory,
+    "histories": lambda chat, policy: SessionHistories(chat.store, policy=policy),
+    "middleware": lambda chat, policy: ConversationMiddleware(chat.store, policy=policy),
+    "node": lambda chat, policy: load_node(chat.store, policy=policy),
+}
+
+
+@pytest.fixture
+def database() -> Any:
+    """A database in memory."""
+    return AsyncMongoMockClient()["arguments"]
+
+
+@pytest.fixture
+async def chat(database: Any) -> Conversation:
+    """An empty conversation."""
+    store = ConversationStore(database)
+    await store.setup()
+    return store.conversation(user_id="ada", thread_id="t")
+
+
+@pytest.mark.parametrize("wrong", [{"max_tokens": 5}, {}, "default", 0], ids=repr)
+@pytest.mark.parametrize("take", TAKES_POLICY.values(), ids=TAKES_POLICY)
+def test_what_is_no_policy_is_refused_where_it_is_passed(
+    chat: Conversation, take: Callable[[Conversation, Any], Any], wrong: Any
+) -> None:
+    """When a store or an integration is made, not by the first load, and never taken for the default."""
+    with pytest.raises(InvalidInputError, match=f"policy is a HistoryPolicy, not {type(wrong).__name__}"):
+        take(chat, wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"max_tokens": 5}, {}, "default", 0], ids=repr)
+async def test_what_is_no_policy_is_refused_by_a_load(chat: Conversation, wrong: Any) -> None:
+    """Also if it is empty, which is not the same as none."""
+    with pytest.raises(InvalidInputError, match=f"policy is a HistoryPolicy, not {type(wrong).__name__}"):
+        await chat.load_history(wrong)
+
+
+def test_a_store_that_is_to_summarise_has_a_summarizer() -> None:
+    """The store that lacks it can not be made, and says what it lacks."""
+    database, policy = AsyncMongoMockClient()["x"], HistoryPolicy(compact="before_load")
+    with pytest.raises(InvalidInputError, match='compact="before_load" needs a summarizer'):
+        ConversationStore(database, policy=policy)
+    assert ConversationStore(database, policy=policy, summarizer=HeadTailSummarizer()).policy is policy
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1_001, None, True, 1.0, "20"], ids=repr)
+async def test_both_listings_take_the_same_limits(chat: Conversation, limit: Any) -> None:
+    """And refuse the rest in the same words, with the bounds and the value."""
+    told = f"limit is a whole number from 1 to 1000, not {limit!r}"
+    with pytest.raises(InvalidInputError) as of_messages:
+        await chat.list_messages(limit=limit)
+    with pytest.raises(InvalidInputError) as of_conversations:
+        await chat.store.list_conversations(limit=limit)
+    assert (str(of_messages.value), str(of_conversations.value)) == (told, told)
+
+
+@pytest.mark.parametrize("limit", [1, 1_000])
+async def test_the_bounds_themselves_are_allowed(chat: Conversation, limit: int) -> None:
+    """One and a thousand."""
+    await chat.append(HumanMessage("hi"))
+    assert len(await chat.list_messages(limit=limit)) == 1
+    assert len((await chat.store.list_conversations(limit=limit)).conversations) == 1
+
+
+def test_a_number_without_a_highest_one_is_told_so() -> None:
+    """The text has only the bound that there is."""
+    assert check_number(10**30, name="jobs", least=1) == 10**30
+    with pytest.raises(InvalidInputError, match=r"^jobs is a whole number from 1, not 0$"):
+        check_number(0, name="jobs", least=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("turn_id", lambda chat, id_: chat.get_turn(id_)),
+        ("turn_id", lambda chat, id_: chat.append_turn(id_, human="hi")),
+        ("message_id", lambda chat, id_: chat.annotate(id_, seen=True)),
+        ("before", lambda chat, id_: chat.rewind(before=id_)),
+        ("before", lambda chat, id_: chat.undo_rewind(before=id_)),
+    ],
+)
+async def test_one_id_is_called_by_the_name_of_its_argument(
+    chat: Conversation, name: str, ask: Callable[[Conversation, Any], Any]
+) -> None:
+    """Not by a place in a list that the caller never made."""
+    for wrong, problem in ((3, "must be a plain str, not int"), ("", "must not be empty")):
+        with pytest.raises(InvalidInputError) as caught:
+            await ask(chat, wrong)
+        assert str(caught.value) == f"{name} {problem}"
+
+
+async def test_a_page_of_sources_begins_and_goes_on_with_what_a_page_gives(chat: Conversation) -> None:
+    """The first page is asked for with None, as of a listing, and the next with `next_cursor`."""
+    found = [{"content": f"Passage {n}. " * 60} for n in range(4)]
+    call = {"name": "search", "args": {}, "id": "c"}
+    asked = [HumanMessage("?"), AIMessage("", tool_calls=[call])]
+    await chat.append([*asked, ToolMessage("see artifact", artifact=found, name="search", tool_call_id="c")])
+    cursor, texts = None, ""
+    while True:
+        page = await chat.get_sources("1-4", cursor=cursor, page_tokens=100)
+        texts += "".join(source.content for source in page.sources)
+        if (cursor := page.next_cursor) is None:
+            break
+    assert texts == "".join(one["content"] for one in found)
+    assert await chat.get_sources("1-4", cursor="", page_tokens=100) == await chat.get_sources("1-4", page_tokens=100)
+
+
+@pytest.mark.parametrize("scope", [{}, {"user_id": "ada"}], ids=repr)
+@pytest.mark.parametrize("everything", [0, 1, "false", None], ids=repr)
+async def test_everything_is_said_by_true_alone(chat: Conversation, everything: Any, scope: dict[str, Any]) -> None:
+    """A text such as "false" does not erase everything, and the error tells what was passed."""
+    await chat.append(HumanMessage("kept"))
+    with pytest.raises(InvalidInputError, match=f"everything is True or False, not {everything!r}"):
+        await chat.store.erase(everything=everything, **scope)
+    assert len(await chat.list_messages()) == 1
+
+
+@tool
+def find(text: str) -> list[dict[str, str]]:
+    """Find."""
+    return [{"content": text}]
+
+
+@pytest.mark.parametrize("name", ["find", "retrieve_previous_sources"])
+async def test_a_tool_for_many_conversations_says_where_to_name_one(chat: Conversation, name: str) -> None:
+    """A run without a scope key is told where that may stand, in the words of the integrations."""
+    tools = {one.name: one for one in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))}
+    with pytest.raises(InvalidScopeError, match="lacks thread_id: pass it in the run's context or in config"):
+        await tools[name].ainvoke({"text": "whales"}, {"configurable": {"user_id": "ada"}})
+
+
+def test_a_tool_for_many_conversations_wants_a_store(chat: Conversation) -> None:
+    """A conversation has a tool of its own."""
+    with pytest.raises(InvalidInputError, match="store is a ConversationStore, not Conversation"):
+        retrieve_previous_sources_tool(chat)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("who", ["itself", "another"])
+async def test_a_deletion_is_forgotten_though_the_sweep_behind_it_fails(
+    database: Any, chat: Conversation, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """What the store knew goes once the conversation is ended, by whoever did it."""
+    await chat.append(HumanMessage("old"))
+    if who == "another":
+        await ConversationStore(database).conversation(**chat.scope).delete()
+    assert len(chat.store._known.all()) == 1
+
+    async def fail(_: Any) -> int:
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr(Retention, "sweep", fail)
+    with pytest.raises(StoreUnavailableError):
+        await chat.delete()
+    assert chat.store._known.all() == []

@@ -1,0 +1,61 @@
+"""Marks of the messages that the store makes: how they are written, and read where anything may stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore import ConversationStore
+from convstore.ext.chat_history import ChatMessageHistory
+from convstore.marks import kind_of, mark, without_mark
+
+FOREIGN = [None, "note", 7, ["note"], {}, {"kind": None}, {"kind": ["note"]}, {"kind": {"note": 1}}, {"x": "note"}]
+"""What others may have put where the mark stands."""
+
+
+def bearing(value: Any) -> BaseMessage:
+    """A message with some value in the place of the mark."""
+    return HumanMessage("hi", id="q", additional_kwargs={"convstore": value, "x": 1})
+
+
+def test_a_mark_is_read_as_it_was_written():
+    """Also with more beside its kind."""
+    message = HumanMessage("", additional_kwargs=mark("left_out", keys=["a"]))
+    assert message.additional_kwargs == {"convstore": {"kind": "left_out", "keys": ["a"]}}
+    assert kind_of(message) == "left_out"
+
+
+@pytest.mark.parametrize("value", FOREIGN)
+def test_what_is_no_mark_says_nothing(value: Any):
+    """Whatever somebody put there, reading it does not fail."""
+    assert kind_of(bearing(value)) == ""
+
+
+def test_a_message_that_was_never_validated_says_nothing():
+    """Its `additional_kwargs` may be no dict."""
+    message = HumanMessage.model_construct(content="hi", additional_kwargs=None)
+    assert (kind_of(message), without_mark(message)) == ("", message)
+
+
+@pytest.mark.parametrize("value", [value for value in FOREIGN if not (isinstance(value, dict) and "kind" in value)])
+def test_only_what_says_a_kind_is_taken_from_a_message(value: Any):
+    """Other values of the key are somebody's own."""
+    assert without_mark(bearing(value)) == bearing(value)
+
+
+@pytest.mark.parametrize("kind", ["note", "", None, ["note"]])
+def test_a_view_shows_no_kind_that_somebody_wrote(kind: Any):
+    """Of whatever type it is."""
+    assert without_mark(bearing({"kind": kind})).additional_kwargs == {"x": 1}
+
+
+async def test_a_chat_history_takes_a_message_with_any_value_for_a_mark(
+    store: ConversationStore, scope: dict[str, str]
+):
+    """Only messages that the store made are left out of what is appended."""
+    chat = store.conversation(**scope)
+    message = bearing({"kind": ["note"]})
+    await ChatMessageHistory(chat).aadd_messages([message])
+    assert [logged async for logged in chat.messages()] == [message]
