@@ -32,13 +32,12 @@ from convstore.models import (
     Turn,
 )
 from convstore.policy import HistoryPolicy, check_policy
-from convstore.scopes import check_id, check_ids
+from convstore.scopes import Scope, check_id, check_ids
 from convstore.services.pager import Request
 from convstore.sources import MAX_SOURCES, read_ids
 from convstore.tools import PAGE_TOKENS, check_page_tokens, make_retrieval_tool
 
 if TYPE_CHECKING:
-    from convstore.scopes import Scope
     from convstore.store import ConversationStore
 
 __all__ = ["Conversation"]

@@ -89,7 +89,7 @@ def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple
 
 def scope_of_run(
     keys: Sequence[str], *, context: Any, configurable: Mapping[str, Any], given: Mapping[str, Any] | None = None
-) -> tuple[tuple[str, str], ...]:
+) -> Scope:
     """The whole scope of a run of an agent or a graph, as the application said when it started the run.
 
     >>> scope_of_run(["user_id", "thread_id"], context={"user_id": "ada"}, configurable={"thread_id": "t1"})

@@ -10,6 +10,10 @@ import bson
 from pymongo import AsyncMongoClient, monitoring
 
 from convstore import Conversation, ConversationStore
+from convstore.services.clock import Clock
+
+STANDING = Clock(monotonic=lambda: 100.0)
+"""A clock that stands still: however slow the machine is, no head is looked at again, and nothing is swept."""
 
 DATA = ("find", "getMore", "insert", "update", "delete", "findAndModify", "aggregate")
 

@@ -7,7 +7,6 @@ a table can count them.
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fault_client import USER, Marks, make_turn
+from fault_client import USER, Marks, make_turn, read_note
 from langchain_core.messages import BaseMessage, ToolMessage
 from pymongo import ReadPreference
 from pymongo.read_concern import ReadConcern
@@ -106,11 +105,11 @@ def gone_in(gaps: Iterable[Any]) -> set[int]:
 
 
 def read_notes(journals: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """Everything that clients wrote down, the last line of a killed one apart if it is cut off."""
+    """Everything that clients wrote down, lines apart that were cut off when their client was killed."""
     notes = list[Mapping[str, Any]]()
     for journal in journals:
-        lines = journal.read_text(encoding="utf-8").split("\n")
-        notes += [{**json.loads(line), "client": journal.stem} for line in lines[:-1]]
+        found = map(read_note, journal.read_text(encoding="utf-8").splitlines())
+        notes += [{**note, "client": journal.stem} for note in found if note is not None]
     return notes
 
 

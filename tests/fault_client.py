@@ -81,12 +81,21 @@ class Marks:
         return self._hash.hexdigest()[:16]
 
 
+def read_note(line: str) -> Any:
+    """A line of a journal; None for one that its client was killed in."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
 class Journal:
     """Lines in a file; one is with the system, and so survives the process, when `write` returns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("a", encoding="utf-8")
+        self._file.write("\n")  # ends what a client that was killed in the middle of a line left
 
     def write(self, what: str, chat: Conversation | None = None, **values: Any) -> None:
         """Note what was tried or told."""
@@ -98,7 +107,8 @@ class Journal:
         """By thread the turn that was tried last, if its end is not told."""
         tried: dict[str, str] = {}
         for line in self._path.read_text(encoding="utf-8").splitlines():
-            note = json.loads(line)
+            if (note := read_note(line)) is None:
+                continue
             if note["what"] == "try":
                 tried[note["thread"]] = note["turn"]
             elif note["what"] == "told":

@@ -81,7 +81,7 @@ def run_module(*arguments: str, **variables: str) -> subprocess.CompletedProcess
     """Run a module in a process of its own."""
     command, environment = [sys.executable, "-m", *arguments], {**os.environ, "PYTHONIOENCODING": "utf-8", **variables}
     return subprocess.run(  # noqa: S603 - our own code
-        command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
     )
 
 

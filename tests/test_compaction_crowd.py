@@ -124,7 +124,7 @@ def check_calls(made: dict[str, Any], committed: int, ended: list[dict[str, int]
     """One call for each committed summary, but for those that failed, were cancelled, killed or lost their lease."""
     total = {status: sum(one.get(status, 0) for one in ended) for status in ("done", "failed", "cancelled", "busy")}
     killed = sum(call["role"] == "victim" for call in made.values())
-    assert killed == 1
+    assert killed >= 1  # more if it got no time, lost its lease and began again before it was killed
     # A cancellation may come before the call was counted.
     assert sum(total.values()) - total["cancelled"] <= len(made) - killed <= sum(total.values())
     # A cancellation may come right behind the commit, and a process that gets no time may lose its lease.

@@ -179,7 +179,7 @@ def test_an_exception_inside_with_leaves_no_process():
 
 def test_a_paused_node_does_not_answer_and_resumes(one: DevServer):
     """``pause`` freezes a node with its connections open, ``resume`` lets it go on."""
-    with MongoClient(one.uri, socketTimeoutMS=100, retryReads=False) as client:
+    with MongoClient(one.uri, socketTimeoutMS=2_000, retryReads=False) as client:
         client.admin.command("ping")
         one.nodes[0].pause()
         with pytest.raises(NetworkTimeout):

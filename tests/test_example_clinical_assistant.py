@@ -586,7 +586,7 @@ def test_the_demonstration_tells_what_happens(where, uri):
     command = [sys.executable, str(ROOT / "examples" / "clinical_assistant" / "main.py")]
     command.append("memory://" if where == "memory" else uri)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
-    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False)  # noqa: S603 - our own code
+    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)  # noqa: S603 - our own code
     assert (ended.returncode, ended.stderr) == (0, "")
     parts = dict(zip(*[iter(re.split(r"(?m)^(?=\S)(.*):$\n", ended.stdout)[1:])] * 2, strict=True))
     titles = [title.partition(",")[0].partition(";")[0].partition(":")[0] for title in parts]

@@ -40,7 +40,7 @@ def run_example(name: str, *arguments: str, **variables: str) -> str:
     # The path makes a checkout that is not installed work too.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables}
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=60, check=False)  # noqa: S603 - our own code
+    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)  # noqa: S603 - our own code
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from counting import Commands, cold
+from counting import STANDING, Commands, cold
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pymongo import AsyncMongoClient
 
@@ -27,7 +27,7 @@ _WHOLE = HistoryPolicy(max_tokens=None)
 @pytest.fixture
 async def store(client: Client, database_name: str) -> ConversationStore:
     """A store that is set up, on the counted client."""
-    store = ConversationStore(client[database_name])
+    store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
     return store
 

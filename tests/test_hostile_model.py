@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from counting import STANDING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -105,7 +106,7 @@ async def world(server_uri: str, database_name: str) -> AsyncIterator[World]:
     """A world whose commands are counted."""
     finds = Finds()
     async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[finds]) as client:
-        store = ConversationStore(client[database_name])
+        store = ConversationStore(client[database_name], clock=STANDING)
         await store.setup()
         world = World(store, finds)
         await world.fill()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from agents import ScriptedModel, StreamingModel, calls, kinds, log_of
-from counting import Commands
+from counting import STANDING, Commands
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
@@ -29,7 +29,6 @@ from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, Ticket, run_in
 from convstore.ext.langchain.turn import result_id, turn_of
 from convstore.policy import CompactionRule
-from convstore.services.clock import Clock
 from convstore.summarization import HeadTailSummarizer, RunningSummarizer
 from convstore.tokens import approximate_tokens
 
@@ -49,7 +48,7 @@ def find(query: str = "") -> tuple[str, list[dict[str, str]]]:
 @pytest.fixture
 async def store(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[ConversationStore]:
     """A store on the counted client, whose clock stands still."""
-    store = ConversationStore(client[database_name], clock=Clock(monotonic=lambda: 100.0))
+    store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
     yield store
     await store.close()
@@ -128,7 +127,7 @@ async def test_a_warm_run_with_a_tool_is_six_commands(
 
     Also where there is a summarizer, as long as it is not due.
     """
-    store = ConversationStore(client[database_name], clock=Clock(monotonic=lambda: 100.0), summarizer=summarizer)
+    store = ConversationStore(client[database_name], clock=STANDING, summarizer=summarizer)
     model = ScriptedModel(replies=[AIMessage("Hello."), calls("search"), AIMessage("Done.")])
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver())
     await agent.ainvoke({"messages": [("user", "Hello?")]}, config_of(scope))

@@ -109,6 +109,7 @@ async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call)
 async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
     """People come back to conversations that a policy is about to end; all they are told is stored stays."""
     await fill(database, "ada", conversations=40, turns=1)
+    await fill(database, "eve", conversations=5, turns=1)  # nobody comes back to these
     acknowledged: dict[str, list[str]] = {}
 
     async def come_back(client: Any, thread: str) -> None:
@@ -126,7 +127,7 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
             asyncio.gather(*pruning), *(come_back(client, f"t{number}") for number in range(40))
         )
     ended = sum(receipt.conversations for receipt in receipts)
-    assert 0 < ended <= 40
+    assert 5 <= ended <= 45
     await sweep(database)
     store = ConversationStore(database)
     assert len(acknowledged) == 40
@@ -245,7 +246,7 @@ async def test_what_a_cut_link_delivers_late_is_removed(database):
 
 async def test_a_call_for_something_else_sweeps_a_little(database, client, commands: Commands):
     """Whoever comes first after a large erasure waits for a few conversations of it, and not in vain if that fails."""
-    seconds, now = [0.0], datetime.now(UTC) + timedelta(seconds=90)
+    seconds, now = [0.0], datetime.now(UTC) + timedelta(minutes=10)
     other = ConversationStore(client[database.name], clock=Clock(now=lambda: now, monotonic=lambda: seconds[0]))
     await other.conversation(user_id="eve", thread_id="t").append(HumanMessage("hi"))
     store = ConversationStore(database)

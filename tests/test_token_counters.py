@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from counting import Commands
+from counting import STANDING, Commands
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
@@ -29,7 +29,7 @@ async def stores(client, database_name: str) -> AsyncIterator[Stores]:
     made: list[ConversationStore] = []
 
     def make(**options: Any) -> ConversationStore:
-        made.append(ConversationStore(client[database_name], **options))
+        made.append(ConversationStore(client[database_name], clock=STANDING, **options))
         return made[-1]
 
     await make().setup()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from counting import Commands, cold
+from counting import STANDING, Commands, cold
 from langchain_core.messages import AIMessage
 from pymongo import AsyncMongoClient
 
@@ -18,7 +18,7 @@ from convstore.testing import rag_turn
 @pytest.fixture
 async def chat(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> AsyncIterator[Conversation]:
     """A conversation of forty turns with results, warm, on a counted client."""
-    store = ConversationStore(client[database_name])
+    store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     for number in range(40):

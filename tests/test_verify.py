@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
+from counting import STANDING
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import ConversationStore, Finding, SchemaVersionError, VerifyReport
@@ -417,7 +418,7 @@ async def test_heads_in_doubt_wait_together(database, store, monkeypatch):
     async def wait(seconds: float) -> None:
         waited.append(seconds)
 
-    writer = ConversationStore(database)
+    writer = ConversationStore(database, clock=STANDING)
     for number in range(10):
         await writer.conversation(user_id="ada", thread_id=f"{number // 2}").append(HumanMessage("hi"))
     looker = ConversationStore(database, clock=replace(LATER, sleep=wait))

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from convstore import __version__
 from convstore.cli.demo import demo_as_json, print_demo, run_demo
 from convstore.cli.migrations import migrate, outcome_as_json, print_outcome
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, Uri
 from convstore.cli.output import run, safe_address, screen, write_json
 from convstore.cli.recordings import check_readable, count_lines
 from convstore.cli.replay import Replay
@@ -92,8 +93,9 @@ Examples:
   convstore migrate --uri mongodb://… --scope-key team --scope-key room
 """
 
-_Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database, or memory:// for none.", show_default=True)]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+_AnyUri = Annotated[
+    str, typer.Option("--uri", help="mongodb://host/database, or memory:// for none.", show_default=True)
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -113,7 +115,7 @@ def _convstore(
 
 
 @app.command("demo", help=_DEMO)
-def _demo(*, uri: _Uri = "memory://", as_document: _Json = False) -> None:
+def _demo(*, uri: _AnyUri = "memory://", as_document: Json = False) -> None:
     demo = run(run_demo(uri), as_document=as_document)
     if as_document:
         write_json(demo_as_json(demo))
@@ -125,11 +127,11 @@ def _demo(*, uri: _Uri = "memory://", as_document: _Json = False) -> None:
 def _replay(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON lines, plain or gzip.")],
     *,
-    uri: _Uri = "memory://",
+    uri: _AnyUri = "memory://",
     jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each file; all if not given.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the conversations in the database.")] = False,
-    as_document: _Json = False,
+    as_document: Json = False,
 ) -> None:
     user_id = Replay.new_user_id()
     work = _replayed(files, limit, quiet=as_document, uri=uri, jobs=jobs, keep=keep, user_id=user_id)
@@ -148,16 +150,13 @@ def _replay(
 @app.command("migrate", help=_MIGRATE)
 def _migrate(
     *,
-    uri: Annotated[str, typer.Option("--uri", help="mongodb://host/database.", envvar="CONVSTORE_URI")],
+    uri: Uri,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
-    scope_key: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="A scope key of your store; once for each, in order.")
-    ] = None,
-    collection_prefix: Annotated[str, typer.Option(help="The collection_prefix of your store.")] = "",
-    as_document: _Json = False,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
 ) -> None:
-    keys = scope_key or ["user_id", "thread_id"]
-    work = migrate(uri, scope_keys=keys, prefix=collection_prefix, dry_run=dry_run)
+    work = migrate(uri, scope_keys=scope_key or DEFAULT_SCOPE_KEYS, prefix=collection_prefix, dry_run=dry_run)
     outcome = run(work, as_document=as_document)
     if as_document:
         write_json({"database": safe_address(uri), "dry_run": dry_run, **outcome_as_json(outcome)})

@@ -47,7 +47,7 @@ class Target:
     """The store: its address, scope keys and prefix."""
 
     uri: str
-    scope_keys: list[str]
+    scope_keys: Sequence[str]
     prefix: str
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri
 from convstore.cli.output import run, write_json
 from convstore.cli.taking_over import Source, TakingOver, Target, print_import
 from convstore.cli.writing_out import WritingOut, print_export
@@ -74,14 +75,6 @@ Examples:
   convstore export --uri mongodb://… --format openai-bare -o train.jsonl
 """
 
-_Pairs = list[str] | None
-_Uri = Annotated[str, typer.Option("--uri", help="The store: mongodb://host/database.", envvar="CONVSTORE_URI")]
-_ScopeKeys = Annotated[
-    _Pairs, typer.Option("--scope-key", metavar="KEY", help="A scope key of the store; once for each, in order.")
-]
-_Prefix = Annotated[str, typer.Option(help="The collection_prefix of the store.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-
 
 class _Format(StrEnum):
     CONVSTORE = "convstore"
@@ -92,16 +85,16 @@ class _Format(StrEnum):
 def import_command(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, or the address of a collection.")],
     *,
-    uri: _Uri,
-    scope: Annotated[_Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
+    uri: Uri,
+    scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
     scope_from: Annotated[
-        _Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="The value of a field.")
+        Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="The value of a field.")
     ] = None,
     scope_match: Annotated[
-        _Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups of a field.")
+        Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups of a field.")
     ] = None,
-    scope_key: _ScopeKeys = None,
-    collection_prefix: _Prefix = "",
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
     collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
     session_key: Annotated[str, typer.Option(help="In a collection: the field with the session id.")] = "SessionId",
     history_key: Annotated[str, typer.Option(help="In a collection: the field with the message.")] = "History",
@@ -110,10 +103,10 @@ def import_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and compare everything; write nothing.")] = False,
     skip_messages: Annotated[bool, typer.Option("--skip-messages", help="Leave out single messages only.")] = False,
     report: Annotated[Path | None, typer.Option(help="A file for all that was left out, as JSON lines.")] = None,
-    as_document: _Json = False,
+    as_document: Json = False,
 ) -> None:
     """See `IMPORT`."""
-    keys = scope_key or ["user_id", "thread_id"]
+    keys = scope_key or DEFAULT_SCOPE_KEYS
     try:
         rule = ScopeRule(
             keys=check_scope_keys(keys),
@@ -145,21 +138,21 @@ def import_command(
 
 def export_command(
     *,
-    uri: _Uri,
+    uri: Uri,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else it is printed.")] = None,
     format_: Annotated[_Format, typer.Option("--format", help="What is written.")] = _Format.CONVSTORE,
-    scope: Annotated[_Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")] = None,
-    scope_key: _ScopeKeys = None,
-    collection_prefix: _Prefix = "",
+    scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")] = None,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations, newest first; all if not given.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    as_document: _Json = False,
+    as_document: Json = False,
 ) -> None:
     """See `EXPORT`."""
     if as_document and output is None:
         raise typer.BadParameter("give --output too; without it the conversations are what is printed")
     work = WritingOut(
-        target=Target(uri, scope_key or ["user_id", "thread_id"], collection_prefix),
+        target=Target(uri, scope_key or DEFAULT_SCOPE_KEYS, collection_prefix),
         output=output,
         format=format_.value,
         scope=_pairs("--scope", scope),

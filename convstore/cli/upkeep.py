@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri
 from convstore.cli.output import plain, run, safe_address, screen, write_json
 from convstore.models import ErasureReceipt, Finding, VerifyReport
 from convstore.store import ConversationStore
@@ -81,25 +82,18 @@ FOUND = 3
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHOWN = 50
 
-_Pairs = list[str] | None
-_Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database.", envvar="CONVSTORE_URI")]
-_Scope = Annotated[_Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
-_ScopeKeys = Annotated[
-    _Pairs, typer.Option("--scope-key", metavar="KEY", help="A scope key of your store; once for each, in order.")
-]
-_Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+_Scope = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
 
 
 def erase_command(
     *,
-    uri: _Uri,
+    uri: Uri,
     scope: _Scope = None,
     everything: Annotated[bool, typer.Option("--everything", help="All conversations, without --scope.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; only counted without.")] = False,
-    scope_key: _ScopeKeys = None,
-    collection_prefix: _Prefix = "",
-    as_document: _Json = False,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
 ) -> None:
     """See `ERASE`."""
     chosen = _values(scope)
@@ -121,13 +115,13 @@ def erase_command(
 
 def prune_command(
     *,
-    uri: _Uri,
+    uri: Uri,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count; change nothing.")] = False,
     scope: _Scope = None,
-    scope_key: _ScopeKeys = None,
-    collection_prefix: _Prefix = "",
-    as_document: _Json = False,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
 ) -> None:
     """See `PRUNE`."""
     age, chosen = read_age(older_than), _values(scope)
@@ -146,12 +140,12 @@ def prune_command(
 
 def doctor_command(
     *,
-    uri: _Uri,
+    uri: Uri,
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without guessing.")] = False,
     scope: _Scope = None,
-    scope_key: _ScopeKeys = None,
-    collection_prefix: _Prefix = "",
-    as_document: _Json = False,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
 ) -> None:
     """See `DOCTOR`."""
     chosen = _values(scope)
@@ -187,12 +181,12 @@ def read_age(text: str) -> timedelta:
     return age
 
 
-async def _store(uri: str, keys: _Pairs, prefix: str) -> ConversationStore:
-    names = keys or ["user_id", "thread_id"]
+async def _store(uri: str, keys: Pairs, prefix: str) -> ConversationStore:
+    names = keys or DEFAULT_SCOPE_KEYS
     return await ConversationStore.connect(uri, scope_keys=names, collection_prefix=prefix)
 
 
-def _values(given: _Pairs) -> dict[str, str]:
+def _values(given: Pairs) -> dict[str, str]:
     """Scope values as they are given."""
     values: dict[str, str] = {}
     for text in given or []:

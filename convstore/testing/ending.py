@@ -79,7 +79,7 @@ class EndContract:
         self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
         """Messages of an append that did not know of the deletion go with it."""
-        late = new_store().conversation(**chat.scope)
+        late = new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**chat.scope)
         await late.append(HumanMessage("old"))
         await chat.delete()
         lost = HumanMessage("too late", id=new_id())

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
 
 from langchain_core.messages import BaseMessage
 
 from convstore.conversation import Conversation
 from convstore.ext.langchain.turn import is_answer, is_question, own_messages
 from convstore.models import StoredMessage
-from convstore.scopes import Scope
 
 __all__ = ["LoggedTurn", "ids_in_log", "read_turn"]
 
@@ -70,6 +68,5 @@ async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
     if not ids:
         return set()
     parts = await chat.store.parts()
-    scope = cast("Scope", tuple(chat.scope.items()))
-    known = await parts.reader.find(scope)
+    known = await parts.reader.find(tuple(chat.scope.items()))
     return set(await parts.reader.messages_by_id(known, list(ids))) if known else set()
