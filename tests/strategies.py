@@ -227,7 +227,7 @@ class PureLog:
 
     def append(self, messages: Sequence[BaseMessage]) -> Entry:
         """Add one entry with these messages."""
-        batch = prepare(messages, codec=self.codec, counter=named(self.counter))
+        batch = prepare(messages, codec=self.codec, counter=named(self.counter, "test"))
         entry = compose(batch, self.totals, at=NOW, token=f"t{len(self.entries)}").entry
         self.entries.append(entry)
         for one, message in zip(batch.prepared, entry.messages, strict=True):

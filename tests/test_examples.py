@@ -78,7 +78,7 @@ def test_the_agent_reads_old_sources_back_and_cites_them(address):
     assert "new source ids: None" in third
     assert "about one kilometre [1]." in third
     assert 'retrieve_previous_sources({"source_ids": [15]})' in fourth
-    assert "Tool gives 238 characters" in fourth
+    assert "Tool gives 237 characters" in fourth
     assert "from full cells [15]." in fourth
     for turn in (second, third, fourth):
         view, log = map(int, re.findall(r"gets (\d+) tokens of (\d+)\]", turn)[0])

@@ -18,7 +18,7 @@ from convstore.exceptions import StoreUnavailableError
 from convstore.services import known, reader
 from convstore.services.keeping import Keeper
 from convstore.testing import rag_turn
-from convstore.tokens import NamedCounter, approximate_tokens
+from convstore.tokens import approximate_tokens
 
 Client = AsyncMongoClient[dict[str, Any]]
 _WHOLE = HistoryPolicy(max_tokens=None)
@@ -195,7 +195,7 @@ async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
         threads.append(threading.get_ident())
         return approximate_tokens(messages)
 
-    other = ConversationStore(client[database_name], token_counter=NamedCounter("slow", slow))
+    other = ConversationStore(client[database_name], token_counter=slow, token_counter_name="slow")
     other._is_ready = True
     theirs, asked = other.conversation(**chat.scope), []
     for added in (0, 0, 1):

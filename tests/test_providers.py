@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from mongomock_motor import AsyncMongoMockClient
 from strategies import PureLog, messages
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.marks import kind_of
 from convstore.pairing import calls_of, check_pairing, pair
 from convstore.testing import same_messages
+from convstore.tokens import TokenCounter, approximate_tokens
 from convstore.view.providers import PROVIDERS, made_for, with_original_ids
 
 names = st.sampled_from(sorted(PROVIDERS))
@@ -105,7 +108,8 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
     assert check_pairing(made) == check_pairing(paired)
     assert all(form.call_ids.fits(call.id, tool=call.tool) for call in tools)
     assert len({call.id for call in tools}) == len(tools)
-    assert sorted(str(message.id) for message in made) == sorted(str(message.id) for message in paired)
+    theirs = [message for message in made if kind_of(message) != "beginning"]
+    assert sorted(str(message.id) for message in theirs) == sorted(str(message.id) for message in paired)
     assert made_for(made, provider) == made
 
 
@@ -162,14 +166,70 @@ def test_no_answer_is_empty(provider: str, own: bool) -> None:
     """Providers refuse an AI message without content and calls; one that says or calls something stays."""
     metadata = {"model_provider": provider if own else "another"}
     call = {"name": "t", "args": {}, "id": "toolu_" + "a" * 24, "type": "tool_call"}
+    asked = HumanMessage("q")
     blank: list[Any] = ["", " \n", [], [""], [{"type": "text", "text": " "}]]
     for content in blank:
         empty = AIMessage(content, id="e", additional_kwargs={"refusal": None}, response_metadata=metadata)
-        assert [one.content for one in made_for([HumanMessage("q"), empty], provider)] == ["q", "(no text)"]
+        assert [one.content for one in made_for([asked, empty], provider)] == ["q", "(no text)"]
         calling = AIMessage(content, id="e", tool_calls=[call], response_metadata=metadata)
-        assert made_for([calling, ToolMessage("x", tool_call_id=call["id"])], provider)[0].content == content
+        assert made_for([asked, calling, ToolMessage("x", tool_call_id=call["id"])], provider)[1].content == content
     thinking = AIMessage([{"type": "thinking", "thinking": "hm", "signature": "s=="}], response_metadata=metadata)
-    assert made_for([thinking], provider)[0].content == (thinking.content if own else "(no text)")
+    assert made_for([asked, thinking], provider)[1].content == (thinking.content if own else "(no text)")
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@pytest.mark.parametrize("kind", [HumanMessage, SystemMessage])
+def test_no_message_is_empty(provider: str, kind: type[BaseMessage]) -> None:
+    """Providers refuse human and system messages without content, too; one that shows something stays."""
+    blank: list[Any] = ["", " \n", [], [""], [{"type": "text", "text": " "}]]
+    picture: Any = [{"type": "text", "text": ""}, {"type": "image", "base64": "AAAA", "mime_type": "image/png"}]
+    said = [kind(content, id="m") for content in [*blank, "hi", picture]]
+    made = [made_for([one, HumanMessage("q")], provider)[0] for one in said]
+    assert [one.content for one in made] == ["(no text)"] * len(blank) + ["hi", picture]
+    assert {(type(one), one.id) for one in made} == {(kind, "m")}
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -> None:
+    """Bedrock and Gemini want a human message first: one that says that it is made stands there, and stays."""
+    greeting = [SystemMessage("Be kind.", id="s"), AIMessage("Hi! How can I help?", id="beginning")]
+    policy, before = HistoryPolicy(provider=provider), list[BaseMessage]()
+    for message in [*greeting, HumanMessage("Do orcas sleep?", id="q"), AIMessage("Yes.", id="a")]:
+        await chat.append(message)
+        view = (await chat.load_history(policy)).messages
+        assert same_messages(view[: len(before)], before)
+        before = view
+    made = [message for message in before if kind_of(message)]
+    assert [message.id for message in before if not kind_of(message)] == ["s", "beginning", "q", "a"]
+    assert [(one.type, one.text, one.id) for one in made] == (
+        [("human", "(The conversation begins.)", "beginning~")] if PROVIDERS[provider].human_first else []
+    )
+    assert made == before[1:2] * len(made)
+
+
+def characters(messages: Sequence[BaseMessage]) -> int:
+    """A counter that sees ids and marks, too."""
+    return sum(len(str(one)) for one in messages)
+
+
+@pytest.mark.parametrize("counter", [approximate_tokens, characters])
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter) -> None:
+    """Also of messages that are shown in another way than they were appended."""
+    store = ConversationStore(AsyncMongoMockClient()["app"], token_counter=counter)
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    thinking: Any = [
+        {"type": "thinking", "thinking": "hm " * 900, "signature": "s=="},
+        {"type": "text", "text": "Yes."},
+    ]
+    metadata = {"model_provider": "another"}
+    await chat.append([AIMessage("Hi!", id="g"), HumanMessage("", id="q"), *called(1, "call_1")])
+    await chat.append([SystemMessage("Be brief."), AIMessage(thinking, id="z", response_metadata=metadata)])
+    history = await chat.load_history(HistoryPolicy(provider=provider, max_tokens=500))
+    assert history.tokens == history.report.tokens_after == sum(counter([one]) for one in history.messages)
+    assert history.report.over_budget == (history.tokens > 500)
+    assert history.report.tokens_before > 500
 
 
 @pytest.mark.parametrize("provider", ["gpt", "", 7, True])

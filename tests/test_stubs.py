@@ -14,7 +14,6 @@ from strategies import PureLog, any_text, turn
 from convstore.codec import decode_message, with_stub
 from convstore.entries import EntryMessage
 from convstore.stubs import failure_in, make_stub, text_of
-from convstore.tokens import NamedCounter
 
 _TEN = [(f"Passage {number}. " + "text " * 50, {"title": f"T{number}"}) for number in range(10)]
 _STUB_OF_TEN = (
@@ -212,7 +211,7 @@ def test_a_large_item_is_stubbed_though_its_text_is_short():
 @pytest.mark.parametrize(("tokens", "is_stubbed"), [(0, False), (256, False), (257, True)])
 def test_a_result_without_sources_is_stubbed_above_256_tokens(tokens, is_stubbed):
     """A booking record of a few hundred bytes stays, a long result leaves, by the store's own counter."""
-    stored = PureLog(counter=NamedCounter("fixed", lambda _messages: tokens)).append(
+    stored = PureLog(counter=lambda _messages: tokens).append(
         [_result("x" * 3_000, artifact={"booking": 7})]
     )
     assert (stored.messages[0].stub is not None) == is_stubbed

@@ -206,9 +206,14 @@ class Compactor:
         folder, earlier = self._folder, plan.earlier
         assert folder is not None  # noqa: S101 - asked for its rule before
         messages = await self._shown_messages(plan, len(plan.rows) if folder.reads_all else plan.cut)
+
+        async def size(folded: Folded) -> int:
+            return self._shown(await self._filled(replace(plan, cut=folded.cut), owner, folded))
+
         folding = Folding(
             messages=messages,
             cut=plan.cut,
+            size=size,
             cuts=_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
             standing=self._reader.standing(replace(earlier, results=())) if earlier else (),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -23,7 +24,6 @@ from convstore.policy import CompactionRule
 from convstore.stubs import indented, text_of
 from convstore.summaries import is_summary
 from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer, words_of
-from convstore.tokens import approximate_tokens
 
 __all__ = ["Folded", "Folder", "Folding", "as_folder"]
 
@@ -38,6 +38,7 @@ class Folding:
     Attributes:
         messages: The live messages behind the earlier summary as views show them, up to `cut` at least.
         cut: How many of them the plan folds.
+        size: Gives the tokens that views would show of what was folded.
         cuts: Where a summary may end, in messages, in order.
         earlier: Text of the earlier summary, None if there is none.
         standing: The messages that show it.
@@ -45,6 +46,7 @@ class Folding:
 
     messages: Sequence[BaseMessage]
     cut: int
+    size: Callable[[Folded], Awaitable[int]]
     cuts: Sequence[int] = ()
     earlier: str | None = None
     standing: Sequence[BaseMessage] = ()
@@ -135,15 +137,23 @@ class _ChainFolder:
         read = await asyncio.to_thread(_Read, [*standing, *folding.messages])
         done = _checked(await self._summarizer.summarize(read.chain))
         folded = await asyncio.to_thread(read.folded, done, len(standing), folding.cuts)
-        if folded is None or approximate_tokens(folded.messages) > self.rule.max_tokens_before_summary:
+        is_large = folded is not None and await folding.size(folded) > self.rule.max_tokens_before_summary
+        if folded is None or is_large:
             # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one.
-            again = _checked(await self._summarizer.fold_qa_pairs(done.messages))
+            summarizer = self._with_fold() if is_large else self._summarizer
+            again = _checked(await summarizer.fold_qa_pairs(done.messages))
             if again.calls:
                 done = _behind(done, again)
                 folded = await asyncio.to_thread(read.folded, done, len(standing), folding.cuts) or folded
         if folded is None and done.calls:
             raise SummaryError("the conversation cannot be parted where its summaries end; try again when it went on")
         return folded
+
+    def _with_fold(self) -> ChainSummarizer:
+        """The summarizer, but it folds however few sections there are."""
+        made = copy(self._summarizer)
+        made.config = replace(made.config, max_qa_sections=made.config.keep_sections)
+        return made
 
 
 class _Read:

@@ -1,9 +1,9 @@
 """Makes a view safe for a provider that did not write all of it.
 
 Layer 1. Providers refuse whole requests over what another one wrote: ids of calls in another form, reasoning with a
-foreign signature, arguments that are no JSON, an answer without content, a system message in the middle. What the
-provider itself wrote stays byte for byte, an empty answer apart; everything else is mended the same way each time and
-at its place, so that prompt caches live.
+foreign signature, arguments that are no JSON, a message without content, a system message in the middle, an assistant
+that speaks first. What the provider itself wrote stays byte for byte, an empty answer apart; everything else is mended
+the same way each time and at its place, so that prompt caches live.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.chain.arguments import with_json_arguments
 from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
 from convstore.chain.reasoning import without_reasoning
+from convstore.marks import mark
 from convstore.pairing import calls_of, pair
 
 __all__ = ["PROVIDERS", "Provider", "fit_for", "made_for", "with_original_ids"]
 
 _INSTRUCTION = "[Instruction of the application]"
 _NO_TEXT = "(no text)"
+_BEGINS = "(The conversation begins.)"
+_Message = TypeVar("_Message", bound=BaseMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +36,18 @@ class Provider:
     Attributes:
         call_ids: The form of tool call ids that it takes.
         system_first: Whether system messages are taken at the head alone.
+        human_first: Whether the first message behind those must not be an AI message; Gemini refuses one with calls.
     """
 
     call_ids: CallIdTemplate
     system_first: bool
+    human_first: bool = False
 
 
 PROVIDERS = {
     "anthropic": Provider(CallIdTemplate("toolu_{r:24:b}"), system_first=True),
-    "bedrock_converse": Provider(CallIdTemplate("tooluse_{r:22:b}"), system_first=True),
-    "google_genai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=True),
+    "bedrock_converse": Provider(CallIdTemplate("tooluse_{r:22:b}"), system_first=True, human_first=True),
+    "google_genai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=True, human_first=True),
     "mistralai": Provider(CallIdTemplate("{r:9:x}"), system_first=False),
     "openai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=False),
 }
@@ -90,12 +95,15 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
 
     Ids that do not fit, or that came before, are replaced in the call and in its result; the same message always gets
     the same ids. Of messages that another provider wrote, or nobody knows who, reasoning and signatures go, and
-    arguments become JSON. An AI message that says and calls nothing says "(no text)": left out, it would leave two
-    questions in a row, which some providers refuse, too.
+    arguments become JSON. A system, human or AI message that says and calls nothing says "(no text)": left out, it
+    could leave two messages of one kind in a row, which some providers refuse, too.
 
     Where a provider takes system messages at the head alone, a later one stays at its place, as a human message behind
     the line "[Instruction of the application]". At the head it would speak before it was said, and each new one would
     change the beginning of the view. A user can write that line, too, so it has no more weight than a user's words.
+
+    Where a provider takes no AI message as the first one, as of an assistant that greets, a human message "(The
+    conversation begins.)" stands before it, marked ``{"convstore": {"kind": "beginning"}}``.
 
     Args:
         messages: A list in which each result follows its call, as `pairing.pair` makes it.
@@ -114,8 +122,20 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
         elif isinstance(first, SystemMessage) and PROVIDERS[provider].system_first and not at_head:
             mended += [_instruction(first), *results]
         else:
-            mended += [first, *results]
-    return mended
+            mended += [_with_text(first) if isinstance(first, HumanMessage | SystemMessage) else first, *results]
+    return _begun(mended) if PROVIDERS[provider].human_first else mended
+
+
+def _begun(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """The messages, a human one in front if an AI message would be the first behind the leading system messages."""
+    head = next((place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)), None)
+    if head is None or not isinstance(messages[head], AIMessage):
+        return messages
+    return [
+        *messages[:head],
+        HumanMessage(_BEGINS, id="beginning", additional_kwargs=mark("beginning")),
+        *messages[head:],
+    ]
 
 
 def _ids_for(provider: str) -> _UniqueIds:
@@ -127,7 +147,7 @@ def _cleaned(message: AIMessage) -> AIMessage:
     return with_json_arguments(clean) if isinstance(clean, AIMessage) else message
 
 
-def _with_text(message: AIMessage, *, own: bool) -> AIMessage:
+def _with_text(message: _Message, *, own: bool = False) -> _Message:
     """The message, with a text if nothing that this provider is sent stands in it."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
     beside = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]

@@ -16,7 +16,7 @@ from convstore.codec import Codec, leave_out, with_stub
 from convstore.entries import EntryMessage, PayloadRef
 from convstore.entries.reading import read_message
 from convstore.extraction import parse_json
-from convstore.marks import mark, without_mark
+from convstore.marks import kind_of, mark, without_mark
 from convstore.pairing import has_calls, pair
 from convstore.policy import HistoryPolicy
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
@@ -123,24 +123,20 @@ def build_view(
     shown = zip(rows, shown_whole(rows, policy), strict=True)
     later = [_form(row.message, whole, policy, codec) for row, whole in shown if not is_hidden(row.message, policy)]
     leading = [_Form(message, whole=message.payload is None) for message in system]
-    forms = [*leading, *([None] * len(notes)), *later]
-    decoded = [form.decode(codec, payloads) for form in [*leading, *later]]
+    forms = [*leading, *later]
+    decoded = [form.decode(codec, payloads) for form in forms]
     listed = [*decoded[: len(leading)], *notes, *decoded[len(leading) :]]
     pairing = pair(with_original_ids(listed, policy.provider) if policy.provider else listed)
-    places = (None if place is None else forms[place] for place in pairing.indexes)
-    tokens = sum(
-        form.tokens if form and form.tokens is not None else count(counter, message)
-        for form, message in zip(places, pairing.messages, strict=True)
-    )
-    logged = [place is not None and forms[place] is not None for place in pairing.indexes]
-    named = _with_ids_of_their_own(pairing.messages, logged)
-    messages = made_for(named, policy.provider) if policy.provider else named
+    made = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
+    messages = _with_ids_of_their_own(made)
+    # What was counted at append is not counted again, unless it is shown in another way.
+    sizes = {id(one): form.tokens for one, form in zip(decoded, forms, strict=True) if form.tokens is not None}
     gone = set(pairing.orphans)
     return View(
         messages=messages,
-        tokens=tokens,
+        tokens=sum(sizes[id(one)] if id(one) in sizes else count(counter, one) for one in messages),
         stubbed=tuple(form.message.id for form in later if form.stub is not None and form.message.id not in gone),
-        placeholders=tuple(form.message.id for form in [*leading, *later] if form.has_placeholder),
+        placeholders=tuple(form.message.id for form in forms if form.has_placeholder),
         missing_results=tuple(pairing.missing),
         orphans=tuple(pairing.orphans),
         moved=tuple(pairing.moved),
@@ -195,22 +191,18 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
     return stub if len(stub) < len(text) else None
 
 
-def _with_ids_of_their_own(messages: Sequence[BaseMessage], logged: Sequence[bool]) -> list[BaseMessage]:
-    """The messages of a view, each with another id: one that was made gives way to those of the log.
+def _with_ids_of_their_own(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages of a view, each with another id: one that the store made gives way to those of the log.
 
-    Args:
-        messages: In order.
-        logged: For each whether it is in the log.
-
-    >>> note, asked = HumanMessage("[Note: ...]", id="note-5"), HumanMessage("hi", id="note-5")
-    >>> [message.id for message in _with_ids_of_their_own([note, asked], [False, True])]
+    >>> note = HumanMessage("[Note: ...]", id="note-5", additional_kwargs=mark("note"))
+    >>> [message.id for message in _with_ids_of_their_own([note, HumanMessage("hi", id="note-5")])]
     ['note-5~', 'note-5']
     """
-    taken = {message.id for message, is_logged in zip(messages, logged, strict=True) if is_logged}
+    taken = {message.id for message in messages if not kind_of(message)}
     own: list[BaseMessage] = []
-    for message, is_logged in zip(messages, logged, strict=True):
+    for message in messages:
         id_ = message.id
-        while not is_logged and id_ is not None and id_ in taken:
+        while kind_of(message) and id_ is not None and id_ in taken:
             id_ += "~"
         taken.add(id_)
         own.append(message if id_ == message.id else message.model_copy(update={"id": id_}))
