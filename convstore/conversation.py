@@ -275,7 +275,7 @@ class Conversation:
             yield turn
 
     async def get_turn(self, turn_id: str) -> Turn | None:
-        """The turn whose first message has this id; None if there is none, or it was rewound. About four commands."""
+        """The turn whose first message has this id; None if there is none, or it was rewound. 3 or 4 commands."""
         check_id(turn_id, name="turn_id")
         parts = await self._store.parts()
         return await parts.turns.get(self._scope, turn_id)
@@ -328,7 +328,7 @@ class Conversation:
 
         They stay in the log: `messages`, `get_tool_messages` and `get_sources` still give them, and `undo_rewind`
         brings them back. What is appended next follows the message before. Gives how many messages left; 0 if this
-        one had left already, so a call that failed is repeated as it is. Atomic; about six commands.
+        one had left already, so a call that failed is repeated as it is. Atomic; 7 commands.
 
         Args:
             before: Id of the first message to leave.

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from counting import Commands
+from counting import STANDING, Commands
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 from pymongo import AsyncMongoClient
@@ -204,7 +204,7 @@ async def test_the_commands_are_counted(
 ) -> None:
     """A call with a number takes so many when warm; with a ``+`` too, as nothing here makes it take more."""
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
-    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule))
+    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), clock=STANDING)
     await store.setup()
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="page")
     await chat.append(rag_turn("And seals?"))

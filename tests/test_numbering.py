@@ -322,7 +322,7 @@ def test_sync_callers_are_served_by_a_connected_store() -> None:
         number_sources(find, other).invoke({"topic": "x"})
 
 
-@pytest.mark.parametrize(("wrong", "chat_too"), [(7, False), ("search", False), (search, True)])
+@pytest.mark.parametrize(("wrong", "chat_too"), [(7, False), ("search", False), (str, False), (search, True)])
 def test_what_is_no_tool_or_no_conversation_is_refused(chat: Conversation, wrong: Any, chat_too: bool) -> None:
     """Typed, when the wrapper is made."""
     with pytest.raises(InvalidInputError):

@@ -114,9 +114,12 @@ class _NumberedTool(BaseTool):
 def _tool_of(function: Any) -> BaseTool:
     if not callable(function):
         raise InvalidInputError(f"number_sources takes a tool or a function, not {type(function).__name__}")
-    if inspect.iscoroutinefunction(function):
-        return StructuredTool.from_function(coroutine=function)
-    return StructuredTool.from_function(function)
+    try:
+        if inspect.iscoroutinefunction(function):
+            return StructuredTool.from_function(coroutine=function)
+        return StructuredTool.from_function(function)
+    except (TypeError, ValueError) as error:  # no signature, no docstring, arguments that a model cannot give
+        raise InvalidInputError(f"number_sources cannot make a tool of {function!r}: {error}") from error
 
 
 def _with_artifact(tool: BaseTool) -> BaseTool:
