@@ -68,9 +68,11 @@ class HistoryReport(_Value):
         placeholders: Ids of other messages with parts that stand as placeholders.
         left_out_turns: Whole turns before the view, left out by the budget or `max_turns`.
         missing_results: Tool call ids that got a synthetic error result.
-        orphans: Ids of tool messages left out because no call in the view asks for them.
+        orphans: Ids of tool messages left out because no call asks for them.
+        late_results: Ids of tool messages shown as text, behind a summary or a note that may stand for their call.
         moved: Ids of tool messages that came late or out of order and were put behind their call.
-        over_budget: The view is larger than `max_tokens`: the turn in progress alone does not fit.
+        over_budget: The view is larger than `max_tokens`: the turn in progress alone does not fit, or only as it was
+            appended, not as it is shown to `provider`.
         tokens_before: The whole log, every result in full, by the store's counter; rewound messages apart.
         tokens_after: The view, by the store's counter.
         tokens_unsummarized: What no summary stands for, left out or not, as the rule of a summarizer weighs it: leading
@@ -85,6 +87,7 @@ class HistoryReport(_Value):
     left_out_turns: int = 0
     missing_results: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
+    late_results: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     over_budget: bool = False
     tokens_before: int = 0

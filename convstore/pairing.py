@@ -12,6 +12,7 @@ calls, and no tool message stands anywhere else. `pair` makes it true, `check_pa
   calls are answered in order. So a call id may come again, as it does in real conversations.
 - The first answer wins: a later one, and a result that stands before its call, is left out and named.
 - A call that nobody answered gets a result that says so.
+- Where calls may have left the list, under a summary or a note, `without_orphans` tells what came for them as text.
 
 What stands before the first unanswered call never changes again, whatever is appended: the provider's prompt cache
 lives on that. Legacy function messages carry no call id; they stay where they are.
@@ -20,17 +21,28 @@ lives on that. Legacy function messages carry no call id; they stay where they a
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.marks import mark
 
-__all__ = ["Call", "Pairing", "calls_of", "check_pairing", "has_calls", "missing_result", "pair"]
+__all__ = [
+    "MISSING_TEXT",
+    "Call",
+    "Pairing",
+    "calls_of",
+    "check_pairing",
+    "has_calls",
+    "missing_result",
+    "pair",
+    "without_orphans",
+]
 
-_MISSING_TEXT: Final = "No result was recorded for this call."
+MISSING_TEXT: Final = "No result was recorded for this call."
+"""What the result says that is made for a call that has none."""
 
 # Content blocks that a provider takes for a call of the client, and the key of the call's id in them: Anthropic,
 # LangChain's standard content, OpenAI Responses. Calls that the provider runs itself (`server_tool_use`,
@@ -147,7 +159,7 @@ def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
     ('m7:missing-result-0', 'search', 'call_1', 'error')
     """
     return ToolMessage(
-        _MISSING_TEXT,
+        MISSING_TEXT,
         id=None if ai_message_id is None else f"{ai_message_id}:missing-result-{call.position}",
         name=call.tool or None,
         tool_call_id=call.id,
@@ -204,6 +216,35 @@ def pair(messages: Sequence[BaseMessage]) -> Pairing:
     )
 
 
+def without_orphans(messages: Sequence[BaseMessage], calls: Mapping[str, str] | None = None) -> list[BaseMessage]:
+    r"""The messages in order, those results that answer no call among them as text of a human message.
+
+    Such a text stands behind the run of results in which the result came, since nothing may stand between a call and
+    its results. It keeps the id of the result, and blocks such as images, and is marked
+    ``{"convstore": {"kind": "late_result"}}``. All other messages are the same objects. Stable: whatever is appended,
+    a text stays a text, and a result a result.
+
+    Args:
+        messages: Any messages in the order of the log.
+        calls: By id of a result what is known of its call, where that is more than the tool's name.
+
+    >>> [message.text for message in without_orphans([ToolMessage("2 orcas", name="count", tool_call_id="x")])]
+    ['[Result of an earlier call of count]\n2 orcas']
+    """
+    answers = set(pair(messages).indexes)
+    shown: list[BaseMessage] = []
+    waiting: list[BaseMessage] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, ToolMessage) and index not in answers:
+            waiting.append(_as_text(message, (calls or {}).get(message.id or "") or message.name or "a tool"))
+            continue
+        if not isinstance(message, ToolMessage):
+            shown += waiting
+            waiting = []
+        shown.append(message)
+    return shown + waiting
+
+
 def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
     """Say where a list breaks the rule of this module; an empty answer means that it nowhere does.
 
@@ -233,6 +274,12 @@ def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
         if len(problems) == before and results != calls:
             problems.append(f"message {head}: its results stand in the order {results}, its calls in {calls}")
     return problems
+
+
+def _as_text(result: ToolMessage, call: str) -> HumanMessage:
+    head, said = f"[Result of an earlier call of {call}]", result.content
+    text = f"{head}\n{said}" if isinstance(said, str) else [{"type": "text", "text": head}, *said]
+    return HumanMessage(text, id=result.id, additional_kwargs=mark("late_result"))
 
 
 def _calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str, str]]:

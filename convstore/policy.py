@@ -42,8 +42,9 @@ class HistoryPolicy:
             may wait for the summarizer.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
         provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai": the view is made safe for
-            it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, system
-            messages at the head where it wants that. None leaves messages as they were appended.
+            it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, no empty
+            message, system messages at the head and a human message before the first AI message where it wants that.
+            None leaves messages as they were appended.
     """
 
     max_tokens: int | None = 32_000

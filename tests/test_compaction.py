@@ -24,6 +24,7 @@ from pymongo import AsyncMongoClient
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
 from convstore.entries import EntryMessage
 from convstore.exceptions import InvalidInputError, StoreUnavailableError, SummaryError
+from convstore.marks import kind_of
 from convstore.pairing import check_pairing
 from convstore.policy import CompactionRule
 from convstore.services.clock import Clock
@@ -356,7 +357,7 @@ class Play:
         shown = [
             str(message.id)
             for message, mark in zip(messages[len(leading) + len(expected) :], marks[len(expected) :], strict=True)
-            if mark != "missing_result"
+            if mark not in ("missing_result", "late_result")
         ]
         behind = model.behind()
         places = [place for place, message in enumerate(behind) if message.type == "human"]
@@ -364,9 +365,13 @@ class Play:
         suffixes = [[str(one.id) for one in behind[start:] if not hidden(one, policy)] for start in starts]
         self.check_cut(history, policy, [*messages[: len(leading) + (model.current is not None)], *behind])
         report = history.report
-        if not report.orphans and not report.moved:
+        unlike = [*report.orphans, *report.late_results]
+        if not unlike and not report.moved:
             assert shown in suffixes
-        assert any(sorted([*shown, *report.orphans]) == sorted(suffix) for suffix in suffixes)
+        assert any(sorted([*shown, *unlike]) == sorted(suffix) for suffix in suffixes)
+        late = [str(message.id) for message in messages if kind_of(message) == "late_result"]
+        assert late == [f"{id_}~" for id_ in report.late_results]
+        assert not (report.orphans and expected)
         assert history.tokens == report.tokens_after
 
     def check_cut(self, history: History, policy: HistoryPolicy, whole: Sequence[BaseMessage]) -> None:
@@ -939,6 +944,49 @@ async def test_the_question_outlives_every_summary_of_its_turn() -> None:
                 )
     assert done > 3
     assert history.messages[1].type == "ai"
+
+
+async def test_a_late_result_is_shown_once_behind_the_summary_of_its_call() -> None:
+    """As text at its place, so that the view before it is its beginning; and to the next summary as it is."""
+    writer = Writer(rule_of(400, keep=1, summary=50))
+    chat = await six_turns(writer, turns=0)
+    await chat.append([HumanMessage("Pay the invoice.", id="q"), *pair_of(0, result=False)])
+    await talk(chat, *range(1, 5))
+    assert (await chat.compact(force=True)).status == "done"
+    policies = [HistoryPolicy(max_tokens=None, provider=name) for name in (None, "anthropic", "bedrock_converse")]
+    before = [(await chat.load_history(policy)).messages for policy in policies]
+    await chat.append(ToolMessage("Paid 99 EUR.", id="t0", name="pay", tool_call_id="call0"))
+    for policy, view in zip(policies, before, strict=True):
+        history = await chat.load_history(policy)
+        assert same_messages(history.messages[:-1], view)
+        late = history.messages[-1]
+        assert (late.type, late.id, kind_of(late)) == ("human", "t0~", "late_result")
+        assert late.text == '[Result of an earlier call of pay {"n": 0}]\nPaid 99 EUR.'
+        assert (history.report.orphans, history.report.late_results) == ((), ("t0",))
+        assert check_pairing(history.messages) == []
+        assert history.tokens == sum(approximate_tokens([one]) for one in history.messages)
+    await talk(chat, *range(5, 9))
+    assert (await chat.compact(force=True)).status == "done"
+    assert writer.shown.count("t0") == 1
+    history = await chat.load_history()
+    assert "Paid" not in str(history.messages)
+    assert history.report.late_results == ()
+
+
+async def test_a_result_of_a_call_that_was_given_up_is_shown() -> None:
+    """A parallel call that was open when its turn went on for long, and was folded, may still be answered."""
+    chat = await six_turns(Writer(rule_of(400, keep=0, summary=50)), turns=0)
+    calls = [{"name": "run", "args": {}, "id": id_} for id_ in ("slow", "fast")]
+    both = AIMessage("", id="c", tool_calls=calls)
+    await chat.append([HumanMessage("Go.", id="q"), both, ToolMessage("ok", id="tf", tool_call_id="fast")])
+    await chat.append([message for number in range(13) for message in pair_of(number)])
+    done = await chat.compact()
+    assert done.summary is not None
+    assert done.summary.last > 2
+    await chat.append(ToolMessage("SLOW", id="late", tool_call_id="slow"))
+    history = await chat.load_history()
+    assert [message.id for message in history.messages if "SLOW" in message.text] == ["late~"]
+    assert check_pairing(history.messages) == []
 
 
 async def test_large_results_of_the_turn_in_progress_are_worth_a_summary() -> None:

@@ -25,12 +25,14 @@ from test_compaction import made, pair_of, told
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig, work
+from convstore.marks import kind_of
 from convstore.pairing import check_pairing
 from convstore.policy import CompactionRule
 from convstore.summaries import is_summary
 from convstore.summarization import folders
 from convstore.summarization.summarizers import HeadTailSummarizer
 from convstore.testing import same_messages
+from convstore.tokens import approximate_tokens
 
 CONFIG = ChainSummarizerConfig(last_section_bytes=4_000, max_pair_bytes=2_000, max_qa_sections=4, max_qa_bytes=8_000)
 RULE = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100, keep_last_turns=1)
@@ -51,6 +53,14 @@ class Scripted:
             raise ValueError("the model is down")
         self.prompts.append(text)
         return f"part {next(self._numbers)}"
+
+
+class Wordy(Scripted):
+    """Needs a hundred tokens for each summary."""
+
+    async def __call__(self, text: str) -> str:
+        """As many words."""
+        return (await super().__call__(text)).ljust(400, ".")
 
 
 @pytest.fixture
@@ -192,7 +202,8 @@ async def test_both_kinds_of_summary_extend_each_other(
     assert third.summary is not None
     assert "part 1" in second.summary.text
     assert "part 1" in "".join(message.text for message in third.summary.messages)
-    assert {f"q{number}" for number in range(4, 10)} >= {m.id for m in third.summary.messages if m.type == "human"}
+    assert [m.id for m in third.summary.messages if m.type == "human"] == ["summary-2", "q8", "q9"]
+    assert kinds((await handles().load_history()).messages)[:2] == "Hh"  # a view does not begin with an AI message
     assert third.summary.first == 1
     everything = [message async for message in chat.messages()]
     assert same_messages(await chat.expand_summary(3), everything[: third.summary.last])
@@ -225,6 +236,26 @@ async def test_a_chat_without_tools_becomes_one_summary(chat: Conversation, hand
     assert len(handler.prompts) == 1
 
 
+async def test_questions_that_became_one_are_no_message_of_the_log(chat: Conversation) -> None:
+    """They say so, under an id of their own, after each fold; so what a client gives back is no conflict."""
+    ids = set()
+    for number in range(24):
+        await chat.append(
+            [HumanMessage(f"question {number}", id=f"q{number}"), AIMessage("so " * 150, id=f"a{number}")]
+        )
+        done = await chat.compact()
+        if done.status == "done":
+            history = await chat.load_history()
+            [joined] = [message for message in history.messages if kind_of(message) == "joined"]
+            assert joined.text.startswith("question 0\n\nquestion 1")
+            assert joined.id == f"q{joined.text.count('question') - 1}:joined"
+            ids.add(joined.id)
+            own = [message for message in history.messages if not kind_of(message)]
+            assert (await chat.append(own)).written == 0
+    assert len(ids) > 1
+    assert same_messages([one async for one in chat.messages()][:1], [HumanMessage("question 0", id="q0")])
+
+
 async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is left to others while a chain is made of messages, and requests of the chain."""
     threads: dict[str, set[int]] = {}
@@ -251,16 +282,51 @@ async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: 
     assert threading.get_ident() not in set().union(*threads.values())
 
 
-async def test_what_stands_never_outgrows_its_trigger(chat: Conversation) -> None:
-    """Questions stay word for word until they alone would be too much: then it says what to do."""
-    problems = set()
+@pytest.mark.parametrize("weight", [1, 2])
+async def test_summaries_that_become_too_many_are_folded(weight: int) -> None:
+    """By the store's counter, and however few they are: no compaction is refused, no summary paid for twice."""
+    handler = Wordy()
+    rule = CompactionRule(max_tokens_before_summary=weight * 1_000, max_summary_tokens=100, keep_last_turns=1)
+    store = ConversationStore(
+        AsyncMongoMockClient()["chain"],
+        summarizer=ChainSummarizer(handler, rule=rule),
+        token_counter=lambda messages: weight * approximate_tokens(messages),
+        token_counter_name="weighted",
+    )
+    await store.setup()
+    chat = store.conversation(user_id="a", thread_id="t")
+    statuses = []
+    for number in range(1, 31):
+        await chat.append([HumanMessage(f"question {number}"), *run_of(number), AIMessage("so " * 300)])
+        statuses.append((await chat.compact(force=True)).status)
+    assert statuses == ["not_needed", *["done"] * 29]
+    assert len(handler.prompts) < 40
+
+
+async def test_questions_that_outgrow_their_share_are_summarised(chat: Conversation, handler: Scripted) -> None:
+    """Word for word up to half of the trigger, then they become one: no try is refused, none paid for in vain."""
+    sizes = []
     for number in range(40):
         await chat.append([HumanMessage("why " * 100, id=f"q{number}"), AIMessage("so " * 300)])
         done = await chat.compact(force=True)
-        problems.add(done.problem)
-        [*_, newest] = [*await chat.summaries(), None]
-        assert newest is None or newest.tokens_out <= RULE.max_tokens_before_summary
-    assert any("summarize_human_in_qa=True" in problem for problem in problems)
+        assert done.status == ("done" if number else "not_needed")
+        sizes += [done.summary.tokens_out] if done.summary else []
+    assert 400 < max(sizes) <= RULE.max_tokens_before_summary
+    assert len(handler.prompts) < 80
+    view = (await chat.load_history()).messages
+    assert kinds(view)[:2] == "HA"
+    assert view[0].text.startswith("part ")
+
+
+async def test_system_messages_that_outgrow_the_trigger_cost_no_call(chat: Conversation, handler: Scripted) -> None:
+    """They stay word for word, so nothing would fit: that is said before a model is asked."""
+    for number in range(8):
+        rules = SystemMessage("Rule. " * 100, id=f"s{number}")
+        await chat.append([HumanMessage("why"), AIMessage("so " * 300), rules])
+    done = await chat.compact(force=True)
+    assert done.status == "failed"
+    assert "raise max_tokens_before_summary" in done.problem
+    assert handler.prompts == []
 
 
 async def test_a_result_finds_its_call_behind_a_summary(chat: Conversation) -> None:
@@ -282,6 +348,32 @@ async def test_a_result_finds_its_call_behind_a_summary(chat: Conversation) -> N
     history = await chat.load_history(policy)
     assert history.report.orphans == ()
     assert history.messages[-1].text == "found"
+
+
+async def test_no_model_is_told_to_call_again(
+    chat: Conversation, handles: Callable[..., Conversation], handler: Scripted
+) -> None:
+    """What stands for a call without a result is what views say, and the result is shown once when it comes."""
+    summarized, kept = pair_of(900, result=False)[0], pair_of(901, result=False)[0]
+    await chat.append([HumanMessage("question 0", id="q"), *run_of(1), summarized, *run_of(*range(2, 12))])
+    assert (await chat.compact(force=True)).status == "done"
+    await chat.append([AIMessage("so"), HumanMessage("pay", id="p"), kept, HumanMessage("question 1", id="q1")])
+    await chat.append([*run_of(*range(20, 30)), AIMessage("so")])
+    done = await chat.compact(force=True)
+    assert done.summary is not None
+    assert [one.text for one in done.summary.messages if one.id == "c901:missing-result-0"] == [
+        "No result was recorded for this call."
+    ]
+    await chat.append(HumanMessage("question 2", id="q2"))
+    before = (await handles().load_history()).messages
+    assert isinstance(kept, AIMessage)
+    await chat.append(ToolMessage("Paid 99 EUR.", id="late", tool_call_id=str(kept.tool_calls[0]["id"])))
+    for history in (await chat.load_history(), await handles().load_history()):
+        assert same_messages(history.messages[:-1], before)
+        assert history.messages[-1].text.endswith("Paid 99 EUR.")
+        assert (history.report.orphans, history.report.late_results) == ((), ("late",))
+        assert check_pairing(history.messages) == []
+    assert "try again" not in f"{handler.prompts} {done.summary} {before}"
 
 
 async def test_the_picture_of_a_question_stays_with_the_log(chat: Conversation) -> None:

@@ -25,7 +25,10 @@ from convstore.testing import rag_turn, same_messages
 
 RULE = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=20, keep_last_turns=1)
 FULL = HistoryPolicy(max_tokens=None)
-MARKS: list[Any] = [*({"kind": kind} for kind in ("note", "summary", "missing_result", "late_result")), {"kind": ["x"]}]
+MARKS: list[Any] = [
+    *({"kind": kind} for kind in ("note", "summary", "missing_result", "late_result", "joined")),
+    {"kind": ["x"]},
+]
 
 
 class Writer:
@@ -101,6 +104,7 @@ async def test_a_mark_is_the_stores_own(chat: Conversation, handles: Handles, ma
     for policy in (None, FULL, HistoryPolicy(max_tokens=700), HistoryPolicy(stub_tools="never", provider="openai")):
         history = await handles().load_history(policy)
         made = ["note-"] if history.report.left_out_turns else []
+        made += [f"{id_}~" for id_ in history.report.late_results]
         assert [id_[:5] for id_ in marks_in(history.messages)] == made
         assert all(message.additional_kwargs == {"mine": 1} for message in history.messages if message.id[:1] in "hcta")
     assert marks_in([one.message for one in await chat.list_messages()]) == []

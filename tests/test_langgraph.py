@@ -40,6 +40,7 @@ from convstore.exceptions import (
     SyncUnsupportedError,
 )
 from convstore.ext.langgraph import ConversationState, LoadedView, answer_of, append_node, load_node, view_of
+from convstore.ext.langgraph.state import answer_in
 from convstore.pairing import check_pairing
 from convstore.testing import rag_turn
 from convstore.testing.samples import new_id, same_messages
@@ -445,6 +446,21 @@ async def test_other_words_under_the_same_id_are_refused(store, config, with_che
     await graph.ainvoke({"messages": [HumanMessage("one", id=question)]}, config)
     with pytest.raises(ContentConflictError):
         await graph.ainvoke({"messages": [HumanMessage("other", id=question)]}, config)
+
+
+async def test_an_answer_is_found_behind_a_late_result(store, config):
+    """What the view shows as text of a human message in the middle of a turn does not end it."""
+    chat = chat_of(store, config)
+    pay = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "pay"}])
+    asked, call, result, answer = rag_turn("one")
+    await chat.append(
+        [HumanMessage("Pay."), pay, asked, call, result, ToolMessage("Paid.", tool_call_id="pay"), answer]
+    )
+    history = await chat.load_history(HistoryPolicy(max_turns=1))
+    assert [message.type for message in history.messages] == ["human", "human", "ai", "tool", "human", "ai"]
+    found = answer_in(history, [asked])
+    assert found is not None
+    assert found.id == answer.id
 
 
 async def test_a_turn_that_broke_off_goes_on_from_the_log(store, config):

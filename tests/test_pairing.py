@@ -24,7 +24,7 @@ from langchain_core.messages import (
 )
 
 from convstore import pairing
-from convstore.pairing import Call, calls_of, check_pairing, has_calls, missing_result, pair
+from convstore.pairing import Call, calls_of, check_pairing, has_calls, missing_result, pair, without_orphans
 
 REAL_DATA = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "dev"
 
@@ -527,3 +527,32 @@ def test_doctests():
     outcome = doctest.testmod(pairing)
     assert outcome.attempted
     assert not outcome.failed
+
+
+def test_a_result_without_its_call_is_told_with_its_blocks():
+    """Behind the run of results it came in, under its id, with a mark; an image in it stays an image."""
+    picture = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
+    call = AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "x"}])
+    late, answer = ToolMessage([picture], id="l", tool_call_id="y"), ToolMessage("ok", id="t", tool_call_id="x")
+    told = without_orphans([call, late, answer])
+    assert told[:2] == [call, answer]
+    assert told[2].content == [{"type": "text", "text": "[Result of an earlier call of a tool]"}, picture]
+    assert (told[2].type, told[2].id, told[2].additional_kwargs) == (
+        "human",
+        "l",
+        {"convstore": {"kind": "late_result"}},
+    )
+    assert without_orphans(told) == told
+
+
+@many
+@given(logs, st.integers(0, 24))
+def test_what_is_told_as_text_stays_where_it_stands(log, length):
+    """No message is lost, none comes twice; whatever is appended, the view before the first open call stays."""
+    told, earlier = pair(without_orphans(log)), pair(without_orphans(log[:length]))
+    assert check_pairing(told.messages) == []
+    assert told.orphans == ()
+    kept = [message.id for message, index in zip(told.messages, told.indexes, strict=True) if index is not None]
+    assert sorted(map(str, kept)) == sorted(str(message.id) for message in log)
+    until = [*earlier.indexes, None].index(None)
+    assert told.messages[:until] == earlier.messages[:until]

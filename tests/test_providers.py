@@ -27,7 +27,10 @@ ANTHROPIC = HistoryPolicy(provider="anthropic")
 def called(number: int, id_: str, provider: str = "openai", **more: Any) -> list[BaseMessage]:
     """A call and its result, as a provider writes them."""
     call = {"name": "search", "args": {"n": number}, "id": id_, "type": "tool_call"}
-    content = [{"type": "thinking", "thinking": "hm", "signature": "s=="}, {"type": "text", "text": "Let me look."}]
+    content: Any = [
+        {"type": "thinking", "thinking": "hm", "signature": "s=="},
+        {"type": "text", "text": "Let me look."},
+    ]
     metadata = {"model_provider": provider}
     return [
         AIMessage(content, id=f"a{number}", tool_calls=[call], response_metadata=metadata, **more),

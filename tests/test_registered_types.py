@@ -93,7 +93,7 @@ def worked_out() -> Lazy:
     "value",
     [
         Aliased(hits=["x"], _meta={"k": 1}, totalHits=3),
-        Hashing(password="x"),  # noqa: S106 - not one
+        Hashing(password="x"),
         Open(number=2, more="yes"),  # type: ignore[call-arg]
         Root([1, 2]),
         worked_out(),

@@ -39,7 +39,8 @@ from convstore import (
     UnknownMessageError,
 )
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
-from convstore.pairing import check_pairing, pair
+from convstore.marks import kind_of
+from convstore.pairing import check_pairing, pair, without_orphans
 from convstore.policy import CompactionRule
 from convstore.services.clock import Clock
 from convstore.testing import same_messages
@@ -282,7 +283,7 @@ class Machine(RuleBasedStateMachine):
         shown, new = {message.id for message in history.messages} - set(before), talk.ids[len(before) :]
         prefixes = [len(before), *(receipt.last for receipt in receipts)]
         if policy.max_tokens is None and policy.view == "full":
-            seen = {*shown, *history.report.orphans} & set(new)
+            seen = {*shown, *history.report.orphans, *history.report.late_results} & set(new)
             assert seen in [set(talk.ids[len(before) : end]) for end in prefixes]
         self.look(1, scope)
 
@@ -567,15 +568,20 @@ class Machine(RuleBasedStateMachine):
         assert ids[: len(leading)] == leading
         if policy.max_tokens is None and policy.view == "full":
             standing = self.standing(scope)
-            whole = pair([*talk.leading(), *standing, *talk.behind()])
-            assert ids == [str(message.id) for message in whole.messages]
+            listed = [*talk.leading(), *standing, *talk.behind()]
+            if standing:
+                listed = without_orphans(listed)
+            whole = pair(listed)
+            late = [str(message.id) for message in listed if kind_of(message) == "late_result"]
+            assert ids == [f"{one.id}~" if kind_of(one) == "late_result" else str(one.id) for one in whole.messages]
+            assert report.late_results == tuple(late)
             assert (report.orphans, report.missing_results) == (tuple(whole.orphans), tuple(whole.missing))
             assert report.left_out_turns == 0
         behind = {str(message.id): message for message in talk.behind() if not hidden(message, policy)}
         if policy.max_tokens is None:
-            assert set(behind) <= {*ids, *report.orphans}
+            assert set(behind) <= {*ids, *report.orphans, *report.late_results}
         if report.left_out_turns:
-            assert not set(behind) <= {*ids, *report.orphans}
+            assert not set(behind) <= {*ids, *report.orphans, *report.late_results}
         self.check_messages(history, policy, behind, talk.turn_in_progress())
 
     def standing(self, scope: int) -> list[BaseMessage]:

@@ -211,9 +211,7 @@ def test_a_large_item_is_stubbed_though_its_text_is_short():
 @pytest.mark.parametrize(("tokens", "is_stubbed"), [(0, False), (256, False), (257, True)])
 def test_a_result_without_sources_is_stubbed_above_256_tokens(tokens, is_stubbed):
     """A booking record of a few hundred bytes stays, a long result leaves, by the store's own counter."""
-    stored = PureLog(counter=lambda _messages: tokens).append(
-        [_result("x" * 3_000, artifact={"booking": 7})]
-    )
+    stored = PureLog(counter=lambda _messages: tokens).append([_result("x" * 3_000, artifact={"booking": 7})])
     assert (stored.messages[0].stub is not None) == is_stubbed
 
 

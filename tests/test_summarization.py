@@ -19,7 +19,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import ConvstoreError, MissingExtraError, SummaryError
-from convstore.pairing import check_pairing
+from convstore.pairing import Pairing, check_pairing, pair
 from convstore.summarization import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -29,6 +29,7 @@ from convstore.summarization import (
     SummarizationNode,
     SummarizationResult,
     asummarize_messages,
+    plan,
     summarize_messages,
 )
 
@@ -540,6 +541,22 @@ def test_the_earlier_summary_takes_of_the_budget(summarize):
     )
     assert len(model.shown[0]) == 2
     assert "old old" in model.prompts[0][-1].text
+
+
+def test_a_long_list_is_planned_once(summarize, monkeypatch):
+    """However many calls of the model it takes: which result answers which call is found out twice, not for each."""
+    paired: list[int] = []
+
+    def noting(messages: Sequence[BaseMessage]) -> Pairing:
+        paired.append(len(messages))
+        return pair(messages)
+
+    monkeypatch.setattr(plan, "pair", noting)
+    model = ScriptedModel()
+    messages = talk(*"ha" * 200)
+    summarize(messages, model=model, max_tokens=10, max_tokens_before_summary=400)
+    assert len(model.prompts) >= 40
+    assert sum(paired) <= 2 * len(messages)
 
 
 def test_trim_makes_one_call_without_the_oldest(summarize):

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +25,7 @@ class State(BaseModel):
     context: dict[str, Any] | None = None
 
 
-def node_with(model: ScriptedModel, **options: Any) -> SummarizationNode:
+def node_with(model: Any, **options: Any) -> SummarizationNode:
     """A node for which a message is a token."""
     return SummarizationNode(
         **{"model": model, "max_tokens": 4, "max_summary_tokens": 1, "token_counter": len, **options}
@@ -143,6 +145,20 @@ def test_it_is_a_runnable(run):
     assert node.get_name() == "summarization"
     assert len(run(node.bind(max_tokens=9), {"messages": talk(*"hahah")})["summarized_messages"]) == 5
     assert len(node.batch([{"messages": talk("h")}, {"messages": talk("h", "a")}])) == 2
+
+
+def test_what_is_configured_holds_for_the_model(run):
+    """Callbacks, tags and metadata: with the tag "nostream" a graph does not stream the summary to the user."""
+
+    class Noting(BaseCallbackHandler):
+        def on_chat_model_start(self, *_: Any, tags: Any, metadata: Any, **__: Any) -> None:
+            noted.append((tags, metadata["user"]))
+
+    noted: list[Any] = []
+    node = node_with(FakeListChatModel(responses=["summary"]))
+    config = {"callbacks": [Noting()], "tags": ["nostream"], "metadata": {"user": "ada"}}
+    run(node.with_config(config), {"messages": talk(*"hahah")})
+    assert noted == [(["nostream"], "ada")]
 
 
 def test_a_graph_that_overwrites_its_messages(run):

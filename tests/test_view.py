@@ -26,6 +26,7 @@ from convstore.pairing import check_pairing
 from convstore.policy import HistoryPolicy
 from convstore.stubs import make_stub
 from convstore.view import build_view, get_conversational_history, make_note, payloads_needed
+from convstore.view.providers import PROVIDERS
 from convstore.view.window import rows_of
 
 DEFAULT = HistoryPolicy()
@@ -76,10 +77,11 @@ def _damaged(draw: Any) -> list[BaseMessage]:
     return made
 
 
-@given(_damaged(), policies, st.integers(1, 9))
+@given(_damaged(), policies, st.sampled_from([None, *PROVIDERS]), st.integers(1, 9))
 @settings(max_examples=120)
-def test_any_view_is_one_that_providers_accept(made, policy, batch):
+def test_any_view_is_one_that_providers_accept(made, policy, provider, batch):
     """No result without its call, no call without all its results, in any log under any policy; sizes add up."""
+    policy = replace(policy, provider=provider)
     log = _log(*(made[place : place + batch] for place in range(0, len(made), batch)), counter=_exact)
     view = log.view(policy)
     assert check_pairing(view.messages) == []
@@ -87,6 +89,11 @@ def test_any_view_is_one_that_providers_accept(made, policy, batch):
     shown = [message.id for message in _from_log(view.messages)]
     assert len(shown) == len(set(shown))
     assert set(shown) <= {message.id for message in made}
+    results = [message.id for message in made if isinstance(message, ToolMessage)]
+    assert set(view.orphans) <= set(results) - set(shown)
+    marks = [kind for kind in _kinds(view.messages) if kind]
+    assert marks.count({"kind": "late_result"}) == len(view.late_results)
+    assert not (view.orphans and {"kind": "note"} in marks)
     assert same(log.view(policy).messages, view.messages)
 
 
@@ -269,6 +276,27 @@ def _with_everyone() -> list[BaseMessage]:
         SystemMessage("later", id="s2"),
         AIMessage("z", id="z"),
     ]
+
+
+def test_a_result_whose_call_is_left_out_is_shown_as_text():
+    """Nothing that comes late is lost behind a note; what comes later moves it nowhere; its id is its own."""
+    call = AIMessage("", id="a", tool_calls=[{"name": "pay", "args": {"invoice": 7}, "id": "c"}])
+    log = _log([HumanMessage("Pay.", id="h"), call], *(turn(number, said=2_000) for number in range(9)))
+    late = ToolMessage("Paid.", id="t", tool_call_id="c")
+    whole, cut = HistoryPolicy(max_tokens=None), HistoryPolicy(max_turns=3)
+    before = log.view(cut).messages
+    log.append([late])
+    assert log.view(whole).moved == ("t",)
+    view = log.view(cut)
+    assert same(view.messages[: len(before)], before)
+    [told] = view.messages[len(before) :]
+    assert (told.type, told.id) == ("human", "t~")
+    assert told.text == '[Result of an earlier call of pay {"invoice": 7}]\nPaid.'
+    assert _kinds([told]) == [{"kind": "late_result"}]
+    assert (view.orphans, view.late_results) == ((), ("t",))
+    log.append([AIMessage("It is paid.", id="z")])
+    assert same(log.view(cut).messages[:-1], view.messages)
+    assert log.view(replace(cut, view="conversation")).late_results == ()
 
 
 def test_a_conversation_view_is_the_talk_alone():

@@ -14,6 +14,8 @@ from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from convstore.chain.reasoning import without_reasoning
 from convstore.chain.sizes import MEDIA, block_text, json_text, media_bytes, written_calls
+from convstore.marks import kind_of
+from convstore.pairing import MISSING_TEXT
 
 __all__ = ["make_prompt"]
 
@@ -78,6 +80,8 @@ def _shown(message: BaseMessage) -> str:
 
 
 def _text_of(message: BaseMessage, call_ids: set[str]) -> str:
+    if kind_of(message) == "missing_result":
+        return MISSING_TEXT  # what the chain says in its place is for the model that made the call
     if isinstance(message.content, str):
         return _escaped(message.content)
     shown = (_block(block, call_ids) for block in without_reasoning(message).content)

@@ -48,7 +48,8 @@ class ChainSummarizer:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
         config: The limits; the defaults if None.
         max_concurrency: At most this many calls at a time.
-        rule: When a store asks it, by the size of what is not summarised; what it then does the configuration says.
+        rule: When a store asks it, by the size of what is not summarised; what it then does the configuration says. A
+            store lets it fold more where the result would be larger than this, and questions from half of it on.
 
     Raises:
         InvalidInputError: The handler is neither, or the number not positive.

@@ -27,7 +27,7 @@ from convstore.store import ConversationStore
 __all__ = ["ChatMessageHistory", "SessionHistories", "with_message_history"]
 
 _Result = TypeVar("_Result")
-_ONLY_IN_VIEWS = frozenset({"beginning", "note", "summary", "missing_result"})
+_ONLY_IN_VIEWS = frozenset({"beginning", "joined", "late_result", "missing_result", "note", "summary"})
 
 
 class ChatMessageHistory(BaseChatMessageHistory):

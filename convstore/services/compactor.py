@@ -19,8 +19,9 @@ from convstore.codec import Codec, fields_of
 from convstore.entries import Entry, EntryMessage, Gap
 from convstore.entries.rewinds import live_after
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
-from convstore.marks import without_mark
+from convstore.marks import kind_of, without_mark
 from convstore.models import Compaction, History
+from convstore.pairing import MISSING_TEXT
 from convstore.policy import CompactionRule, HistoryPolicy
 from convstore.repository import Head, Heads, Log, Summaries
 from convstore.scopes import Scope
@@ -45,10 +46,7 @@ _DEFAULT = HistoryPolicy()
 _MOST_TRIGGERS, _ENTRIES_AT_ONCE = 8, 100
 _ENDING_SECONDS = 5.0
 _MOST_PROBLEM = 1_000
-_TOO_LARGE = (
-    "let ChainSummarizerConfig(use_qa=True, summarize_human_in_qa=True) fold old questions too, or raise "
-    "max_tokens_before_summary"
-)
+_TOO_LARGE = "bind max_tokens to the model, so that summaries are shorter, or raise max_tokens_before_summary"
 _NO_SUMMARIZER = (
     "this store has no summarizer; make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
 )
@@ -225,6 +223,8 @@ class Compactor:
         shown, replaced = self._shown(record), sum(weigh(plan.rows)[: folded.cut])
         if folded.messages and shown > self.rule.max_tokens_before_summary:
             raise SummaryError(f"what stands for old messages would take {shown} tokens; {_TOO_LARGE}")
+        if sum(map(len, record.messages)) > _MOST_BODIES:
+            raise SummaryError(f"what stands for old messages has more than {_MOST_BODIES:,} characters; {_TOO_LARGE}")
         replaced += self._shown(earlier) if earlier else 0
         if shown >= replaced:
             raise SummaryError(
@@ -321,11 +321,7 @@ class Compactor:
         return text
 
     def _bodies(self, plan: _Plan, folded: Folded) -> tuple[str, ...]:
-        """The messages that take the place of others as they are kept, results among them as stubs.
-
-        Raises:
-            SummaryError: They are too large.
-        """
+        """The messages that take the place of others as they are kept, results among them as stubs."""
         results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
         kept = [
             self._reader.shorten(results[str(message.id)])
@@ -333,10 +329,7 @@ class Compactor:
             else message
             for message in folded.messages
         ]
-        bodies = tuple(self._codec.encode(fields_of(message), omitted=None) for message in kept)
-        if sum(map(len, bodies)) > _MOST_BODIES:
-            raise SummaryError(f"what stands for old messages has more than {_MOST_BODIES:,} characters; {_TOO_LARGE}")
-        return bodies
+        return tuple(self._codec.encode(fields_of(_as_views_tell(message)), omitted=None) for message in kept)
 
     async def _while_leased(self, plan: _Plan, owner: str, work: Coroutine[Any, Any, Folded | None]) -> Folded | None:
         """Await the summarizer and keep the lease meanwhile; what takes too long, or lost its lease, is cancelled.
@@ -357,6 +350,11 @@ class Compactor:
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # asked for, so not logged
             task.cancel()
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # one that does not end is not waited for
+
+
+def _as_views_tell(message: BaseMessage) -> BaseMessage:
+    """The result of an open call in the words of views: not in those of a chain, which ask to call again."""
+    return message.model_copy(update={"content": MISSING_TEXT}) if kind_of(message) == "missing_result" else message
 
 
 def _cuts(rows: Sequence[Row]) -> list[int]:

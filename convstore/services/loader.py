@@ -429,6 +429,7 @@ def _report(load: _Load, window: Window, view: View) -> HistoryReport:
         left_out_turns=window.left_out_turns,
         missing_results=view.missing_results,
         orphans=view.orphans,
+        late_results=view.late_results,
         moved=view.moved,
         over_budget=budget is not None and view.tokens > budget,
         tokens_before=load.entries[-1].totals.tokens if load.entries else 0,

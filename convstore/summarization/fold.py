@@ -18,7 +18,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import InvalidInputError, SummaryError
 from convstore.summarization.models import RunningSummary, SummarizationResult
-from convstore.summarization.plan import choose_cut, find_trigger, next_step
+from convstore.summarization.plan import Cuts, choose_cut, find_trigger, next_step
 from convstore.summarization.shown import added_messages, for_summarizer, was_added, with_summary
 
 __all__ = ["Options", "Overflow", "Summarization", "SummaryTokenCounter"]
@@ -74,19 +74,19 @@ class Summarization:
         _check_ids(self._new, running)
         self._tokens = [options.token_counter([message]) for message in self._new]
         self._cut = self._choose_cut()
+        self._cuts = Cuts(self._new[: self._cut])
         self._done = 0
-        self._step = 0
+        self._shown = 0
 
     def next_prompt(self) -> list[BaseMessage] | None:
         """What the model is to be asked now; None if it need not be asked any more."""
         if self._done == self._cut:
             return None
-        folded = self._new[self._done : self._cut]
         if self._options.overflow == "trim":
-            self._step = len(folded)
-            return self._prompt(self._trimmed(folded))
-        self._step = next_step(folded, self._tokens[self._done : self._cut], budget=self._budget())
-        return self._prompt(folded[: self._step])
+            self._shown = self._cut
+            return self._prompt(self._trimmed(self._new[: self._cut]))
+        self._shown = next_step(self._cuts, self._tokens, start=self._done, budget=self._budget())
+        return self._prompt(self._new[self._done : self._shown])
 
     def answer(self, reply: BaseMessage | str) -> None:
         """Take what the model answered to the last prompt.
@@ -102,7 +102,7 @@ class Summarization:
                 "nothing was summarised, try again or use another model"
             )
         self._text = text
-        self._done += self._step
+        self._done = self._shown
 
     def result(self) -> SummarizationResult:
         """The messages and the running summary, new if the model was asked."""

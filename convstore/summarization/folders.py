@@ -133,51 +133,81 @@ class _ChainFolder:
     async def fold(self, folding: Folding) -> Folded | None:
         if not folding.cuts:
             return None
-        standing = [_as_answer(one) for one in folding.standing]
-        read = await asyncio.to_thread(_Read, [*standing, *folding.messages])
-        done = _checked(await self._summarizer.summarize(read.chain))
-        folded = await asyncio.to_thread(read.folded, done, len(standing), folding.cuts)
+        read = await asyncio.to_thread(_Read, folding)
+        summarizer = await self._fit_for(read, folding)
+        done = _checked(await summarizer.summarize(read.chain))
+        folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await folding.size(folded) > self.rule.max_tokens_before_summary
         if folded is None or is_large:
             # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one.
-            summarizer = self._with_fold() if is_large else self._summarizer
+            summarizer = self._changed() if is_large else summarizer
             again = _checked(await summarizer.fold_qa_pairs(done.messages))
             if again.calls:
                 done = _behind(done, again)
-                folded = await asyncio.to_thread(read.folded, done, len(standing), folding.cuts) or folded
+                folded = await asyncio.to_thread(read.folded, done) or folded
         if folded is None and done.calls:
             raise SummaryError("the conversation cannot be parted where its summaries end; try again when it went on")
         return folded
 
-    def _with_fold(self) -> ChainSummarizer:
-        """The summarizer, but it folds however few sections there are."""
+    async def _fit_for(self, read: _Read, folding: Folding) -> ChainSummarizer:
+        """The summarizer; one that folds questions, too, if those that would stay take more than half of the trigger.
+
+        Raises:
+            SummaryError: System messages alone are larger than the trigger. No model was called.
+        """
+        most, end = self.rule.max_tokens_before_summary, folding.cuts[-1]
+        system, questions = read.headers(self._summarizer.config.keep_sections)
+        if system and (size := await folding.size(Folded(end, "", system))) > most:
+            raise SummaryError(
+                f"system messages among old turns stay as they are and take {size} tokens; "
+                "raise max_tokens_before_summary"
+            )
+        if questions and await folding.size(Folded(end, "", questions)) > most // 2:
+            return self._changed(use_qa=True, summarize_human_in_qa=True)
+        return self._summarizer
+
+    def _changed(self, **options: bool) -> ChainSummarizer:
+        """The summarizer with other options; it folds however few sections there are."""
         made = copy(self._summarizer)
-        made.config = replace(made.config, max_qa_sections=made.config.keep_sections)
+        made.config = replace(made.config, max_qa_sections=made.config.keep_sections, **options)
         return made
 
 
 class _Read:
-    """A list of messages as a chain, and where in the list each message of the chain comes from.
+    """What is to be folded as a chain, and where in the list each message of the chain comes from.
 
     System messages are no part of it. What has no place in a chain, such as a result whose call is missing, is told as
     what an AI message said, so that it is shown.
     """
 
-    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+    def __init__(self, folding: Folding) -> None:
+        standing = [_as_answer(one) for one in folding.standing]
+        messages = [*standing, *folding.messages]
+        self._as_they_were = {id(read): one for read, one in zip(standing, folding.standing, strict=True)}
+        self._standing, self._cuts = len(standing), folding.cuts
         pairing = pair(messages)
         kept = {index for index in pairing.indexes if index is not None}
         self._messages = messages
         self._places = [place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)]
         self.chain = [_told(messages[place], is_kept=place in kept) for place in self._places]
 
-    def folded(self, done: ChainSummary, standing: int, cuts: Sequence[int]) -> Folded | None:
+    def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
+        """The system and the human messages of all sections but the last ones: what no summary of answers replaces."""
+        is_human = [isinstance(one, HumanMessage) for one in self.chain]
+        begins = [at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])]
+        older = self._messages[: self._places[begins[-keep]]] if len(begins) >= keep else []
+        system = [one for one in older if isinstance(one, SystemMessage)]
+        return system, [one for one in older if isinstance(one, HumanMessage)]
+
+    def folded(self, done: ChainSummary) -> Folded | None:
         """What stands for the messages up to a cut: the first one behind all new summaries, else the last before."""
         came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
         new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
-        last = max((self._places[origin] for _, origins in new for origin in origins), default=-1) - standing
-        behind, before = [cut for cut in cuts if cut > last], [cut for cut in reversed(cuts) if cut <= last]
+        last = max((self._places[origin] for _, origins in new for origin in origins), default=-1)
+        last -= self._standing
+        behind, before = [cut for cut in self._cuts if cut > last], [cut for cut in self._cuts[::-1] if cut <= last]
         for cut in [*behind, *before] if new else ():
-            messages = self.in_place_of(done, standing + cut)
+            messages = self.in_place_of(done, self._standing + cut)
             if not {id(one) for one in messages}.isdisjoint(made for made, _ in new):
                 texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
                 return Folded(cut, "\n\n".join(texts), messages)
@@ -191,7 +221,15 @@ class _Read:
         if covered != {place for place in self._places if place < end}:
             return []
         system = [one for one in self._messages[:end] if isinstance(one, SystemMessage)]
-        return [*system, *done.messages[:count]]
+        shown = (self._as_they_were.get(id(one), one) for one in done.messages[:count])
+        return [*system, *map(self._told_apart, shown, done.origins)]
+
+    def _told_apart(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
+        """A message; several questions that became one under an id and with a mark that no message of the log has."""
+        if len(origins) < 2 or not isinstance(message, HumanMessage) or is_summary(message):
+            return message
+        marks = message.additional_kwargs | mark("joined")
+        return message.model_copy(update={"id": f"{self.chain[origins[-1]].id}:joined", "additional_kwargs": marks})
 
 
 def as_folder(given: SummarizerLike | ChainSummarizer) -> Folder:

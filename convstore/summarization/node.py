@@ -86,31 +86,38 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
     def invoke(
         self,
         input: Any,  # noqa: A002 - the name is LangChain's
-        config: RunnableConfig | None = None,  # noqa: ARG002 - models find it where LangChain keeps it
+        config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Summarise the messages of a state and give its update.
 
-        Options that were bound to the node go before its own.
+        Options that were bound to the node go before its own. Callbacks, tags and metadata of `config` hold for the
+        model, too, which finds them where LangChain keeps them.
 
         Raises:
             InvalidInputError: A ValueError: the state is no dict or pydantic model, or lacks messages; or see
                 `summarize_messages`.
             SummaryError: The model answered without text.
         """
-        state = self._read(input)
-        done = summarize_messages(state.messages, running_summary=state.running, **self._options(kwargs))
-        return self._update(state, done)
+        return self._call_with_config(self._run, input, config, **kwargs)
 
     async def ainvoke(
         self,
         input: Any,  # noqa: A002 - the name is LangChain's
-        config: RunnableConfig | None = None,  # noqa: ARG002 - as above
+        config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """`invoke` with a model that is waited for."""
-        state = self._read(input)
-        done = await asummarize_messages(state.messages, running_summary=state.running, **self._options(kwargs))
+        return await self._acall_with_config(self._arun, input, config, **kwargs)
+
+    def _run(self, given: Any, **bound: Any) -> dict[str, Any]:
+        state = self._read(given)
+        done = summarize_messages(state.messages, running_summary=state.running, **self._options(bound))
+        return self._update(state, done)
+
+    async def _arun(self, given: Any, **bound: Any) -> dict[str, Any]:
+        state = self._read(given)
+        done = await asummarize_messages(state.messages, running_summary=state.running, **self._options(bound))
         return self._update(state, done)
 
     def _options(self, bound: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Cuts:
     """
 
     def __init__(self, messages: Sequence[BaseMessage]) -> None:
-        self._messages = messages
+        self.messages = messages
         exchanges, owners = _exchanges(messages)
         self._reach = _reaches(exchanges, len(messages))
         self._limit = _first_in_flight(exchanges, messages)
@@ -69,7 +69,7 @@ class Cuts:
         """Whether a message is a human one, or an AI message that has a call without a result."""
         owner = self._owners.get(index)
         calls_wait = owner is not None and owner.start == index and not owner.answered
-        return calls_wait or isinstance(self._messages[index], HumanMessage)
+        return calls_wait or isinstance(self.messages[index], HumanMessage)
 
     def _waits(self, place: int) -> bool:
         """Whether the last message before a place, or the AI message that it answers, waits."""
@@ -77,8 +77,8 @@ class Cuts:
             owner = self._owners.get(index)
             if owner is not None:
                 return not owner.answered
-            if not isinstance(self._messages[index], ToolMessage):
-                return isinstance(self._messages[index], HumanMessage)
+            if not isinstance(self.messages[index], ToolMessage):
+                return isinstance(self.messages[index], HumanMessage)
         return False  # nothing but results of calls that are not here
 
 
@@ -119,32 +119,31 @@ def choose_cut(messages: Sequence[BaseMessage], trigger: int) -> int:
     return onward if cuts.is_good(onward) and not passes_human else cuts.good_until(trigger - 1)
 
 
-def next_step(messages: Sequence[BaseMessage], tokens: Sequence[int], *, budget: int) -> int:
-    """How many messages a model is shown next: as many as fit the budget, calls never parted from their results.
+def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> int:
+    """Where the next step ends: it has as many messages as fit the budget, calls never parted from their results.
 
     A step that is not the last ends before a human message where it can: some providers refuse a list that begins
     with a call. A message that does not fit, or one with calls together with its results, is a step of its own: the
     model that answered it had to take it whole as well.
 
     Args:
-        messages: What is left to be folded; at least one message.
-        tokens: The size of each.
+        cuts: Where all that is folded may be cut.
+        tokens: The size of each message.
+        start: Where the step before ended; at least one message is left.
         budget: At most this many tokens of a step.
 
     Returns:
-        The number of messages, at least 1.
+        The place, behind `start`.
     """
-    cuts = Cuts(messages)
-    places = [place for place in range(1, len(messages) + 1) if cuts.keeps_pairs(place)]
-    size, done, fitting = 0, 0, list[int]()
-    for place in places:
-        size, done = size + sum(tokens[done:place]), place
-        if fitting and size > budget:
-            break
-        fitting.append(place)
-    if fitting[-1] == len(messages):
-        return len(messages)
-    return next((place for place in reversed(fitting) if isinstance(messages[place], HumanMessage)), fitting[-1])
+    messages, size, end, before_human = cuts.messages, 0, start, 0
+    for place in filter(cuts.keeps_pairs, range(start + 1, len(messages) + 1)):
+        size += sum(tokens[end:place])
+        if end > start and size > budget:
+            return before_human or end
+        end = place
+        if end < len(messages) and isinstance(messages[end], HumanMessage):
+            before_human = end
+    return end
 
 
 def _exchanges(messages: Sequence[BaseMessage]) -> tuple[list[_Exchange], dict[int, _Exchange]]:

@@ -9,46 +9,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.marks import kind_of, mark
-from convstore.pairing import pair
-from convstore.stubs import text_of
+from convstore.pairing import pair, without_orphans
 from convstore.summarization.models import RunningSummary
 
-__all__ = ["added_messages", "for_summarizer", "was_added", "with_summary", "without_orphans"]
+__all__ = ["added_messages", "for_summarizer", "was_added", "with_summary"]
 
 
 def for_summarizer(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """The messages, each once, as a list that any provider accepts.
 
+    >>> from langchain_core.messages import ToolMessage
     >>> print(for_summarizer([ToolMessage("2 orcas", name="count", tool_call_id="x")])[0].text)
     [Result of an earlier call of count]
     2 orcas
     """
     return pair(without_orphans(messages)).messages
-
-
-def without_orphans(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The messages in order, those results that answer no call among them as text of a human message.
-
-    Such a text stands behind the run of results in which the result came, since nothing may stand between a call and
-    its results. It keeps the id of the result and is marked ``{"convstore": {"kind": "late_result"}}``. All other
-    messages are the same objects.
-    """
-    answers = set(pair(messages).indexes)
-    shown: list[BaseMessage] = []
-    waiting: list[BaseMessage] = []
-    for index, message in enumerate(messages):
-        if isinstance(message, ToolMessage) and index not in answers:
-            waiting.append(_as_text(message))
-            continue
-        if not isinstance(message, ToolMessage):
-            shown += waiting
-            waiting = []
-        shown.append(message)
-    return shown + waiting
 
 
 def with_summary(
@@ -92,11 +71,3 @@ def _summary_id(running: RunningSummary, place: int | str) -> str:
 def _marked(message: BaseMessage, running: RunningSummary, place: int) -> BaseMessage:
     kwargs = {**message.additional_kwargs, **mark("summary")}
     return message.model_copy(update={"id": _summary_id(running, place), "additional_kwargs": kwargs})
-
-
-def _as_text(result: ToolMessage) -> HumanMessage:
-    return HumanMessage(
-        f"[Result of an earlier call of {result.name or 'a tool'}]\n{text_of(result.content)}",
-        id=result.id,
-        additional_kwargs=mark("late_result"),
-    )

@@ -17,7 +17,7 @@ from convstore.entries import EntryMessage, PayloadRef
 from convstore.entries.reading import read_message
 from convstore.extraction import parse_json
 from convstore.marks import kind_of, mark, without_mark
-from convstore.pairing import has_calls, pair
+from convstore.pairing import has_calls, pair, without_orphans
 from convstore.policy import HistoryPolicy
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.summaries import name_results
@@ -53,6 +53,7 @@ class View:
     placeholders: tuple[str, ...]
     missing_results: tuple[str, ...]
     orphans: tuple[str, ...]
+    late_results: tuple[str, ...]
     moved: tuple[str, ...]
 
 
@@ -126,9 +127,15 @@ def build_view(
     forms = [*leading, *later]
     decoded = [form.decode(codec, payloads) for form in forms]
     listed = [*decoded[: len(leading)], *notes, *decoded[len(leading) :]]
-    pairing = pair(with_original_ids(listed, policy.provider) if policy.provider else listed)
+    if policy.provider:
+        listed = with_original_ids(listed, policy.provider)
+    pairing, late_results = pair(listed), tuple[str, ...]()
+    if notes and pairing.orphans:
+        # Their calls may be among what the notes stand for.
+        calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in later}
+        late_results, pairing = pairing.orphans, pair(without_orphans(listed, calls))
     made = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
-    messages = _with_ids_of_their_own(made)
+    messages = _with_ids_of_their_own(made, {form.message.id for form in forms})
     # What was counted at append is not counted again, unless it is shown in another way.
     sizes = {id(one): form.tokens for one, form in zip(decoded, forms, strict=True) if form.tokens is not None}
     gone = set(pairing.orphans)
@@ -139,6 +146,7 @@ def build_view(
         placeholders=tuple(form.message.id for form in forms if form.has_placeholder),
         missing_results=tuple(pairing.missing),
         orphans=tuple(pairing.orphans),
+        late_results=late_results,
         moved=tuple(pairing.moved),
     )
 
@@ -191,14 +199,18 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
     return stub if len(stub) < len(text) else None
 
 
-def _with_ids_of_their_own(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+def _with_ids_of_their_own(messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
     """The messages of a view, each with another id: one that the store made gives way to those of the log.
 
+    Args:
+        messages: In order.
+        logged: Ids that are taken, whether the view has their messages or a text in their place.
+
     >>> note = HumanMessage("[Note: ...]", id="note-5", additional_kwargs=mark("note"))
-    >>> [message.id for message in _with_ids_of_their_own([note, HumanMessage("hi", id="note-5")])]
+    >>> [message.id for message in _with_ids_of_their_own([note, HumanMessage("hi", id="note-5")], set())]
     ['note-5~', 'note-5']
     """
-    taken = {message.id for message in messages if not kind_of(message)}
+    taken = logged | {message.id for message in messages if not kind_of(message)}
     own: list[BaseMessage] = []
     for message in messages:
         id_ = message.id

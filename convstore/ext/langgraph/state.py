@@ -123,7 +123,8 @@ def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | 
     if place is None:
         return None
     later = history.messages[place + 1 :]
-    length = next((at for at, message in enumerate(later) if isinstance(message, HumanMessage)), len(later))
+    ends = (at for at, message in enumerate(later) if isinstance(message, HumanMessage) and not kind_of(message))
+    length = next(ends, len(later))
     last = later[length - 1] if length else None
     return last if isinstance(last, AIMessage) and not has_calls(last) else None
 
