@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 from pymongo.errors import BulkWriteError
 
@@ -371,3 +372,24 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
     monkeypatch.setattr(log, "_insert", refused)
     with pytest.raises(StoreUnavailableError, match="repeat the call"):
         await chat.append(rag_turn("What about seals?"))
+
+
+async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pytest.MonkeyPatch):
+    """No index guards ids there: whatever comes in between the looks of an append is seen by one of them."""
+    database = AsyncMongoMockClient()["app"]
+    await ConversationStore(database).setup()
+    one, other = (ConversationStore(database).conversation(user_id="ada", thread_id="t") for _ in range(2))
+    await one.append([HumanMessage("Hello")])
+    await other.reserve_source_ids(1)
+    await one.load_history()
+    log = (await one.store.parts()).writer._log
+    looked, batch = log.messages_by_id, [AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "c"}])]
+
+    async def interrupted(*asked: Any) -> Any:
+        found = await looked(*asked)
+        await other.append(batch)
+        return found
+
+    monkeypatch.setattr(log, "messages_by_id", interrupted)
+    assert (await one.append(batch)).written == 0
+    assert [str(message.id) async for message in one.messages()][1:] == ["a"]

@@ -203,7 +203,11 @@ class Writer:
                 await self._compose(attempt, tail)
                 if attempt.totals.preview is UNREAD:
                     known.tail = None  # learnt by a load
-                    await self._compose(attempt, await self._tail(known, attempt))
+                    tail, seen = await self._tail(known, attempt), tail.entries
+                    if tail.entries != seen:
+                        attempt.composed = None  # somebody was first
+                        continue
+                    await self._compose(attempt, tail)
                 if not self._known.is_fresh(known) and not await self._refresh(known, attempt.totals):
                     self._known.forget(known)
                     return False
@@ -295,8 +299,8 @@ class Writer:
         batch = attempt.batch
         if not batch.prepared:
             return
-        if attempt.turn:
-            found = await self._look_for_turn(known, attempt)
+        if attempt.turn or self._log.must_look_first:
+            found = await self._look_behind_tail(known, attempt)
         else:
             found, known.tail = await asyncio.gather(
                 self._log.messages_by_id(known.conversation, batch.ids), self._log.last_totals(known.conversation)
@@ -314,10 +318,10 @@ class Writer:
         if self._log.must_look_first:
             await self._explain(known, attempt)
 
-    async def _look_for_turn(self, known: Known, attempt: Attempt) -> dict[str, StoredMessageRow]:
-        """What the log has of a turn's messages, its human message too; what is added meanwhile makes the tail old."""
+    async def _look_behind_tail(self, known: Known, attempt: Attempt) -> dict[str, StoredMessageRow]:
+        """What the log has of a batch, and of the question of its turn; what is added meanwhile makes the tail old."""
         known.tail = await self._log.last_totals(known.conversation)
-        return await self._log.messages_by_id(known.conversation, {attempt.turn, *attempt.batch.ids})
+        return await self._log.messages_by_id(known.conversation, {attempt.turn, *attempt.batch.ids} - {""})
 
     async def _refuse_rewound(self, known: Known, stored: Sequence[EntryMessage]) -> None:
         """Make sure that what is in the log already is not left out of views."""

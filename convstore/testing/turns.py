@@ -131,6 +131,18 @@ class TurnContract:
         await chat.append_turn("r2", messages=_answer())
         assert [len(turn.messages) for turn in await _turns(chat)] == [1, 4]
 
+    async def test_a_question_behind_a_load_is_seen_by_an_answer_without_text(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A load does not learn all that an append needs; what came in between is noticed when that is read."""
+        await chat.append_turn("r1", human="Do seals sleep?")
+        other = new_store().conversation(**chat.scope)
+        await other.reserve_source_ids(1)
+        await chat.load_history()
+        await other.append_turn("r2", human="And orcas?")
+        with pytest.raises(TurnConflictError, match="newest question"):
+            await chat.append_turn("r1", messages=_answer()[:1])
+
     async def test_questions_and_answers_of_many_at_once(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
