@@ -64,7 +64,12 @@ def module() -> Iterator[Callable[[], subprocess.Popen[str]]]:
     def start() -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "convstore.devserver"]
         root = Path(devserver.__file__).parents[1]
-        started.append(subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True))  # noqa: S603
+        # Tests that a shell runs in the background ignore Ctrl-C, and what they start would, too.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            started.append(subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True))  # noqa: S603
+        finally:
+            signal.signal(signal.SIGINT, before)
         return started[-1]
 
     yield start
