@@ -374,22 +374,35 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
         await chat.append(rag_turn("What about seals?"))
 
 
-async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("tail_is", ["learnt by a load", "old"])
+async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pytest.MonkeyPatch, tail_is: str):
     """No index guards ids there: whatever comes in between the looks of an append is seen by one of them."""
     database = AsyncMongoMockClient()["app"]
     await ConversationStore(database).setup()
     one, other = (ConversationStore(database).conversation(user_id="ada", thread_id="t") for _ in range(2))
     await one.append([HumanMessage("Hello")])
     await other.reserve_source_ids(1)
-    await one.load_history()
-    log = (await one.store.parts()).writer._log
+    if tail_is == "learnt by a load":
+        await one.load_history()
+    log, looks = (await one.store.parts()).writer._log, [0]
     looked, batch = log.messages_by_id, [AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "c"}])]
 
     async def interrupted(*asked: Any) -> Any:
         found = await looked(*asked)
-        await other.append(batch)
+        looks[0] += 1
+        if looks[0] == (2 if tail_is == "old" else 1):
+            await other.append(batch)
         return found
 
+    last_totals = log.last_totals
+
+    async def late(conversation: str) -> Any:
+        for _ in range(100):  # behind whatever is asked for beside it
+            await asyncio.sleep(0)
+        return await last_totals(conversation)
+
     monkeypatch.setattr(log, "messages_by_id", interrupted)
+    monkeypatch.setattr(log, "last_totals", late)
     assert (await one.append(batch)).written == 0
+    assert looks[0] >= 2
     assert [str(message.id) async for message in one.messages()][1:] == ["a"]

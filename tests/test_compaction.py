@@ -23,7 +23,7 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
 from convstore.entries import EntryMessage
-from convstore.exceptions import InvalidInputError, StoreUnavailableError, SummaryError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreUnavailableError, SummaryError
 from convstore.marks import kind_of
 from convstore.pairing import check_pairing
 from convstore.policy import CompactionRule
@@ -773,6 +773,21 @@ async def test_whatever_a_summarizer_raises_compact_does_not(does: Any, problem:
     assert len(failed.problem) <= 1_000
     assert (await chat.compact()).status == "waiting"
     assert (await chat.load_history()).summary is None
+
+
+@pytest.mark.parametrize("which", ["in the middle", "the last"])
+async def test_a_summary_whose_messages_are_not_all_there_does_not_expand(which: str) -> None:
+    """An entry that is missing is named; what is left is not given for the whole."""
+    database = memory()
+    chat = await six_turns(Told(_nothing), database)
+    summary = (await chat.compact()).summary
+    assert summary is not None
+    through = {"first": {"$lte": summary.last}}
+    keys = [str(entry["_id"]) for entry in await database["log"].find(through).sort("first", 1).to_list(None)]
+    gone = keys[-1] if which == "the last" else keys[1]
+    await database["log"].delete_one({"_id": gone})
+    with pytest.raises(CorruptDocumentError, match=gone):
+        await ConversationStore(database).conversation(**chat.scope).expand_summary(1)
 
 
 async def test_a_load_tells_what_became_of_its_compaction() -> None:

@@ -244,6 +244,21 @@ async def test_what_a_cut_link_delivers_late_is_removed(database):
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
+async def test_a_dry_run_removes_nothing(database):
+    """Not even what is left of a conversation that ended, though its sweep is due; the erasure then takes it."""
+    store = ConversationStore(database)
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(rag_turn("What about whales?"))
+    late = await database["log"].find({}).to_list(None)
+    await chat.delete()
+    await database["log"].insert_many(late)
+    before = await documents(database)
+    later = ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90)))
+    assert set((await later.erase(user_id="ada", dry_run=True)).model_dump().values()) == {0}
+    assert await documents(database) == before
+    assert (await later.erase(user_id="ada")).entries == 1
+
+
 async def test_a_call_for_something_else_sweeps_a_little(database, client, commands: Commands):
     """Whoever comes first after a large erasure waits for a few conversations of it, and not in vain if that fails."""
     seconds, now = [0.0], datetime.now(UTC) + timedelta(minutes=10)
