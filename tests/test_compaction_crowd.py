@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from compacting_crowd import RULE, Writer
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import AsyncMongoClient
@@ -68,6 +69,7 @@ async def go_on(chat: Any, store: ConversationStore) -> dict[str, int]:
     return ended
 
 
+@pytest.mark.slow
 async def test_a_crowd_summarises_every_message_once(
     server_uri: str, database_name: str, pymongo_client: AsyncMongoClient[dict[str, Any]]
 ) -> None:

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
@@ -30,6 +31,7 @@ async def run(role: str, uri: str, database: str, thread: str, until: float) -> 
     return json.loads(out)
 
 
+@pytest.mark.slow
 async def test_a_crowd_leaves_no_hole_and_loses_nothing(
     store: ConversationStore,
     server_uri: str,

@@ -30,6 +30,7 @@ async def field() -> AsyncIterator[Field]:
         yield field
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name != "no_fault"])
 async def test_what_was_told_holds(field: Field, fault: str) -> None:
     """Nothing acknowledged is lost, nothing is doubled, no reader saw a hole, every stub leads to its payload."""

@@ -21,6 +21,8 @@ from convstore import ConversationStore
 WHOLE = [("human", QUESTION), ("ai", ""), ("tool", "found"), ("ai", ANSWER)]
 MOST_EVENTS = 80
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def database(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:

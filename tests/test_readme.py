@@ -137,6 +137,8 @@ def test_the_checks_before_a_merge_run_the_same_command():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     [pattern] = re.findall(r"grep -E '(.+)' README\.md", script)
     assert [line for line in README.splitlines() if re.search(pattern, line)] == [SHELL[1].text.strip()]
+    assert "\n.venv/bin/pytest -m slow |" in script
+    assert "`.venv/bin/pytest -m slow`" in README
 
 
 def test_the_policy_table_is_the_policy():

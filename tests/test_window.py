@@ -322,7 +322,7 @@ def _log_of_two_tools() -> PureLog:
         ({"stub_min_tokens": 5_000}, {"search", "lookup"}),
         ({"keep_last_results": 2}, {"search", "lookup", "clock"}),
     ],
-    ids=str,
+    ids=["default", "never one tool", "never two tools", "never any", "only long ones", "not the last two"],
 )
 def test_a_policy_says_which_results_stay_whole(fields, whole):
     """By default no result of a finished turn needs its payload; what a policy exempts is shown in full."""
