@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +18,13 @@ from convstore import ConversationStore
 from convstore.devserver import DevServer
 
 # How long an example takes says nothing about the rules, and the machine may be busy.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+settings.register_profile("quick", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples each time, and all that each test asks for.
+settings.register_profile("whole", settings.get_profile("quick"), max_examples=100, derandomize=True, print_blob=True)
+settings.load_profile("whole" if os.environ.get("CI") else "quick")
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its own
+"""Where a server keeps its data if there is such a place: these tests do not pull the plug, and syncing takes time."""
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +33,12 @@ def server_uri() -> Iterator[str]:
     if given := os.environ.get("CONVSTORE_TEST_URI"):
         yield given
         return
-    with DevServer() as server:
+    server = DevServer()
+    with pytest.MonkeyPatch.context() as patch:
+        if MEMORY.is_dir():
+            patch.setattr(tempfile, "tempdir", str(MEMORY))
+        server.start()
+    with server:
         yield server.uri
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from properties import examples
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
 from convstore.codec import Codec, Omitted, decode_message, decompress, digest_of, fields_of, leave_out, with_stub
@@ -63,7 +64,7 @@ _some_messages = st.lists(
 
 
 @given(_some_messages)
-@settings(max_examples=60)
+@examples(60)
 def test_what_is_composed_is_what_was_appended(appended):
     """From body and chunks alone each message comes back equal; ordinals are dense; the digest is the content's."""
     for place, message in enumerate(appended):
@@ -80,7 +81,7 @@ def test_what_is_composed_is_what_was_appended(appended):
 
 
 @given(_some_messages)
-@settings(max_examples=60)
+@examples(60)
 def test_view_tokens_are_what_the_view_shows(appended):
     """`tokens` counts the message in full, `view_tokens` what the default view shows of it, to the token."""
 
@@ -99,7 +100,7 @@ def test_view_tokens_are_what_the_view_shows(appended):
 
 
 @given(st.lists(turns, max_size=5), st.lists(st.integers(1, 7), min_size=1, max_size=5))
-@settings(max_examples=60)
+@examples(60)
 def test_totals_are_sums_over_the_log(script, lengths):
     """After any batches the totals are what a count over all messages gives, and independent of how they were cut."""
     log = log_of(script, batch=lengths)
@@ -161,7 +162,7 @@ def test_open_calls_do_not_pile_up():
 
 
 @given(turns)
-@settings(max_examples=30)
+@examples(30)
 def test_composing_again_changes_numbers_only(script):
     """After a collision the same batch behind other totals differs in ordinals and source ids, in nothing else."""
     batch = _prepare(*turn(1, script[0]))

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from properties import examples
 from strategies import any_text, same
 from test_chain import bytes_in, chain_of, copied
 
@@ -18,7 +19,7 @@ from convstore.chain import Chain, ChainSummarizer, ChainSummarizerConfig, Chain
 from convstore.exceptions import MalformedChainError
 from convstore.pairing import check_pairing
 
-many = settings(max_examples=100)
+many = examples(100)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Random chains: a few call ids, so that they come again; texts of all lengths and code points.

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from mongomock_motor import AsyncMongoMockClient
+from properties import examples
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, MessageRewoundError, Receipt, Source, SourceIdClashError
@@ -38,8 +39,8 @@ _HEADER = re.compile(r"(?:\[(\d+)\] )?[^\n]*, characters (\d+)-(\d+) of (\d+)\n"
 _LAST = re.compile(r'End\.|More: cursor="([^"\n]+)"')
 
 seeds = st.integers(0, 2**32)
-few = settings(max_examples=5, suppress_health_check=SHARED_FIXTURES)
-examples = settings(max_examples=8, suppress_health_check=SHARED_FIXTURES)
+few = examples(5, suppress_health_check=SHARED_FIXTURES)
+several = examples(8, suppress_health_check=SHARED_FIXTURES)
 
 
 def text_of(document: int) -> str:
@@ -255,7 +256,7 @@ def assert_named_once(seen: set[tuple[int, int, str]], sources: Sequence[Source]
     assert seen <= final, f"other sources had these numbers: {seen - final}"
 
 
-@examples
+@several
 @given(seeds)
 async def test_a_number_names_one_source_for_ever(play: Play, seed: int) -> None:
     """The same text and message at every moment, for every store, for one that comes later, and rewound or not."""
@@ -266,7 +267,7 @@ async def test_a_number_names_one_source_for_ever(play: Play, seed: int) -> None
         assert await named(chat, [number for number, _, _ in final]) == final
 
 
-@examples
+@several
 @given(seeds)
 async def test_every_result_has_the_sources_that_its_tool_gave(play: Play, seed: int) -> None:
     """All of them, in order, whole, with their titles; nothing is lost or there twice, however often it is repeated."""
@@ -281,7 +282,7 @@ async def test_every_result_has_the_sources_that_its_tool_gave(play: Play, seed:
     assert {str(message.id) for message in world.log} == told.union(*(agent.rewound for agent in world.agents))
 
 
-@examples
+@several
 @given(seeds)
 async def test_a_number_is_given_anew_only_if_it_was_taken(play: Play, seed: int) -> None:
     """`given_id` is the number that a source came with, and an earlier source has that; other numbers are kept."""
@@ -297,7 +298,7 @@ async def test_a_number_is_given_anew_only_if_it_was_taken(play: Play, seed: int
         taken.add(source.source_id)
 
 
-@examples
+@several
 @given(seeds)
 async def test_the_first_number_of_a_text_is_remembered(play: Play, seed: int) -> None:
     """`earlier_id` is the number of the first source with the same text, for all sources but that one."""
@@ -308,7 +309,7 @@ async def test_the_first_number_of_a_text_is_remembered(play: Play, seed: int) -
         first.setdefault(source.content, source.source_id)
 
 
-@examples
+@several
 @given(seeds)
 async def test_receipts_tell_the_truth(play: Play, seed: int) -> None:
     """Ordinals are places in the log; what was written, and under which numbers, is what is there."""

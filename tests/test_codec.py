@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import zstandard
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import (
@@ -35,6 +35,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from properties import examples
 from pydantic import BaseModel
 from strategies import any_text, messages, same, values
 
@@ -507,7 +508,7 @@ def test_any_message_comes_back_equal(message):
 
 
 @given(messages)
-@settings(max_examples=60)
+@examples(60)
 def test_any_part_may_stand_in_the_payload(message):
     """With every part counted as large, a message still comes back equal; without its payload it can be shown."""
     with pytest.MonkeyPatch.context() as patch:

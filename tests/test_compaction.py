@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from counting import Commands, cold
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
+from properties import examples
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
@@ -434,7 +435,7 @@ def told(history: History) -> list[Any]:
     return [history.summary, history.tokens, *(message.model_dump() for message in history.messages)]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32).map(script_of))
 async def test_summaries_stand_for_what_they_say(script: tuple[CompactionRule, list[tuple[str, Any]]]) -> None:
     """Ranges, views and what is shown to the summarizer, whatever is appended, rewound, summarised and taken back."""
@@ -527,7 +528,7 @@ def test_what_would_save_little_is_not_folded() -> None:
     assert plan_compaction(rows, rule_of(152, keep=0)) == 4
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, 2**32), st.integers(40, 400), st.integers(0, 4), st.booleans())
 def test_a_cut_is_never_between_a_call_and_its_results(seed: int, trigger: int, keep: int, force: bool) -> None:
     """And always between turns, or before an AI message of the turn in progress."""

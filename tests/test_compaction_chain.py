@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
@@ -21,6 +21,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from mongomock_motor import AsyncMongoMockClient
+from properties import examples
 from test_compaction import made, pair_of, told
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
@@ -421,7 +422,7 @@ def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
     return config, script
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32).map(script_of))
 async def test_nothing_is_lost_behind_a_chain(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:
     """Ranges without gaps; each message in one is shown to the model or stands in views; everybody sees the same."""

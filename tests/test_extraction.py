@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
+from properties import examples
 from strategies import PureLog, any_text, same, values
 
 from convstore import ConversationStore
@@ -594,7 +595,7 @@ def _said(found: FoundSources) -> list[Any]:
     return [(one.title, one.url, one.text, one.kept_id, one.metadata) for one in found.items]
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(anything.map(_as_content), st.none() | anything | values)
 def test_anything_is_read_and_read_again(content, artifact):
     """Nothing raises; sources can be stored and shown, and the restored message has the same ones."""

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from counting import STANDING
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
+from properties import examples
 from pymongo import AsyncMongoClient, monitoring
 
 from convstore import (
@@ -168,7 +169,7 @@ arguments = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, suppress_health_check=SHARED_FIXTURES)
+@examples(150, suppress_health_check=SHARED_FIXTURES)
 @given(arguments)
 async def test_whatever_a_model_sends_is_answered(world: World, tool: BaseTool, arguments: dict[str, Any]) -> None:
     """A tool message with a short text, of its own conversation, for a bounded number of reads and no write."""
@@ -423,7 +424,7 @@ VIEWS = [
 ]
 
 
-@settings(max_examples=60, suppress_health_check=SHARED_FIXTURES)
+@examples(60, suppress_health_check=SHARED_FIXTURES)
 @given(made_calls, broken_calls, texts, st.booleans())
 async def test_whatever_calls_a_model_writes_are_kept_and_shown(
     world: World, made: list[dict[str, Any]], broken: list[dict[str, Any]], said: str, is_large: bool

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from agents import ScriptedModel, calls
 from counting import Commands
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from properties import examples
 from pydantic import BaseModel
 from pymongo import AsyncMongoClient
 
@@ -304,7 +305,7 @@ async def test_a_call_does_not_tell_whether_another_is_there(worlds: list[World]
     await compare(worlds, ([] if is_empty else [("append", 5)]) + [(name, seed) for seed in range(6)])
 
 
-@settings(max_examples=15, suppress_health_check=SHARED_FIXTURES)
+@examples(15, suppress_health_check=SHARED_FIXTURES)
 @given(st.lists(st.tuples(st.sampled_from(sorted(CALLS)), st.integers(0, 2**32)), min_size=4, max_size=25))
 async def test_many_calls_do_not_tell_whether_another_is_there(
     worlds: list[World], script: list[tuple[str, int]]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import (
@@ -36,6 +36,7 @@ from langchain_core.messages import (
     message_chunk_to_message,
 )
 from langchain_core.prompt_values import ChatPromptValue
+from properties import examples
 from pydantic import ValidationError
 
 from convstore.entries import normalize
@@ -835,7 +836,7 @@ ANY_DICT = st.fixed_dictionaries(
 
 
 @given(st.lists(ANY_DICT | st.dictionaries(TEXT, JSON, max_size=4) | JSON, max_size=3) | JSON)
-@settings(max_examples=500)
+@examples(500)
 def test_anything_gives_messages_or_the_typed_error(batch):
     """Any JSON-like object in any field gives messages or an InvalidMessageError, never another exception."""
     try:

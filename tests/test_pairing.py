@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
@@ -22,6 +22,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from properties import examples
 
 from convstore import pairing
 from convstore.pairing import Call, calls_of, check_pairing, has_calls, missing_result, pair, without_orphans
@@ -233,7 +234,7 @@ _kinds = st.one_of(
     st.sampled_from(["tool x", "tool y", "tool z"]),
 )
 logs = st.lists(_kinds, max_size=24).map(lambda kinds: _log(*kinds))
-many = settings(max_examples=400)
+many = examples(400)
 
 
 def _by_search(messages: list[BaseMessage]) -> list[int | tuple[int, int]]:

@@ -8,10 +8,11 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
+from properties import examples
 
 from convstore import ConversationStore, History, HistoryPolicy
 from convstore.entries import Gap
@@ -89,7 +90,7 @@ def told(history: History) -> list[Any]:
     ]
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32).map(script_of))
 async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(script: list[tuple[str, Any]]) -> None:
     """Views under any policy, listings, turns and counts, for processes that know it and for those that do not."""

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from properties import examples
 from test_summarization import ScriptedModel, ids, talk
 
 from convstore.pairing import calls_of, check_pairing, pair
 from convstore.summarization import RunningSummary, SummarizationResult, asummarize_messages, summarize_messages
 
-many = settings(max_examples=300)
+many = examples(300)
 
 _blocks = st.one_of(
     st.sampled_from(

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_mongodb import MongoDBChatMessageHistory
+from properties import examples
 from pymongo import AsyncMongoClient, MongoClient
 from strategies import messages as any_message
 from strategies import same
@@ -638,7 +639,7 @@ async def test_an_export_brought_back_twice_at_once(client, database_name, store
     assert [one.message.id for one in await chat.list_messages(limit=1_000)] == live
 
 
-@settings(max_examples=15, suppress_health_check=SHARED_FIXTURES)
+@examples(15, suppress_health_check=SHARED_FIXTURES)
 @given(batch=st.lists(any_message, min_size=1, max_size=4, unique_by=lambda one: one.id))
 async def test_any_message_goes_out_and_back(store, other, tmp_path, batch):
     """Whatever can be appended is equal after an export and an import, with the same id."""

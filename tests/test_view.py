@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
@@ -18,6 +18,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from properties import examples
 from strategies import PureLog, Round, log_of, policies, same, turn, turns
 
 from convstore.codec import Codec
@@ -78,7 +79,7 @@ def _damaged(draw: Any) -> list[BaseMessage]:
 
 
 @given(_damaged(), policies, st.sampled_from([None, *PROVIDERS]), st.integers(1, 9))
-@settings(max_examples=120)
+@examples(120)
 def test_any_view_is_one_that_providers_accept(made, policy, provider, batch):
     """No result without its call, no call without all its results, in any log under any policy; sizes add up."""
     policy = replace(policy, provider=provider)
@@ -98,7 +99,7 @@ def test_any_view_is_one_that_providers_accept(made, policy, provider, batch):
 
 
 @given(st.lists(turns, min_size=1, max_size=4), st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_the_turn_in_progress_is_equal_to_what_was_appended(script, data):
     """Until a turn is finished its messages are in the view as they were appended, artifacts and large parts too."""
     log = log_of(script)

@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from properties import examples
 from strategies import PureLog, Round, log_of, policies, turn, turns
 
 from convstore.policy import HistoryPolicy
@@ -25,7 +26,7 @@ _BEGINNINGS: list[list[BaseMessage]] = [
 _long = st.lists(turns, min_size=8, max_size=18)
 scripts = st.one_of(_long, _long, st.lists(turns, min_size=1, max_size=3))
 beginnings = st.sampled_from(_BEGINNINGS)
-some = settings(max_examples=60)
+some = examples(60)
 
 
 def _moments(log: PureLog) -> Iterator[tuple[PureLog, Row]]:
