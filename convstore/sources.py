@@ -1,7 +1,7 @@
 """What a source is: one retrieved item of a tool result, its number, and ranges of such numbers.
 
-Layer 1. An item is a ``Document``, a ``(text, metadata)`` pair or a dict; where items stand in a tool result is known
-by ``extraction``.
+Layer 1. An item is a ``Document``, a ``(text, metadata)`` pair, a dict or a bare text; where items stand in a
+tool result is known by ``extraction``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from convstore.codec.stored import stored_bytes
 __all__ = [
     "DIGEST_BYTES",
     "MAX_SOURCES",
+    "TEXT_KEYS",
     "FoundSource",
     "FoundSources",
     "pack_shown",
@@ -39,7 +40,8 @@ DIGEST_BYTES = 8
 _NUMBER_BYTES = 8
 _LABEL_CHARACTERS = 150
 
-_TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
+TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
+"""Where the text of a dict item stands."""
 _TITLE_KEYS = ("title", "name", "filename")
 _URL_KEYS = ("url", "link", "uri")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
@@ -103,6 +105,8 @@ class FoundSource:
             return Document(page_content=self.item.page_content, id=self.item.id, metadata=numbered)
         if isinstance(self.item, dict):
             return {**self.item, "source_id": number}
+        if isinstance(self.item, str):
+            return {"content": self.item, "source_id": number}
         return type(self.item)([self.item[0], {**self.item[1], "source_id": number}])
 
     def with_text(self, text: Any) -> Any:
@@ -111,6 +115,8 @@ class FoundSource:
             return DocumentFields({"id": self.item.id, "page_content": text, "metadata": self.item.metadata})
         if isinstance(self.item, dict):
             return {**self.item, self.text_key: text} if self.text_key else self.item
+        if isinstance(self.item, str):
+            return text
         return type(self.item)([text, self.item[1]])
 
 
@@ -137,7 +143,7 @@ def source_in(item: Any) -> FoundSource | None:
     if type(item) is Document and is_text(item.page_content) and type(item.metadata) is dict:
         return FoundSource(item, item.page_content, _named(item.metadata))
     if type(item) is dict:
-        key, text = _first_text(item, _TEXT_KEYS)
+        key, text = _first_text(item, TEXT_KEYS)
         return FoundSource(item, text, _fields(item, key), key)
     if (
         isinstance(item, tuple | list)

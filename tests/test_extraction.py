@@ -28,6 +28,7 @@ _HITS = [
 ]
 _FACTS = [("A", "https://a", "first"), ("B", "b", "second")]
 _ON = {"enabled": True}
+_TEXTS_UNDER = ("sources", "documents", "docs", "passages", "chunks")
 
 
 def _message(content: Any = "see artifact", artifact: Any = None, **fields: Any) -> ToolMessage:
@@ -356,8 +357,16 @@ def test_the_samples_are_of_every_known_form():
         [Document("first", metadata={"filename": "A", "source": "https://a"}), _HITS[1]],
         [{"metadata": {"title": "A", "url": "https://a"}, "page_content": "first"}, _HITS[1]],
         [{"type": "video", **_HITS[0]}, {"type": "document", **_HITS[1]}],
+        {"chunks": _HITS},
+        {"hits": _HITS, "took": 3},
+        {"matches": _HITS, "namespace": "ns"},
+        {"passages": _HITS},
+        {"docs": _HITS},
+        {"data": {"sources": _HITS}, "success": True},
+        {"data": {"results": _HITS, "total": 2}},
+        {"hits": {"hits": _HITS, "total": 2}},
     ],
-    ids=range(15),
+    ids=range(23),
 )
 def test_items_of_a_list_keep_their_place(artifact):
     """Documents, pairs and dicts, in a list of their own or under a known key, stand in the artifact once."""
@@ -367,7 +376,20 @@ def test_items_of_a_list_keep_their_place(artifact):
     assert same(found.rebuild([source.item for source in found.items]), artifact)
 
 
-@pytest.mark.parametrize("content", [_HITS, {"sources": _HITS}, {"results": _HITS, "n": 2}, {"documents": _HITS}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        _HITS,
+        {"sources": _HITS},
+        {"results": _HITS, "n": 2},
+        {"documents": _HITS},
+        {"chunks": _HITS},
+        {"hits": _HITS},
+        {"matches": _HITS},
+        {"data": {"sources": _HITS}},
+        {"hits": {"hits": _HITS}},
+    ],
+)
 def test_sources_in_json_content_are_found(content):
     """A result that is JSON has its sources in the same places; the artifact goes first if it has any."""
     text = "  " + json.dumps(content)
@@ -375,6 +397,55 @@ def test_sources_in_json_content_are_found(content):
     assert _facts(_found(text, artifact=[("own", {})])) == [("", "", "own")]
     assert _facts(_found(text, artifact={"rows": 3})) == _FACTS
     assert _facts(_found([_text(text)])) == _FACTS
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, *(lambda texts, key=key: {key: texts, "n": 2} for key in _TEXTS_UNDER)])
+def test_texts_in_an_artifact_are_sources(wrap):
+    """A list of them, or one under a key that says so; in content, or with blank or other items, it is data."""
+    artifact = wrap(["first", "second"])
+    found = _find(_message(artifact=artifact))
+    assert _facts(found.items) == [("", "", "first"), ("", "", "second")]
+    assert found.rebuild is not None
+    assert same(found.rebuild([source.item for source in found.items]), artifact)
+    assert _found(json.dumps(artifact)) == ()
+    for other in (["first", " "], ["first", 2], ["first", None]):
+        assert _found(artifact=wrap(other)) == ()
+    assert _found(artifact={"rows": ["first", "second"]}) == ()
+    assert _found(artifact={"results": ["AA12", "BB7"]}) == ()
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {"id": "v1", "score": 0.9, "metadata": {"text": "first", "title": "A", "url": "https://a"}},
+        {"_id": "v1", "_score": 0.9, "_source": {"body": "first", "title": "A", "url": "https://a"}},
+        {"id": "v1", "score": 0.9, "payload": {"content": "first", "title": "A", "url": "https://a"}},
+    ],
+)
+async def test_the_text_of_a_match_may_stand_among_its_details(match):
+    """As vector stores answer; the rest is metadata, and the artifact is what it was."""
+    assert _facts(_found(artifact={"matches": [match, _HITS[1]]})) == _FACTS
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="m")
+        long = {"hits": {"hits": [match, {**_HITS[1], "content": "second " * 900}]}}
+        await chat.append([_message(artifact=long)])
+        [source] = (await chat.get_sources([1])).sources
+        assert (source.content, source.metadata.keys() & {"id", "_id"} != set()) == ("first", True)
+        assert (await chat.get_tool_messages(["m"]))[0].artifact == long
+
+
+async def test_bare_texts_are_read_back_by_their_numbers():
+    """Short and long, with the artifact as it was."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="texts")
+        for id_, texts in (("s", ["one", "two"]), ("l", ["three " * 900, "four " * 900])):
+            await chat.append([_message(artifact=texts, id=id_, tool_call_id=id_)])
+            assert (await chat.get_tool_messages([id_]))[0].artifact == texts
+        page = await chat.get_sources([1, 2, 3, 4], page_tokens=16_000)
+        assert [source.content for source in page.sources] == ["one", "two", "three " * 900, "four " * 900]
+        assert await store.verify()
 
 
 def test_a_list_that_is_split_into_texts_is_found():
@@ -404,8 +475,9 @@ def test_a_single_document_keeps_its_place():
         {"sources": []},
         {"sources": {"a": 1}},
         {"sources": "a"},
-        {"hits": _HITS},
-        ["a", "b"],
+        {"rows": _HITS},
+        {"data": {"rows": _HITS}},
+        {"data": {"data": {"sources": _HITS}}},
         [*_HITS, "a"],
         [None],
         [("a", "b")],
@@ -422,7 +494,7 @@ def test_a_single_document_keeps_its_place():
         {"data": _HITS},
         {"result": _HITS},
         {"title": "A", "text": "first"},
-        {"structured_content": {"hits": _HITS}, "x": [{"sources": _HITS}]},
+        {"structured_content": {"rows": _HITS}, "x": [{"sources": _HITS}]},
         [_text("first"), _text("second", annotations=[], citations=None)],
         [{"type": "image", "url": "https://a"}, {"type": "file", "base64": "eA==", "filename": "a.pdf"}],
         [{"type": "file", "url": "data:text/plain,x"}],
@@ -430,7 +502,7 @@ def test_a_single_document_keeps_its_place():
         [{"type": "web_search_tool_result", "content": {"type": "web_search_tool_result_error"}}],
         [_text("x", annotations=[{"type": "file_path", "file_id": "f"}, {"type": "citation"}, None, 7])],
     ],
-    ids=range(33),
+    ids=range(34),
 )
 def test_anything_else_is_no_source(value):
     """Strings, mixed lists, tables, records, texts, pictures, bytes, errors and other keys are data."""

@@ -27,7 +27,7 @@ from convstore.codec import (
 from convstore.entries import PayloadRef
 from convstore.entries.reading import BODY_DIGEST_BYTES
 from convstore.exceptions import UnencodableError
-from convstore.extraction import SourceExtractor, extract_sources, parse_json
+from convstore.extraction import SourceExtractor, extract_sources, parse_json, read_back_ids
 from convstore.policy import HistoryPolicy
 from convstore.sources import FoundSources
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, text_of
@@ -82,6 +82,7 @@ class Prepared:
         split: Body and payload; None if the body is all. Both are there while the stub may decide.
         found: The sources of a tool result.
         digests: What tells their texts apart.
+        read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
         pieces: The sources as they are kept beside `whole`.
         text: The text of a tool result.
         error: What it says of a failure, None if it succeeded.
@@ -96,6 +97,7 @@ class Prepared:
     split: Split | None = None
     found: FoundSources = _NO_SOURCES
     digests: tuple[bytes, ...] = ()
+    read_back: tuple[int, ...] = ()
     pieces: tuple[tuple[str, SourcePlace], ...] = ()
     text: str = ""
     error: str | None = None
@@ -234,13 +236,16 @@ class _Preparation:
         parsed = parse_json(text) if isinstance(message.content, str) else None  # the JSON of blocks is ours
         is_own = message.name == RETRIEVAL_TOOL
         found = _NO_SOURCES if is_own else extract_sources(message, parsed, self.extractors)
+        # A result without a name is named by its call, which is not known yet.
+        read_back = read_back_ids(message) if is_own or not message.name else ()
         return replace(
             one,
             found=found,
+            read_back=read_back,
             digests=tuple(source.digest(self.codec) for source in found.items),
             text=text,
             error=failure_in(message.status, text, parsed),
-            wants_stub=bool(found.items) or one.tokens > _STUB_MIN_TOKENS,
+            wants_stub=bool(found.items or (is_own and read_back)) or one.tokens > _STUB_MIN_TOKENS,
         )
 
     def _split_result(

@@ -18,9 +18,11 @@ from convstore.entries.compose import totals_behind
 from convstore.entries.models import Entry, EntryMessage, EntrySource, Totals
 from convstore.entries.reading import read_message
 from convstore.exceptions import CorruptDocumentError
+from convstore.extraction import read_back_ids
 from convstore.pairing import calls_of
 from convstore.scopes import id_problem
 from convstore.sources import write_ids
+from convstore.stubs import RETRIEVAL_TOOL
 
 __all__ = ["Problem", "check_entry", "check_totals"]
 
@@ -58,7 +60,8 @@ def check_entry(
         decoded.append(appended)
         problems += [Problem("message", f"message {message.id!r}: {text}") for text in _about(codec, message, appended)]
     problems += [Problem("stub", f"message {one.id!r}: {text}") for one in entry.messages for text in _stub(one)]
-    problems += [Problem("source", text) for text in _sources(entry, payloads, codec)]
+    read_back = {str(one.id): read_back_ids(one) for one in decoded if isinstance(one, ToolMessage)}
+    problems += [Problem("source", text) for text in _sources(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
         problems.append(Problem("message", "two messages have one id"))
     return problems, decoded if len(decoded) == len(entry.messages) else None
@@ -112,7 +115,9 @@ def _stub(message: EntryMessage) -> list[str]:
     return found if message.payload else [*found, "it has a stub, but nothing says where its content is"]
 
 
-def _sources(entry: Entry, payloads: Mapping[str, str], codec: Codec) -> list[str]:
+def _sources(
+    entry: Entry, payloads: Mapping[str, str], read_back: Mapping[str, Sequence[int]], codec: Codec
+) -> list[str]:
     messages = {message.id: message for message in entry.messages}
     numbers: dict[str, list[int]] = {}
     found = []
@@ -127,7 +132,8 @@ def _sources(entry: Entry, payloads: Mapping[str, str], codec: Codec) -> list[st
     found += [
         f"the sources of message {id_!r} are not those that it names"
         for id_, message in messages.items()
-        if message.sources != write_ids(numbers.get(id_, ()))
+        if not (message.tool == RETRIEVAL_TOOL and id_ not in read_back)
+        and message.sources != write_ids((read_back if message.tool == RETRIEVAL_TOOL else numbers).get(id_, ()))
     ]
     return found
 

@@ -21,7 +21,7 @@ from convstore.exceptions import SourceIdClashError
 from convstore.pairing import Call, calls_of
 from convstore.scopes import id_problem
 from convstore.sources import write_ids
-from convstore.stubs import make_stub, text_of
+from convstore.stubs import RETRIEVAL_TOOL, make_stub, text_of
 from convstore.tokens import count
 
 __all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "compose", "totals_behind", "totals_through"]
@@ -181,9 +181,10 @@ class _Running:
         calls = calls_of(one.message)
         call = self.follow(one.message, calls)
         numbers = [self._number(source.kept_id) for source in one.found.items]
-        ids = write_ids(number for number, _ in numbers)
         tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
-        stub = _stub(one, tool, ids)
+        named = one.read_back if tool == RETRIEVAL_TOOL else [number for number, _ in numbers]
+        ids = write_ids(named)
+        stub = _stub(one, tool, ids, count=len(set(named)))
         split = one.split if one.split and (stub is not None or one.whole is None) else None
         encoded = split.encoded if split else one.whole
         assert encoded is not None  # noqa: S101 - Prepared holds one of them
@@ -287,15 +288,15 @@ class _Running:
         return earlier
 
 
-def _stub(one: Prepared, tool: str, ids: str) -> str | None:
-    """The stub of a result, None if the result is not longer than it."""
+def _stub(one: Prepared, tool: str, ids: str, *, count: int) -> str | None:
+    """The stub of a result with so many sources, None if the result is not longer than it."""
     if not one.wants_stub:
         return None
     stub = make_stub(
         tool=tool,
         tool_message_id=one.id,
         content=one.text,
-        source_count=len(one.found.items),
+        source_count=count,
         source_ids=ids,
         error=one.error,
     )

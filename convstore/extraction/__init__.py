@@ -13,6 +13,12 @@ Layer 1. Which forms are known stands in three tables, one module each:
 
 from __future__ import annotations
 
-from convstore.extraction.finding import SourceExtractor, extract_sources, find_sources, parse_json
+from convstore.extraction.finding import (
+    SourceExtractor,
+    extract_sources,
+    find_sources,
+    parse_json,
+    read_back_ids,
+)
 
-__all__ = ["SourceExtractor", "extract_sources", "find_sources", "parse_json"]
+__all__ = ["SourceExtractor", "extract_sources", "find_sources", "parse_json", "read_back_ids"]

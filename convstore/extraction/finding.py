@@ -7,6 +7,7 @@ some are not. Nothing that a tool gives raises, and the time is linear in its si
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
@@ -18,11 +19,11 @@ from convstore.codec import is_text
 from convstore.exceptions import InvalidInputError
 from convstore.extraction.blocks import HOLDERS, TEXTS, is_block, item_of_block, type_of
 from convstore.extraction.citations import MOST_MENTIONS, Mention, citations_in, distinct
-from convstore.extraction.items import first_text, retrieved, retrieved_file
+from convstore.extraction.items import first_text, retrieved, retrieved_file, retrieved_text
 from convstore.models import SourcePage
 from convstore.sources import MAX_SOURCES, FoundSource, FoundSources, source_in
 
-__all__ = ["LISTS", "SourceExtractor", "extract_sources", "find_sources", "parse_json"]
+__all__ = ["LISTS", "SourceExtractor", "extract_sources", "find_sources", "parse_json", "read_back_ids"]
 
 SourceExtractor = Callable[[ToolMessage], Sequence[Any]]
 """Gives the sources of a tool's result, each a ``Document``, a ``(text, metadata)`` pair or a dict with a text."""
@@ -30,12 +31,15 @@ SourceExtractor = Callable[[ToolMessage], Sequence[Any]]
 _Form = Callable[[Any], FoundSource | None]
 
 LISTS: dict[str, _Form] = {
-    "sources": retrieved,
-    "results": retrieved,
-    "documents": retrieved,
+    **dict.fromkeys(("sources", "results", "documents", "docs", "passages", "chunks", "hits", "matches"), retrieved),
     "data": retrieved_file,  # a page of OpenAI's vector store search
 }
 """By the key that a list stands under what makes a source of an item of it."""
+
+_TEXTS_UNDER = frozenset({"sources", "documents", "docs", "passages", "chunks"})
+"""Keys of an artifact under which a list of bare texts is one of sources, too."""
+_NESTED = ("data", "hits")
+"""Keys under which one of `LISTS` may stand a level deeper: envelopes of web APIs, answers of Elasticsearch."""
 
 _BLOCKS_TOO = [key for key, form in LISTS.items() if form is retrieved]
 _STRUCTURED = ("structured_content", "structuredContent")
@@ -46,6 +50,9 @@ _DEPTH = 5
 """Values inside values inside values; no known form goes deeper."""
 
 _LONG = 100_000
+_SHOWN_SOURCE = re.compile(r"^\[(\d{1,15})\] ?.*, characters \d+-\d+ of \d+$", re.MULTILINE)
+_LINE_CHARACTERS = 100
+_LAST_LINE = re.compile(r"(End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}\")\s*\Z")
 
 _NOTHING = FoundSources()
 
@@ -95,10 +102,30 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     """
     if isinstance(message.artifact, SourcePage):
         return _NOTHING  # what was read back keeps its numbers
-    in_artifact = _in_value(message.artifact)
+    in_artifact = _texts_of(message.artifact)
+    if not in_artifact.items:
+        in_artifact = _in_value(message.artifact)
     if in_artifact.items:
         return in_artifact
     return FoundSources(_in_value(parsed_content).items or _in_content(message.content))
+
+
+def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
+    r"""Numbers of the sources that a page of ``retrieve_previous_sources`` shows, by its artifact or else its text.
+
+    A page that came through OpenAI's format or JSON has lost its artifact.
+
+    >>> page = "[11] Seals (https://a), characters 0-12 of 12\nSeals sleep.\nEnd."
+    >>> read_back_ids(ToolMessage(page, tool_call_id="1"))
+    (11,)
+    """
+    text = message.content
+    numbers: Iterable[int] = ()
+    if isinstance(message.artifact, SourcePage):
+        numbers = (source.source_id for source in message.artifact.sources)
+    elif isinstance(text, str) and _LAST_LINE.search(text[-_LINE_CHARACTERS:]):
+        numbers = (int(found[1]) for found in _SHOWN_SOURCE.finditer(text))
+    return tuple(dict.fromkeys(islice((number for number in numbers if 0 < number < 2**53), MAX_SOURCES)))
 
 
 def parse_json(text: str) -> Any:
@@ -150,14 +177,36 @@ def _standing(value: Any, lists: Mapping[str, _Form] = LISTS) -> FoundSources:
         return _all(value, retrieved)
     if type(value) is not dict:
         return _NOTHING
-    for key, form in lists.items():
-        if type(value.get(key)) is list and (found := _all(value[key], form)).items:
+    if (found := _listed(value, lists)).items:
+        return found
+    for key in _NESTED:
+        if type(value.get(key)) is dict and (found := _listed(value[key], LISTS)).items:
             return _under(value, key, found)
     if lists is LISTS:
         for key in _STRUCTURED:
             if (found := _standing(value.get(key), _IN_STRUCTURED)).items:
                 return _under(value, key, found)
     return _one(value)
+
+
+def _listed(value: dict[Any, Any], lists: Mapping[str, _Form]) -> FoundSources:
+    """The sources of the first list under a known key whose items are all sources."""
+    for key, form in lists.items():
+        if type(value.get(key)) is list and (found := _all(value[key], form)).items:
+            return _under(value, key, found)
+    return _NOTHING
+
+
+def _texts_of(artifact: Any) -> FoundSources:
+    """The sources of an artifact that is a list of texts, or holds one under a key that says so.
+
+    In content such a list is data: a tool that answers `["AA12", "BB7"]` has retrieved nothing.
+    """
+    if type(artifact) in (list, tuple):
+        return _all(artifact, retrieved_text)
+    if type(artifact) is dict:
+        return _listed(artifact, {key: retrieved_text for key in LISTS if key in _TEXTS_UNDER})
+    return _NOTHING
 
 
 def _all(values: Sequence[Any], form: _Form) -> FoundSources:

@@ -9,9 +9,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from convstore.codec import is_text
-from convstore.sources import FoundSource, source_in
+from convstore.sources import TEXT_KEYS, FoundSource, source_in
 
-__all__ = ["first_text", "plain_item", "retrieved", "retrieved_file", "text_in"]
+__all__ = ["first_text", "plain_item", "retrieved", "retrieved_file", "retrieved_text", "text_in"]
+
+
+_DETAILS = ("metadata", "_source", "payload")
+"""Where vector stores keep the text and all else they know of a match: Pinecone, Elasticsearch, Qdrant."""
 
 
 def retrieved(value: Any) -> FoundSource | None:
@@ -27,6 +31,8 @@ def retrieved(value: Any) -> FoundSource | None:
     """
     if type(value) is dict and type(value.get("content")) is list and (text := text_in(value["content"])):
         return source_in(plain_item(value, text))
+    if type(value) is dict and (match := _match(value)):
+        return source_in(match)
     found = source_in(value)
     if found is None or type(value) is not dict or found.text_key or found.url or found.kept_id is not None:
         return found
@@ -42,6 +48,28 @@ def retrieved_file(value: Any) -> FoundSource | None:
     True
     """
     return retrieved(value) if type(value) is dict and first_text(value, ("file_id",)) else None
+
+
+def retrieved_text(value: Any) -> FoundSource | None:
+    """The source that a bare text stands for; None for a blank one, or anything else.
+
+    >>> retrieved_text("Whales sing.").text, retrieved_text(" ")
+    ('Whales sing.', None)
+    """
+    return FoundSource(value, value, {}) if is_text(value) and value.strip() else None
+
+
+def _match(value: dict[Any, Any]) -> dict[Any, Any] | None:
+    """A match whose text stands among its details, as an item; None if it has a text of its own or none at all."""
+    if first_text(value, TEXT_KEYS):
+        return None
+    for name in _DETAILS:
+        details = value.get(name)
+        if type(details) is dict and (key := first_text(details, TEXT_KEYS)):
+            rest = {field: one for field, one in details.items() if field != key}
+            around = {field: one for field, one in value.items() if field != name}
+            return plain_item({**rest, **around}, details[key])
+    return None
 
 
 def plain_item(

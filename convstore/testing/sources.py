@@ -6,6 +6,7 @@ Layer 6, part of the contract.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -179,6 +180,33 @@ class SourcesContract:
         rest = str(await tool.ainvoke({"tool_message_ids": ["r"], "cursor": "m1@0"}))
         assert rest.count("whales1w99") == 1
         assert rest.endswith("End.")
+
+    @pytest.mark.parametrize("form", ["message", "without its artifact", "a dict"])
+    async def test_what_was_read_back_names_its_sources_and_claims_none(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], form: str
+    ) -> None:
+        """Its stub names the numbers that it shows; the next new source gets the number after the last new one."""
+        await chat.append(_result(*passages(12, words=60), id_="r"))
+        tool = chat.retrieve_previous_sources_tool(page_tokens=1_500)
+        asked = {"name": tool.name, "args": {"source_ids": [7, 3, 4]}, "id": "call-again", "type": "tool_call"}
+        page: Any = await tool.ainvoke(asked)
+        page.id = "again"
+        if form != "message":
+            page.artifact = None
+        if form == "a dict":
+            page = {"role": "tool", "id": "again", "tool_call_id": "call-again", "content": page.content}
+        call = AIMessage("", tool_calls=[{name: asked[name] for name in ("name", "args", "id", "type")}])
+        await chat.append([HumanMessage("And seals?"), call, page, AIMessage("So.")])
+        other = new_store().conversation(**chat.scope)
+        [shown] = [one for one in (await other.load_history()).messages if one.id == "again"]
+        stub = json.loads(str(shown.content))
+        assert (stub["result_count"], stub["source_ids"], stub["tool_message_id"]) == (3, "3-4, 7", "again")
+        assert list(stub) == ["success", "tool", "result_count", "message", "tool_message_id", "source_ids"]
+        listed = await other.retrieve_previous_sources_tool().ainvoke({})
+        assert "again: retrieve_previous_sources" in listed
+        assert (await other.append(_result(("new", {})))).source_ids == (13, 13)
+        assert (await other.get_tool_messages(["again"]))[0].sources == []
+        assert (await new_store().verify(user_id=chat.scope["user_id"])).findings == ()
 
     @pytest.mark.parametrize("how", ["first", 1, None, True])
     async def test_an_unknown_way_with_clashes_is_refused(self, chat: Conversation, how: Any) -> None:

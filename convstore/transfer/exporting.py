@@ -28,6 +28,7 @@ from convstore.services.known import Known
 from convstore.services.parts import Parts
 from convstore.services.reader import PlacedMessage
 from convstore.store import ConversationStore
+from convstore.stubs import RETRIEVAL_TOOL
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.records import Problem
@@ -209,7 +210,8 @@ class _Export:
                 ordinal=stored.ordinal,
                 entry=entry,
                 at=at,
-                sources=stored.sources,
+                # A page of our own tool claims no numbers: those that it names are of sources before it.
+                sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
                 annotations=said.get(stored.ordinal, {}),
             )
             file.write(line)
