@@ -507,6 +507,7 @@ async def answer(tool: BaseTool, asked: Sequence[Any], find: str) -> str:
     return "\n".join(texts)
 
 
+@pytest.mark.slow
 async def test_several_processes_never_share_a_number(
     pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, server_uri: str
 ) -> None:

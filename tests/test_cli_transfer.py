@@ -298,6 +298,7 @@ def process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT, env=environment, **options)  # noqa: S603 - our own code
 
 
+@pytest.mark.slow
 async def test_a_killed_import_goes_on(uri, tmp_path):
     """Killed while it writes, started again: every conversation is whole, in order, and nothing stands twice."""
     path = tmp_path / "many.jsonl"

@@ -22,7 +22,43 @@ class TestPyMongo(StoreContract):
         return pymongo_client[database_name]
 
 
-class TestMotor(StoreContract):
+IN_SHORT = {
+    "test_every_class_of_message_comes_back_equal",
+    "test_large_parts_of_any_message_come_back_equal",
+    "test_the_receipt_tells_ids_and_places",
+    "test_a_batch_above_one_megabyte_is_refused",
+    "test_two_stores_append_to_one_conversation_without_holes",
+    "test_readers_see_a_prefix_while_writers_write",
+    "test_a_partly_repeated_batch_writes_the_rest",
+    "test_other_content_under_an_id_is_a_conflict",
+    "test_a_cancelled_append_can_be_repeated",
+    "test_missing_and_stray_results_are_mended_in_the_view_only",
+    "test_each_view_begins_with_the_view_before",
+    "test_a_view_keeps_to_its_budget",
+    "test_a_scope_has_all_keys_and_no_others",
+    "test_another_scope_sees_nothing",
+    "test_two_workers_never_both_summarise",
+    "test_a_compaction_is_taken_back",
+    "test_a_source_is_paged_to_its_end",
+    "test_sources_are_read_by_their_numbers",
+    "test_taken_numbers_are_given_anew_on_request",
+    "test_a_database_without_setup_says_so",
+    "test_a_deleted_conversation_is_gone_and_the_scope_begins_anew",
+    "test_what_a_writer_in_flight_added_is_swept",
+    "test_an_erasure_removes_all_of_a_user_and_nothing_else",
+    "test_a_policy_removes_what_is_old",
+    "test_conversations_are_listed_newest_first_by_pages",
+    "test_annotations_are_kept_beside_the_log",
+    "test_a_rewind_is_taken_back",
+    "test_question_and_answer_are_one_turn",
+    "test_turns_are_read_by_pages_both_ways",
+    "test_what_is_whole_is_found_whole",
+    "test_heads_are_brought_back",
+}
+"""A test or two of each part of the contract, and of each command that a store sends."""
+
+
+class OnMotor:
     """Motor, for backends that still run on it."""
 
     @pytest.fixture
@@ -33,6 +69,19 @@ class TestMotor(StoreContract):
         client.close()
 
 
+@pytest.mark.slow
+class TestMotor(OnMotor, StoreContract):
+    """The whole contract."""
+
+
+class TestMotorInShort(OnMotor, StoreContract):
+    """As much of it as every run can wait for."""
+
+
+for name in [name for name in dir(StoreContract) if name.startswith("test_") and name not in IN_SHORT]:
+    setattr(TestMotorInShort, name, None)
+
+
 class TestInMemory(StoreContract):
     """mongomock-motor, for demos and users' unit tests."""
 
@@ -40,3 +89,10 @@ class TestInMemory(StoreContract):
     async def database(self) -> Any:
         """A database of its own for each test: every operation scans all of it."""
         return AsyncMongoMockClient()["app"]
+
+
+def test_each_part_of_the_contract_is_run_on_motor():
+    """A part that comes later is added to the short form, and nothing is in it that there is not."""
+    parts = [{name for name in vars(part) if name.startswith("test_")} for part in StoreContract.__mro__]
+    assert all(part & IN_SHORT for part in parts if part)
+    assert set().union(*parts) >= IN_SHORT

@@ -122,6 +122,7 @@ def test_one_node_takes_majority_writes(one: DevServer):
     assert inserted(one) == [1]
 
 
+@pytest.mark.slow
 def test_three_nodes_survive_kill_9_of_the_primary():
     """After the primary is killed another one is elected, and has what the first one acknowledged."""
     with DevServer(nodes=3) as server:

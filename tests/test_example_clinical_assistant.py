@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import re
-import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +18,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from langchain_core.messages import AIMessage, BaseMessage
+from programs import ROOT, run_program
 from pymongo import MongoClient
 
 from convstore import Conversation, ConversationStore
@@ -35,7 +34,6 @@ from clinical_assistant.app import app_from_environment, create_app
 from clinical_assistant.knowledge import HANDBOOK
 from clinical_assistant.model import ScriptedModel
 
-ROOT = Path(__file__).parent.parent
 ADA, GRACE = "token-of-ada", "token-of-grace"
 DOSE = "How is Velorin given by mouth?"
 RASH = "What is to be done about moonlace rash?"
@@ -583,12 +581,8 @@ async def test_a_store_that_does_not_answer():
 @pytest.mark.parametrize("where", ["memory", "server"])
 def test_the_demonstration_tells_what_happens(where, uri):
     """Run as a script it drives itself through all of this, and leaves nothing behind."""
-    command = [sys.executable, str(ROOT / "examples" / "clinical_assistant" / "main.py")]
-    command.append("memory://" if where == "memory" else uri)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
-    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)  # noqa: S603 - our own code
-    assert (ended.returncode, ended.stderr) == (0, "")
-    parts = dict(zip(*[iter(re.split(r"(?m)^(?=\S)(.*):$\n", ended.stdout)[1:])] * 2, strict=True))
+    shown = run_program(ROOT / "examples" / "clinical_assistant" / "main.py", "memory://" if where == "memory" else uri)
+    parts = dict(zip(*[iter(re.split(r"(?m)^(?=\S)(.*):$\n", shown)[1:])] * 2, strict=True))
     titles = [title.partition(",")[0].partition(";")[0].partition(":")[0] for title in parts]
     assert titles == [
         "Ada asks",

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from programs import ROOT, run_program
 from pymongo import MongoClient
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -37,12 +35,7 @@ def address(request) -> str:
 
 def run_example(name: str, *arguments: str, **variables: str) -> str:
     """What an example prints; it must end well and have nothing to complain about."""
-    # The path makes a checkout that is not installed work too.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables}
-    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)  # noqa: S603 - our own code
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return ended.stdout
+    return run_program(ROOT / "examples" / name, *arguments, **variables)
 
 
 def test_every_example_is_run_here():
@@ -52,6 +45,22 @@ def test_every_example_is_run_here():
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/*.py")}
     tested = {path.stem.removeprefix("test_example_") for path in (ROOT / "tests").glob("test_example_*.py")}
     assert folders == tested - {path.stem for path in (ROOT / "examples").glob("*.py")}
+
+
+PROGRAMS = [
+    path for path in sorted((ROOT / "examples").rglob("*.py")) if "__main__" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_example_is_a_program_of_its_own(path):
+    """In a process that has imported nothing else, and where convstore is not installed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, str(path), "memory://"]
+    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)  # noqa: S603 - our own code
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout
 
 
 def test_the_quickstart_shows_stub_and_read_back(address):

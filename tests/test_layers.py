@@ -80,9 +80,9 @@ def module_paths() -> dict[str, Path]:
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    """The syntax of a file."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+def nodes_in(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def unit_of(module: str) -> str:
@@ -90,13 +90,14 @@ def unit_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+@cache
 def imports_of(path: Path) -> list[Import]:
     """All imports of a file, those inside functions too."""
-    tree = tree_of(path)
-    for_types = {id(node) for block in ast.walk(tree) if is_for_types(block) for node in ast.walk(block)}
+    nodes = nodes_in(path)
+    for_types = {id(node) for block in nodes if is_for_types(block) for node in ast.walk(block)}
     return [
         Import(target, node.lineno, id(node) in for_types)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Import | ast.ImportFrom)
         for target in targets_of(node)
     ]
@@ -120,7 +121,7 @@ def targets_of(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 def nodes_of(path: Path, *kinds: type[ast.AST]) -> list[Any]:
     """Every node of some kinds in a file."""
-    return [node for node in ast.walk(tree_of(path)) if isinstance(node, kinds)]
+    return [node for node in nodes_in(path) if isinstance(node, kinds)]
 
 
 def foreign_imports(path: Path) -> set[tuple[str, int]]:

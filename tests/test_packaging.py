@@ -56,6 +56,7 @@ def names_in(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_and_migration(wheel):
     """And the mark that tells type checkers to look."""
     sources = [*(ROOT / "convstore").rglob("*.py"), ROOT / "convstore" / "py.typed"]
@@ -64,6 +65,7 @@ def test_the_wheel_holds_every_module_and_migration(wheel):
     assert {str(path.relative_to(ROOT)) for path in sources} | set(migrations) <= names_in(wheel)
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_nothing_else(wheel):
     """No tests, no examples, no caches."""
     assert {name.partition("/")[0] for name in names_in(wheel)} == {
@@ -73,6 +75,7 @@ def test_the_wheel_holds_nothing_else(wheel):
     assert [name for name in names_in(wheel) if "__pycache__" in name] == []
 
 
+@pytest.mark.slow
 def test_the_wheel_says_what_it_needs(wheel):
     """Its metadata are those of the project: version, Python, extras, licence, command."""
     folder = f"convstore-{__version__}.dist-info"
@@ -85,6 +88,7 @@ def test_the_wheel_says_what_it_needs(wheel):
     assert "convstore = convstore.cli:main" in commands
 
 
+@pytest.mark.slow
 def test_a_wheel_made_from_the_sdist_is_the_same(wheel, tmp_path):
     """The source distribution has all that building and testing needs."""
     sdist = build("sdist", ROOT, tmp_path)
@@ -96,6 +100,7 @@ def test_a_wheel_made_from_the_sdist_is_the_same(wheel, tmp_path):
     assert {path.name for path in source.iterdir()} >= {".ci", "docs", "examples", "migrations", "README.md", "tests"}
 
 
+@pytest.mark.slow
 def test_the_demo_runs_from_the_wheel(unpacked, tmp_path):
     """With its own migrations: the checkout is not looked at."""
     shown = run("-m", "convstore", "demo", folder=tmp_path, path=unpacked)

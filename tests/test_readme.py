@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
-import os
 import re
-import subprocess
-import sys
 import textwrap
 import tomllib
 import uuid
@@ -17,12 +14,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
+from programs import ROOT, run_program
 from pymongo import MongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.cli.commands import app
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIRST_SCREEN = 60
 MOST_LINES = 24
@@ -66,12 +63,7 @@ def run(script: str, folder: Path, **variables: str) -> str:
     """What a program prints; it must end well and have nothing to complain about."""
     path = folder / "block.py"
     path.write_text(script, encoding="utf-8")
-    # The path makes a checkout that is not installed work too.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables}
-    command = [sys.executable, str(path)]
-    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)  # noqa: S603 - our own code
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return ended.stdout
+    return run_program(path, **variables)
 
 
 def section(heading: str) -> str:

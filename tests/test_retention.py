@@ -73,6 +73,7 @@ async def documents(database: Any) -> dict[str, int]:
     return {name: await database[name].count_documents({}) for name in PARTS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["erase", "prune"])
 async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call):
     """At whatever write it dies: calling again removes all that is left, and the second sweep leaves nothing."""

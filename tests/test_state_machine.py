@@ -17,12 +17,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
+from properties import examples
 from pymongo import AsyncMongoClient
 from test_compaction import Made, Model, hidden
 
@@ -47,8 +48,8 @@ from convstore.testing import same_messages
 from convstore.tokens import approximate_tokens
 
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
-SETTINGS = settings(
-    max_examples=10 * LONG,
+SETTINGS = examples(
+    10 * LONG,
     stateful_step_count=30 * min(LONG, 4),
     suppress_health_check=list(HealthCheck),
     print_blob=True,
@@ -80,7 +81,7 @@ class Backend:
         self.runner, self.database = runner, database
 
 
-@pytest.fixture(params=["pymongo", "motor", "memory"])
+@pytest.fixture(params=["pymongo", pytest.param("motor", marks=pytest.mark.slow), "memory"])
 def backend(request: pytest.FixtureRequest, server_uri: str, database_name: str) -> Iterator[Backend]:
     """Each driver on a loop of its own, as the steps of a machine are no coroutines."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
