@@ -27,12 +27,13 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import quote
 
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
+from convstore.addresses import without_addresses
 from convstore.exceptions import ConvstoreError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def find_mongod() -> Path:
 def _executable(binary: Path, origin: str) -> Path:
     """Return ``binary``, or a copy in a folder that is removed at exit if an installer has dropped its mode."""
     if not binary.is_file():
-        raise MongodNotFoundError(f"{origin} names {binary}, which is not a file; give the path of a mongod")
+        raise MongodNotFoundError(
+            f"{origin} names {without_addresses(str(binary))}, which is not a file; give the path of a mongod"
+        )
     if os.access(binary, os.X_OK):
         return binary
     folder = tempfile.mkdtemp(prefix="convstore-mongod-")
@@ -337,9 +340,14 @@ def _make_replica_set(name: str, nodes: Sequence[DevNode]) -> None:
     nodes[0].wait(lambda: any(node.command("hello")["isWritablePrimary"] for node in nodes))
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(without_addresses(message))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Start a server, print its URI and stop it at Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m convstore.devserver", description=main.__doc__)
+    parser = _Parser(prog="python -m convstore.devserver", description=main.__doc__)
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="how many nodes, 1 by default")
     with contextlib.suppress(KeyboardInterrupt), DevServer(nodes=parser.parse_args(argv).nodes) as server:
         print(server.uri, flush=True)  # noqa: T201  the command is for this

@@ -8,7 +8,9 @@ their errors, which become ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+import warnings
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -17,6 +19,7 @@ from bson.errors import BSONError
 from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
 from pymongo.errors import (
     BulkWriteError,
+    ConfigurationError,
     ConnectionFailure,
     ExecutionTimeout,
     InvalidOperation,
@@ -27,6 +30,7 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
+from convstore.addresses import ADDRESS_FORM, check_address, names_option, tells_of
 from convstore.exceptions import (
     InvalidInputError,
     MissingExtraError,
@@ -35,10 +39,22 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 
-__all__ = ["COMMAND_SECONDS", "Driver", "DriverName", "close_client", "driver_errors", "open_client"]
+__all__ = [
+    "COMMAND_SECONDS",
+    "SELECTION_SECONDS",
+    "Driver",
+    "DriverName",
+    "close_client",
+    "driver_errors",
+    "open_client",
+    "reason_of",
+]
 
 COMMAND_SECONDS = 40.0
 """Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
+
+SELECTION_SECONDS = 5.0
+"""Wait for a server with a client that `open_client` makes, unless its address says another one."""
 
 DriverName = Literal["pymongo", "motor", "memory"]
 
@@ -53,6 +69,17 @@ _CLUSTERED_SINCE = (5, 3)
 # also says so of a single write in a command, where the driver does not look for it.
 _TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13436})
 _DEFAULT_DATABASE = "convstore"
+_BAD_LOGIN = frozenset({11, 18})  # UserNotFound, AuthenticationFailed
+# What PyMongo adds to an error for its developers: timeouts, every server it knows, and the whole reply.
+_TIMEOUTS = re.compile(r" \(configured timeouts:[^)]*\)")
+_DETAILS = re.compile(r", (?:Timeout: \d|Topology Description:|full error:).*", re.DOTALL)
+# A server that refuses a command quotes it, with all that was to be written.
+_COMMAND = re.compile(r"(execute command \{ \w+: \"[^\"]*\").*", re.DOTALL)
+# In the words of Linux, macOS and Windows, and of dnspython.
+_NO_HOST = re.compile(
+    "Name or service not known|name resolution|nodename nor servname|getaddrinfo failed|No address associated|DNS"
+    "|resolution lifetime|SRV"
+)
 
 
 class Driver:
@@ -140,24 +167,49 @@ def _driver_name(classes: set[str]) -> DriverName | None:
 
 
 def open_client(uri: str) -> tuple[Any, Any]:
-    """A client of our own for an address, and the database that it names (else "convstore"); no I/O.
+    """Return a client of our own for an address, and the database that it names (else "convstore"); no I/O.
+
+    It waits `SELECTION_SECONDS` for a server, unless the address has the option ``serverSelectionTimeoutMS``.
 
     Raises:
-        InvalidInputError: Not an address that can be opened.
+        InvalidInputError: Not an address that can be opened; neither the message nor its cause holds any of it.
         MissingExtraError: ``memory://`` without mongomock-motor.
     """
-    if not isinstance(uri, str):
-        raise InvalidInputError(f"an address is a str such as 'mongodb://localhost:27017/app', not {uri!r}")
+    check_address(uri)
     if uri.startswith("memory://"):
         client = _memory_client()
         return client, client[uri.removeprefix("memory://").strip("/") or _DEFAULT_DATABASE]
-    if not uri.startswith(("mongodb://", "mongodb+srv://")):
-        raise InvalidInputError(f"an address begins with mongodb://, mongodb+srv:// or memory://, not {uri[:20]!r}")
-    try:
-        remote: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(uri)
-        return remote, remote.get_default_database(_DEFAULT_DATABASE)
-    except (PyMongoError, ValueError) as error:
-        raise InvalidInputError(f"the address cannot be used: {error}") from error
+    named = names_option(uri, "serverSelectionTimeoutMS")
+    options: dict[str, Any] = {} if named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
+    remote: Any = None
+    cause: Exception | None = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            remote = AsyncMongoClient(uri, **options)
+            database = remote.get_default_database(_DEFAULT_DATABASE)
+        except (PyMongoError, ValueError, TypeError, OSError) as error:
+            cause = error
+    if cause is not None:
+        # Raised here, so that the driver's error is not its context either.
+        is_safe = not tells_of(str(cause), uri)
+        raise InvalidInputError(_refused(cause if is_safe else None)) from (cause if is_safe else None)
+    _warn_again(caught, uri)
+    return remote, database
+
+
+def _refused(cause: Exception | None) -> str:
+    reason = f": {cause}" if cause else ""
+    return f"PyMongo refuses the address{reason}; it has the form {ADDRESS_FORM}"
+
+
+def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
+    """Give PyMongo's warnings on an address, in other words if they quote it."""
+    for warning in caught:
+        text = str(warning.message)
+        if tells_of(text, uri):
+            text = "an option of the address is unknown, deprecated or has an invalid value; see PyMongo's options"
+        warnings.warn(text, warning.category, stacklevel=2)  # a caller's line may have the address
 
 
 async def close_client(client: Any) -> None:
@@ -179,8 +231,10 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
         async with asyncio.timeout(seconds):
             yield
     except (ConnectionFailure, ExecutionTimeout, WTimeoutError, TimeoutError) as error:
-        reason = str(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
-        raise StoreUnavailableError(f"MongoDB cannot be reached or did not answer in time: {reason}") from error
+        reason = reason_of(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
+        raise StoreUnavailableError(
+            f"MongoDB cannot be reached or did not answer in time: {reason}{_dns_hint(reason)}"
+        ) from error
     except InvalidOperation as error:
         raise StoreClosedError(
             f"the MongoDB client of this store is closed or was taken over ({error}); close it behind the store"
@@ -193,11 +247,47 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
             "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
         ) from error
     except (PyMongoError, BSONError, OverflowError) as error:
-        if _is_undecided(error):
-            raise StoreUnavailableError(
-                f"MongoDB did not confirm a write, which may or may not last; repeat the call: {error}"
-            ) from error
-        raise StoreError(f"MongoDB refused a command of the store: {error}") from error
+        raise _refusal(error) from error
+    except ValueError as error:
+        if not str(error).startswith("SASLprep"):
+            raise
+        raise StoreError(f"the user name or the password has a character that cannot be sent: {error}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the text of a driver's error without its developer's details: time-outs, topology, whole replies.
+
+    >>> reason_of(PyMongoError("db:27017: timed out, Timeout: 5.0s, Topology Description: <TopologyDescription …>"))
+    'db:27017: timed out'
+    """
+    text = str(error)
+    if isinstance(error, BulkWriteError) and error.details:
+        failures = [*error.details.get("writeErrors", ()), *error.details.get("writeConcernErrors", ())]
+        text = next((str(failure["errmsg"]) for failure in failures if failure.get("errmsg")), text)
+    return _COMMAND.sub(r"\1 … }", _DETAILS.sub("", _TIMEOUTS.sub("", text)))
+
+
+def _refusal(error: Exception) -> StoreError:
+    """Return our error for one of the driver's that is no loss of the connection."""
+    reason = reason_of(error)
+    if isinstance(error, OperationFailure) and (error.code in _BAD_LOGIN or "bad auth" in reason):
+        return StoreError(
+            f"MongoDB refused the user name or the password ({reason.rstrip('.')}): check both, and the authSource, "
+            "which names the database that has the user"
+        )
+    if isinstance(error, ConfigurationError):
+        if hint := _dns_hint(reason):
+            return StoreUnavailableError(f"the servers of the address cannot be looked up: {reason}{hint}")
+        return StoreError(f"PyMongo cannot work with this server or these options: {reason}")
+    if _is_undecided(error):
+        return StoreUnavailableError(
+            f"MongoDB did not confirm a write, which may or may not last; repeat the call: {reason}"
+        )
+    return StoreError(f"MongoDB refused a command of the store: {reason}")
+
+
+def _dns_hint(reason: str) -> str:
+    return "; the host does not resolve: check its name in the address, and the DNS" if _NO_HOST.search(reason) else ""
 
 
 def _is_undecided(error: Exception) -> bool:

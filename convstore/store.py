@@ -117,10 +117,12 @@ class ConversationStore:
     async def connect(cls, uri: str, **options: Any) -> Self:
         """A store with a client of its own, which `close` closes: ``mongodb://…/database`` or ``memory://``.
 
-        Such a store also serves sync callers of its tools. The server is first spoken to by the next call.
+        Such a store also serves sync callers of its tools. The server is first spoken to by the next call, which waits
+        5 seconds for one to be found, unless the address has the option ``serverSelectionTimeoutMS``.
 
         Args:
-            uri: The database is named in it; else it is "convstore".
+            uri: The database is named in it; else it is "convstore". User, password and options of it are never part
+                of an error or a ``repr``.
             options: As of the class.
 
         Raises:

@@ -525,11 +525,6 @@ def test_a_missing_extra_is_told_in_one_line(package: str, monkeypatch: pytest.M
     assert ended.value.code == f"convstore: {package} is not installed; run: pip install 'convstore[cli]'"
 
 
-def test_a_password_is_not_repeated():
-    """The JSON document names the database without it."""
-    assert "secret" not in output.safe_address("mongodb://ada:se@secret@db.example.org/app")
-
-
 # Parts
 
 

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "convstore"
 
 # A package stands for all its modules.
 LAYERS = (
-    ("bounds", "exceptions", "models", "policy"),
+    ("addresses", "bounds", "exceptions", "models", "policy"),
     (
         *("chain", "codec", "entries", "extraction", "marks", "pairing", "scopes"),
         *("sources", "stubs", "summaries", "summarization", "tokens", "view"),

@@ -14,12 +14,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
 
 from convstore import __version__
+from convstore.addresses import safe_address, without_addresses
 from convstore.cli.demo import demo_as_json, print_demo, run_demo
 from convstore.cli.migrations import migrate, outcome_as_json, print_outcome
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, Uri
-from convstore.cli.output import run, safe_address, screen, write_json
+from convstore.cli.output import run, screen, write_json
 from convstore.cli.recordings import check_readable, count_lines
 from convstore.cli.replay import Replay
 from convstore.cli.report import FileReport, as_json, print_report
@@ -28,8 +30,35 @@ from convstore.cli.upkeep import DOCTOR, ERASE, PRUNE, doctor_command, erase_com
 
 __all__ = ["app"]
 
+
+class _Commands(TyperGroup):
+    """The commands. An error in the command line is said without addresses, which may hold passwords."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the arguments up to the name of the command."""
+        with _without_addresses():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the arguments of the command, and run it."""
+        with _without_addresses():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _without_addresses() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # An error in the command line has a message, whatever its class; nothing else that is raised here has.
+        if isinstance(message := getattr(error, "message", None), str):
+            error.message = without_addresses(message)  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
     name="convstore",
+    cls=_Commands,
     help="The conversation store for agent backends on MongoDB, from the command line.",
     no_args_is_help=True,
     add_completion=False,

@@ -1,13 +1,13 @@
 """Everything that the command line says: to people on a terminal, to programs as JSON, and errors in one line.
 
-Talks to all commands. Text of others (ids, contents, errors of the server) is made harmless before it is printed.
+Talks to all commands. Text of others (ids, contents, errors of the server) is made harmless before it is printed, and
+addresses of databases, which may hold passwords, are left out of errors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
@@ -15,20 +15,14 @@ from typing import Any, TypeVar
 import typer
 from rich.console import Console
 
+from convstore.addresses import without_addresses
 from convstore.exceptions import ConvstoreError, StoreUnavailableError
 
-__all__ = ["compact", "percent", "plain", "run", "safe_address", "screen", "short", "write_json"]
+__all__ = ["compact", "percent", "plain", "run", "screen", "short", "write_json"]
 
 _Result = TypeVar("_Result")
 
-_UNAVAILABLE = (
-    "Check that the server runs and that the address is right; "
-    "with ?serverSelectionTimeoutMS=2000 in the address this answer comes after 2 seconds"
-)
-# What PyMongo adds to an error for its developers: timeouts, every server it knows, and the whole reply.
-_DRIVER_DETAILS = re.compile(
-    r"( \(configured timeouts:|, Timeout: \d|, Topology Description:|, full error:).*", re.DOTALL
-)
+_UNAVAILABLE = "Check that the server runs and that the address is right"
 _LONGEST_ERROR = 600
 
 
@@ -99,15 +93,6 @@ def percent(part: float | None) -> str:
     return "-" if part is None else f"{int(part * 1_000) / 10:.1f}%"
 
 
-def safe_address(uri: str) -> str:
-    """An address without user and password.
-
-    >>> safe_address("mongodb://ada:secret@db.example.org/app")
-    'mongodb://…@db.example.org/app'
-    """
-    return plain(re.sub(r"//.*@", "//…@", uri))
-
-
 def _line(error: ConvstoreError) -> str:
-    text = short(_DRIVER_DETAILS.sub("", str(error)), most=_LONGEST_ERROR)
+    text = short(without_addresses(str(error)), most=_LONGEST_ERROR)
     return f"{text}. {_UNAVAILABLE}" if isinstance(error, StoreUnavailableError) else text

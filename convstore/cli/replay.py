@@ -11,7 +11,7 @@ import secrets
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from convstore.cli.player import Player
@@ -37,7 +37,7 @@ class Replay:
         on_conversation: Called after each conversation.
     """
 
-    uri: str
+    uri: str = field(repr=False)
     jobs: int = 4
     limit: int | None = None
     keep: bool = False

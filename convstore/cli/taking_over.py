@@ -19,7 +19,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.output import plain, safe_address, screen
+from convstore.addresses import is_address, safe_address
+from convstore.cli.output import plain, screen
 from convstore.driver import close_client, driver_errors, open_client
 from convstore.exceptions import InvalidInputError
 from convstore.store import ConversationStore
@@ -37,7 +38,6 @@ from convstore.transfer.lines import check_readable
 __all__ = ["Source", "TakingOver", "Target", "print_import", "print_problems", "progress"]
 
 _SHOWN_PROBLEMS = 20
-_ADDRESS = re.compile(r"mongodb(\+srv)?://")
 _DATABASE_IN = re.compile(r"mongodb(\+srv)?://[^/]+/[^?]")
 _LANGCHAINS_DATABASE = "chat_history"
 
@@ -46,7 +46,7 @@ _LANGCHAINS_DATABASE = "chat_history"
 class Target:
     """The store: its address, scope keys and prefix."""
 
-    uri: str
+    uri: str = field(repr=False)
     scope_keys: Sequence[str]
     prefix: str
 
@@ -65,19 +65,19 @@ class Target:
 class Source:
     """A file, or the address of a database with a collection and the names of its fields."""
 
-    name: str
+    name: str = field(repr=False)
     collection: str
     session_key: str
     history_key: str
 
     @property
     def is_address(self) -> bool:
-        """Whether it is a database."""
-        return bool(_ADDRESS.match(self.name))
+        """Whether it is a database; a malformed address is one too, so that no error takes it for a file's name."""
+        return is_address(self.name) and not os.path.lexists(self.name)
 
     @property
     def shown(self) -> str:
-        """Its name for people, without a password."""
+        """Its name for people, without user info and options."""
         return f"{safe_address(self.name)}, collection {self.collection}" if self.is_address else self.name
 
 

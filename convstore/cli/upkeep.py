@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from convstore.addresses import safe_address
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri
-from convstore.cli.output import plain, run, safe_address, screen, write_json
+from convstore.cli.output import plain, run, screen, write_json
 from convstore.models import ErasureReceipt, Finding, VerifyReport
 from convstore.store import ConversationStore
 

@@ -1,0 +1,121 @@
+"""Addresses of databases: the check before one is used, and the forms in which one may be shown.
+
+Layer 0, pure. The user info and the options of an address can be secrets. A malformed address may hold them anywhere,
+so an error never quotes one.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_plus
+
+from convstore.exceptions import InvalidInputError
+
+__all__ = [
+    "ADDRESS_FORM",
+    "check_address",
+    "is_address",
+    "names_option",
+    "safe_address",
+    "tells_of",
+    "without_addresses",
+]
+
+ADDRESS_FORM = "mongodb://user:password@host:27017/database?option=value, with user and password percent-encoded"
+
+_HIDDEN = "…"
+_SCHEMES = ("mongodb://", "mongodb+srv://", "memory://")
+# An "@" stands only between user info and hosts, and a port is a number: a part of a password never looks like a host.
+_HOST = r"(?:\[[^]@/?,]+]|[^][@/?,:]+)(?::\d{1,5})?"
+_WELL_FORMED = re.compile(
+    rf"""(?P<scheme>mongodb(?:\+srv)?://) (?P<user>[^@/?]*@)? (?P<place>{_HOST}(?:,{_HOST})*(?:/[^@?]*)?) (?:\?[^@]*)?
+        | (?P<memory>memory://[^@?:]*)""",
+    re.VERBOSE,
+)
+_AROUND = " \t\r\n\v\f\"'`<>\u201c\u201d\u2018\u2019"
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# A scheme with a host behind it, or "user:password@" without one; not the examples in our own messages.
+_BEGINNING = re.compile(
+    r"""(?<![\w+.-]) (?! (?:mongodb://)? (?:localhost:27017/app\b | user:password@host) )
+        (?: [\w+.-]*://(?=[^\s/,…'")]) | mongo[\w+]*:/?(?=[^\s/,'"]) | [^\s'"(:/]+:(?!//)[^\s@]+@ )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def check_address(uri: object) -> str:
+    """Return the address if it has the form of one; the driver checks the rest.
+
+    Raises:
+        InvalidInputError: It has not. The message holds nothing of it.
+    """
+    if not isinstance(uri, str):
+        raise InvalidInputError(
+            f"an address is a str such as 'mongodb://localhost:27017/app', not {type(uri).__name__}"
+        )
+    if uri != uri.strip(_AROUND):
+        raise InvalidInputError("the address has a blank, a line break or a quote at its beginning or end: remove it")
+    if not uri.startswith(_SCHEMES):
+        raise InvalidInputError(
+            "an address begins with mongodb://, mongodb+srv:// or memory://, in lower case; this one does not"
+        )
+    if _UNPRINTABLE.search(uri) or not _WELL_FORMED.fullmatch(uri):
+        raise InvalidInputError(
+            f"the address cannot be read; it has the form {ADDRESS_FORM}: an '@' inside the password is %40, a '/' is "
+            "%2F, a ':' is %3A, as urllib.parse.quote_plus writes them"
+        )
+    return uri
+
+
+def is_address(text: str) -> bool:
+    """Return True if a text is meant as an address, well-formed or not, and not as the name of a file.
+
+    >>> is_address("mongodb://db/app"), is_address(" 'mongo:ada:secret@db/app"), is_address("chats/mongodb.jsonl")
+    (True, True, False)
+    """
+    return _BEGINNING.search(text) is not None or text.strip(_AROUND).startswith(_SCHEMES)
+
+
+def safe_address(uri: str) -> str:
+    """Return an address without user info and options, or "…" for one that is malformed.
+
+    >>> safe_address("mongodb://ada:secret@db.example.org/app?tlsCertificateKeyFilePassword=secret")
+    'mongodb://…@db.example.org/app'
+    >>> safe_address("mongodb://ada:se/cret@db.example.org/app")
+    '…'
+    """
+    found = _WELL_FORMED.fullmatch(uri)
+    if not found or not uri.isprintable():
+        return _HIDDEN
+    if found["memory"]:
+        return found["memory"]
+    user = f"{_HIDDEN}@" if found["user"] else ""
+    return f"{found['scheme']}{user}{found['place']}"
+
+
+def without_addresses(text: str) -> str:
+    """Return a text up to the first address in it that may hold a secret.
+
+    What follows is left out as well, as it is not known where a malformed address ends.
+
+    >>> without_addresses("unexpected argument (mongo://ada:S3 cret@db/app)")
+    'unexpected argument (…'
+    """
+    found = _BEGINNING.search(text)
+    return f"{text[: found.start()]}{_HIDDEN}" if found else text
+
+
+def names_option(uri: str, name: str) -> bool:
+    """Return True if an address sets an option.
+
+    >>> names_option("mongodb://db/app?serverselectiontimeoutms=9", "serverSelectionTimeoutMS")
+    True
+    """
+    options = re.split("[&;]", uri.partition("?")[2].lower())
+    return any(option.partition("=")[0] == name.lower() for option in options)
+
+
+def tells_of(text: str, uri: str) -> bool:
+    """Return True if a text has a word of the address, encoded or decoded, which may be a part of a secret."""
+    secret = uri.partition("://")[2].lower()
+    words = re.findall(r"[^\W_]+", f"{secret} {unquote_plus(secret)}")
+    return any(word in text.lower() for word in words)
