@@ -11,6 +11,7 @@ from convstore.codec import Omitted
 from convstore.conversation import Conversation
 from convstore.exceptions import (
     BatchTooLargeError,
+    BrokenLogError,
     ConflictError,
     ContentConflictError,
     ConversationDeletedError,
@@ -63,6 +64,7 @@ from convstore.view import get_conversational_history
 __all__ = [
     "SOURCES_PROMPT",
     "BatchTooLargeError",
+    "BrokenLogError",
     "Compaction",
     "ConflictError",
     "ContentConflictError",

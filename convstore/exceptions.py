@@ -26,6 +26,7 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     │   ├── SchemaVersionError                the database was set up by a newer convstore
     │   ├── ConversationDeletedError          deleted while it was being read: call again
     │   ├── CorruptDocumentError              a stored document is not what was written: names it
+    │   │   └── BrokenLogError                entries are missing or do not follow each other: run the doctor
     │   └── SyncUnsupportedError              a sync call on a store that lives on the caller's event loop
     ├── SummaryError (ValueError)             a model answered without a summary; nothing was summarised
     └── MissingExtraError (ImportError)       an optional dependency is not installed
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 __all__ = [
     "BatchTooLargeError",
+    "BrokenLogError",
     "ConflictError",
     "ContentConflictError",
     "ConversationDeletedError",
@@ -249,11 +251,23 @@ class CorruptDocumentError(StoreError):
         collection: Where it is.
     """
 
+    _advice = "restore it from a backup"
+
     def __init__(self, document_id: str, problem: str, *, collection: str = "log") -> None:
         self.document_id, self.collection = document_id, collection
         super().__init__(
-            f"document {document_id!r} in the collection {collection!r} is damaged: {problem}; restore it from a backup"
+            f"document {document_id!r} in the collection {collection!r} is damaged: {problem}; {self._advice}"
         )
+
+
+class BrokenLogError(CorruptDocumentError):
+    """An entry of a log is missing, or does not follow the entry before it; nothing behind it is shown.
+
+    That is so after a backup was restored beneath a running process. ``convstore doctor --repair`` joins the log again:
+    all messages that are stored stay, and what is lost is named.
+    """
+
+    _advice = "restore it from a backup, or give up what is lost with `convstore doctor --repair`"
 
 
 class SyncUnsupportedError(StoreError):

@@ -25,7 +25,8 @@ from pymongo.errors import DuplicateKeyError
 
 from convstore.driver import Driver, DriverName, driver_errors
 from convstore.exceptions import NotSetUpError, SchemaVersionError, StoreUnavailableError
-from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, SUMMARIES, Index, head_indexes
+from convstore.indexes import LOG_INDEXES, Index, head_indexes
+from convstore.schema import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
 
 __all__ = ["Migration", "Migrator", "Target", "discover"]
 

@@ -1,9 +1,10 @@
 """Where things are in MongoDB: collections, indexes, keys and the shape of each document.
 
-Layer 2: knows names and shapes, sends nothing. ``log`` holds entries and payload chunks in one key order::
+Layer 2: knows names and shapes, sends nothing; `indexes` has the indexes. ``log`` holds entries and payload chunks in
+one key order::
 
-    <conversation>#<token>#<chunk>      {conversation, data}                       a chunk of a payload
-    <conversation>:<entry number>       {conversation, first, count, at, messages, totals, size, sources, shown}
+    <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
+    <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, size, sources, shown}
 
 so that "#" < ":" < ";" gives a conversation one key range, its entries another. ``heads`` holds one document for each
 conversation, found by a hash of its scope, and a tombstone for each one that was deleted. ``annotations`` holds what
@@ -15,8 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -42,10 +43,8 @@ __all__ = [
     "ANNOTATIONS",
     "HEADS",
     "LOG",
-    "LOG_INDEXES",
     "MIGRATIONS",
     "SUMMARIES",
-    "Index",
     "annotation_id",
     "chunk_id",
     "chunk_range",
@@ -55,7 +54,6 @@ __all__ = [
     "entry_id",
     "entry_range",
     "head_id",
-    "head_indexes",
     "log_ranges",
     "source_parts",
     "summary_document",
@@ -70,37 +68,6 @@ LOG = "log"
 HEADS = "heads"
 SUMMARIES = "summaries"
 MIGRATIONS = "convstore_migrations"
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """An index; `present` restricts it to documents that have this field."""
-
-    name: str
-    keys: tuple[tuple[str, int], ...]
-    unique: bool = False
-    present: str = ""
-
-
-LOG_INDEXES = (
-    Index("message_ids", (("conversation", 1), ("messages.id", 1)), unique=True, present="messages.id"),
-    Index("source_ids", (("conversation", 1), ("sources.id", 1)), unique=True, present="sources.id"),
-    Index("call_ids", (("conversation", 1), ("messages.call", 1), ("_id", 1)), present="messages.call"),
-    Index("ordinals", (("conversation", 1), ("first", 1), ("_id", 1)), present="first"),
-    Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
-)
-
-
-def head_indexes(scope_keys: Sequence[str]) -> list[Index]:
-    """What listing needs: newest first among all, and among those with one value of a scope key."""
-    by_key = [
-        Index(f"scope_{key}", ((f"scope.{key}", 1), ("updated_at", -1), ("_id", -1)), present=f"scope.{key}")
-        for key in scope_keys
-    ]
-    return [*by_key, Index("newest", (("updated_at", -1), ("_id", -1)), present="updated_at"), _DUE]
-
-
-_DUE = Index("due", (("sweep_at", 1),), present="sweep_at")
 
 
 def head_id(scope: Mapping[str, str]) -> str:
@@ -159,6 +126,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         "at": entry.at,
         "messages": [_message_document(message) for message in entry.messages],
         "totals": totals_document(entry.totals),
+        "after": entry.after,
     }
     if not entry.messages:
         del document["messages"]  # the unique index covers documents that have message ids
@@ -222,6 +190,7 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         at=utc(document["at"]),
         messages=tuple(_message_from(one, first + place, document["_id"]) for place, one in enumerate(messages)),
         totals=totals,
+        after=stored_number(document["after"]),
         sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
         gaps=_gaps_from(document, totals) if "gaps" in document else (),
         undo=stored_number(document["undo"]) if totals.marker == totals.entries else 0,
@@ -260,6 +229,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
         "shown_at": totals.shown_at,
         "updated_at": totals.updated_at,
+        "link": totals.link,
     }
 
 
@@ -288,6 +258,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         preview=_preview_from(document["preview"]) if "preview" in document else UNREAD,
         shown_at=stored_number(document["shown_at"]),
         updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
+        link=stored_number(document["link"]),
     )
 
 

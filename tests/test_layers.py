@@ -21,7 +21,7 @@ LAYERS = (
         *("chain", "codec", "entries", "extraction", "marks", "pairing", "scopes"),
         *("sources", "stubs", "summaries", "summarization", "tokens", "view"),
     ),
-    ("schema",),
+    ("indexes", "schema"),
     ("driver", "repository"),
     ("migrate", "services", "tools"),
     ("agent", "bound", "conversation", "store"),

@@ -17,8 +17,9 @@ from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient, MongoClient
 
 from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError, driver, migrate
+from convstore.indexes import LOG_INDEXES, Index, head_indexes
 from convstore.migrate import Migration, Migrator, Target, discover
-from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, SUMMARIES, Index, head_indexes
+from convstore.schema import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
 
 ROOT = Path(__file__).parent.parent
 KEYS = ("user_id", "course_id")

@@ -21,8 +21,8 @@ from strategies import NOW, PureLog, any_text, turn, turns
 from convstore.codec.stored import from_stored, to_stored
 from convstore.entries import UNREAD, Entry, Totals
 from convstore.exceptions import CorruptDocumentError
+from convstore.indexes import LOG_INDEXES, head_indexes
 from convstore.schema import (
-    LOG_INDEXES,
     chunk_id,
     chunk_range,
     conversation_range,
@@ -31,7 +31,6 @@ from convstore.schema import (
     entry_id,
     entry_range,
     head_id,
-    head_indexes,
     source_parts,
     totals_document,
     totals_from,

@@ -167,6 +167,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
         counter=stored.counter,
         sources_through=through,
         shown_at=entry.number if entry.sources else before.shown_at,
+        link=stored.link,
     )
     if before.counter != stored.counter and before.messages:  # all was counted anew
         made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)

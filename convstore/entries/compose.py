@@ -55,6 +55,7 @@ def compose(
     *,
     at: datetime,
     token: str,
+    link: int = 0,
     reserve: int = 0,
     taken: frozenset[int] = frozenset(),
 ) -> Composed:
@@ -68,6 +69,7 @@ def compose(
         after: The log before it; with `shown` if the batch has sources.
         at: When.
         token: Names the chunks of this append.
+        link: Random number of the entry.
         reserve: How many source ids to set aside.
         taken: Numbers of other sources, for a batch whose sources may be renumbered.
 
@@ -86,7 +88,8 @@ def compose(
         first=after.messages + 1,
         at=at,
         messages=tuple(message for message, _, _ in made),
-        totals=replace(running.totals(at, shown_now=bool(sources)), counter=batch.counter.name),
+        totals=replace(running.totals(at, shown_now=bool(sources)), counter=batch.counter.name, link=link),
+        after=after.link,
         sources=sources,
     )
     return Composed(entry, tuple(chunk for _, _, chunks in made for chunk in chunks))

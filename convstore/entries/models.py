@@ -173,6 +173,7 @@ class Totals:
         shown: The newest different sources, by digest of their text the lowest number they were shown under; None if
             it was not read, see entry `shown_at`.
         updated_at: When the entry was appended.
+        link: Random number of the entry, 0 before the first one; the next entry names it as `after`.
     """
 
     entries: int = 0
@@ -191,6 +192,7 @@ class Totals:
     shown_at: int = 0
     shown: Mapping[bytes, int] | None = field(default=None, compare=False)
     updated_at: datetime | None = None
+    link: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ class Entry:
         at: When it was appended.
         messages: In order; none in a reservation of source ids and in a marker.
         totals: What the log holds with it.
+        after: The link of the entry before it, 0 for the first. Another one there means that the log was restored from
+            a backup beneath the process that wrote this entry.
         sources: Those of its tool results.
         gaps: In a marker all messages that are rewound.
         undo: In a marker the number of the rewind that can be taken back, 0 for none.
@@ -212,6 +216,7 @@ class Entry:
     at: datetime
     messages: tuple[EntryMessage, ...]
     totals: Totals
+    after: int = 0
     sources: tuple[EntrySource, ...] = ()
     gaps: tuple[Gap, ...] = ()
     undo: int = 0

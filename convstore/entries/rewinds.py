@@ -51,7 +51,9 @@ def live_after(gaps: Sequence[Gap], number: int) -> int:
     return next((gap.until + 1 for gap in gaps if gap.entry <= number <= gap.until), number)
 
 
-def rewound(after: Totals, gaps: Sequence[Gap], *, ordinal: int, entry: int, point: Totals, at: datetime) -> Entry:
+def rewound(
+    after: Totals, gaps: Sequence[Gap], *, ordinal: int, entry: int, point: Totals, at: datetime, link: int = 0
+) -> Entry:
     """The marker behind a log with these totals and gaps that rewinds everything from an ordinal on.
 
     Args:
@@ -61,13 +63,15 @@ def rewound(after: Totals, gaps: Sequence[Gap], *, ordinal: int, entry: int, poi
         entry: The first entry that holds none but messages that leave.
         point: What the log held before that message.
         at: When.
+        link: Random number of the marker.
     """
     number = after.entries + 1
     gap = Gap(ordinal, after.messages, entry, number)
-    return _marker(after, _joined([old for old in gaps if old.last < ordinal], gap), point, undo=number, at=at)
+    joined = _joined([old for old in gaps if old.last < ordinal], gap)
+    return _marker(after, joined, point, undo=number, at=at, link=link)
 
 
-def undone(after: Totals, *, before: Totals, gaps: Sequence[Gap], undo: int, at: datetime) -> Entry:
+def undone(after: Totals, *, before: Totals, gaps: Sequence[Gap], undo: int, at: datetime, link: int = 0) -> Entry:
     """The marker that takes a rewind back; what was appended since leaves in its turn.
 
     Args:
@@ -76,10 +80,12 @@ def undone(after: Totals, *, before: Totals, gaps: Sequence[Gap], undo: int, at:
         gaps: What was rewound in it then.
         undo: The rewind that could be taken back then.
         at: When.
+        link: Random number of the marker.
     """
     number = after.entries + 1
     since = Gap(before.messages + 1, after.messages, before.entries + 1, number)
-    return _marker(after, _joined(gaps, since) if since.last >= since.first else tuple(gaps), before, undo=undo, at=at)
+    joined = _joined(gaps, since) if since.last >= since.first else tuple(gaps)
+    return _marker(after, joined, before, undo=undo, at=at, link=link)
 
 
 def _joined(gaps: Sequence[Gap], last: Gap) -> tuple[Gap, ...]:
@@ -89,7 +95,7 @@ def _joined(gaps: Sequence[Gap], last: Gap) -> tuple[Gap, ...]:
     return (*gaps, last)
 
 
-def _marker(after: Totals, gaps: tuple[Gap, ...], point: Totals, *, undo: int, at: datetime) -> Entry:
+def _marker(after: Totals, gaps: tuple[Gap, ...], point: Totals, *, undo: int, at: datetime, link: int) -> Entry:
     """A marker with the live counts of an earlier point, and everything else as it is now."""
     totals = replace(
         point,
@@ -101,5 +107,7 @@ def _marker(after: Totals, gaps: tuple[Gap, ...], point: Totals, *, undo: int, a
         shown=after.shown,
         marker=after.entries + 1,
         updated_at=at,
+        link=link,
     )
-    return Entry(first=after.messages + 1, at=at, messages=(), totals=totals, gaps=gaps, undo=undo)
+    first = after.messages + 1
+    return Entry(first=first, at=at, messages=(), totals=totals, after=after.link, gaps=gaps, undo=undo)

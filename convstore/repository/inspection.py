@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from convstore.driver import Driver, driver_errors
-from convstore.schema import HEADS, LOG, Index, chunk_range, entry_range, log_ranges
+from convstore.indexes import Index
+from convstore.schema import HEADS, LOG, chunk_range, entry_range, log_ranges
 
 __all__ = ["Document", "Inspection", "SchemaInspection", "said_of_log"]
 

@@ -68,9 +68,11 @@ class Attempt:
         assert self.composed is not None  # noqa: S101 - asked only then
         return self.composed.entry.totals
 
-    def compose(self, tail: Totals, at: datetime) -> None:
+    def compose(self, tail: Totals, at: datetime, link: int) -> None:
         """Make the entry that stands behind this tail."""
-        self.composed = compose(self.pending, tail, at=at, token=self.token, reserve=self.reserve, taken=self.taken)
+        self.composed = compose(
+            self.pending, tail, at=at, token=self.token, link=link, reserve=self.reserve, taken=self.taken
+        )
         self.number = self.composed.entry.number
 
     def receipt(self) -> Receipt:

@@ -6,6 +6,7 @@ Layer 4. Nothing else asks for the time, so that tests decide it.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -50,3 +51,5 @@ class Clock:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     # An ObjectId begins with the time, which a sweep of orphaned chunks goes by.
     token: Callable[[], str] = lambda: str(ObjectId())
+    # Fits BSON's 64-bit integer.
+    link: Callable[[], int] = lambda: secrets.randbits(63)

@@ -17,10 +17,13 @@ from convstore.services.clock import Clock, is_backdated
 from convstore.services.keeping import Keeper
 from convstore.view import NamedResult
 
-__all__ = ["ID_LIFETIME", "UNKNOWN_START", "Known", "KnownConversations", "Start"]
+__all__ = ["ID_LIFETIME", "TAIL_LIFETIME", "UNKNOWN_START", "Known", "KnownConversations", "Start"]
 
 ID_LIFETIME = 10.0
 """Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
+
+TAIL_LIFETIME = 10.0
+"""Seconds after which a remembered tail is compared with the log before use: a backup may have been restored."""
 
 _CONVERSATIONS = 1_000
 _POLICIES = 8
@@ -67,11 +70,13 @@ class Known:
     `counted` is the last tail that another token counter wrote, counted anew.
     `appended` is the last entry that this store wrote, and `told_entries` the last that it told the head of.
     `entries` of the log are sure to be there, as they were acknowledged or read before; it never goes back.
+    `confirmed_at` is when the log was last known to have them: at an acknowledged insert or a majority read.
     """
 
     scope: Scope
     conversation: str
     verified_at: float
+    confirmed_at: float = float("-inf")
     told_at: float = float("-inf")
     told_entries: int = 0
     told_backdated: bool = False
@@ -157,6 +162,15 @@ class KnownConversations:
     def is_fresh(self, known: Known) -> bool:
         """Whether the id may be used without looking at the head first."""
         return self._clock.monotonic() - known.verified_at < ID_LIFETIME
+
+    def confirm(self, known: Known, tail: Totals) -> None:
+        """Keep a tail that was just inserted, or read from a majority."""
+        known.advance(tail)
+        known.confirmed_at = self._clock.monotonic()
+
+    def is_confirmed(self, known: Known) -> bool:
+        """Return True if what is known of the log may be used without comparing it with the log first."""
+        return self._clock.monotonic() - known.confirmed_at < TAIL_LIFETIME
 
     def is_current(self, known: Known) -> bool:
         """Whether its scope still has this conversation, as far as is known."""

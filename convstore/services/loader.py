@@ -175,8 +175,8 @@ class Loader:
         known = self._known.get(scope)
         if known is None:
             return None
-        start = known.starts.get(_of_start(policy), UNKNOWN_START)
-        limit = _entries_needed(start, known.tail or Totals(), policy)
+        start, tail = known.starts.get(_of_start(policy), UNKNOWN_START), known.tail or Totals()
+        limit = _entries_needed(start, tail, policy)
         held = self._known.ends.drop(known) or ()  # back once all went well
         if not _reaches(held, start, limit):
             held = ()
@@ -194,14 +194,14 @@ class Loader:
         head, entries = await self._reader.caught_up(known, read, last=last)
         if head is None or self._reader.seen(scope, head) is not known:
             return None
+        is_joined = bool(held) and _goes_on(held, entries)
+        if (held and not is_joined and len(entries) < limit) or _differs(tail, entries):
+            self._known.forget(known)  # the log was restored from a backup
+            return await self._begin_with(head, self._known.add(scope, head.conversation), policy, limit)
         load = _Load(policy, known, head, start, documents=1, round_trips=1)
         load.count(entries)
         async with self._reader.reading(known):
-            if held and not _goes_on(held, entries):
-                held = ()
-                if len(entries) < limit:  # the log was restored from a backup, say
-                    load.round_trips += 1
-                    entries = await self._read(load, limit)
+            held = held if is_joined else ()
             await self._take(load, entries, held)
         if load.reaches_start and load.entries[0].number == load.start.entry:
             load.earlier_results = load.start.results
@@ -211,13 +211,15 @@ class Loader:
         """Read the head and then entries; None if there is no conversation."""
         head = await self._heads.find(dict(scope))
         known = self._reader.seen(scope, head)
-        if head is None or known is None:
-            return None
+        return None if head is None or known is None else await self._begin_with(head, known, policy)
+
+    async def _begin_with(self, head: Head, known: Known, policy: HistoryPolicy, least: int = 0) -> _Load:
+        """Read entries, `least` at least, of a conversation of which nothing is known but the head."""
         start = Start(*head.start)
         if _of_start(policy) != _DEFAULT or start.counter != self._counter.name:
             start = UNKNOWN_START
         load = _Load(policy, known, head, start, documents=1, round_trips=2)
-        limit = _entries_needed(start, head.totals, policy)
+        limit = max(least, _entries_needed(start, head.totals, policy))
         async with self._reader.reading(known):
             reading, results = self._read(load, limit), None
             if start.entry > (head.summary.entry if head.summary else 1) and not start.marker:
@@ -257,7 +259,7 @@ class Loader:
 
     async def _follow(self, load: _Load, entries: Sequence[Entry]) -> None:
         """Take note of what is rewound as of the last of some entries."""
-        load.known.advance(entries[-1].totals)
+        self._known.confirm(load.known, entries[-1].totals)
         load.marker = entries[-1].totals.marker
         if load.marker not in (0, load.known.marker):
             load.round_trips += 1
@@ -399,6 +401,11 @@ def _goes_on(held: Sequence[Entry], entries: Sequence[Entry]) -> bool:
     """Whether entries that were read now begin with the last one that is held."""
     pair = [(one.totals, [message.digest for message in one.messages]) for one in (*held[-1:], *entries[:1])]
     return len(pair) == 2 and pair[0] == pair[1]
+
+
+def _differs(tail: Totals, entries: Sequence[Entry]) -> bool:
+    """Return True if the log now has another entry in the place of a remembered tail."""
+    return any(entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
 
 
 def _of_start(policy: HistoryPolicy) -> HistoryPolicy:

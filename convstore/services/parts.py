@@ -111,6 +111,6 @@ def make_parts(
             reader, heads, log, kept, summaries, codec=codec, counter=counter, clock=clock, folder=folder
         ),
         kept=kept,
-        rewinder=Rewinder(reader, heads, log, kept, codec=codec, clock=clock),
+        rewinder=Rewinder(reader, heads, log, kept, known, codec=codec, clock=clock),
         annotator=annotator,
     )

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
@@ -20,7 +20,12 @@ from convstore.codec import Codec
 from convstore.entries import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
 from convstore.entries.reading import read_message
 from convstore.entries.rewinds import is_live, live_after
-from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
+from convstore.exceptions import (
+    BrokenLogError,
+    ConversationDeletedError,
+    CorruptDocumentError,
+    StoreUnavailableError,
+)
 from convstore.repository import Head, Heads, Log, StoredMessageRow
 from convstore.schema import entry_id
 from convstore.scopes import Scope
@@ -87,7 +92,8 @@ class Reader:
         """What is read of the end of the log, read again until it holds all that this store knows to be in it.
 
         A primary that was just elected shows for a moment only what it knows a majority to have, which may be less
-        than the one before it acknowledged.
+        than the one before it acknowledged. That lasts for seconds, so a log that has less than it had longer ago was
+        restored from a backup: the conversation is forgotten, and what is there is given.
 
         Args:
             known: The conversation.
@@ -98,7 +104,7 @@ class Reader:
             ConversationDeletedError: It has less because the conversation was deleted.
             StoreUnavailableError: It still is behind after two seconds.
         """
-        least = known.entries
+        least, is_young = known.entries, self._known.is_confirmed(known)
         for pause in _PAUSES:
             if pause:
                 await asyncio.sleep(pause)
@@ -107,6 +113,9 @@ class Reader:
                 return found
             if self.seen(known.scope, await self._heads.find(dict(known.scope))) is not known:
                 raise ConversationDeletedError(_DELETED)
+            if not is_young:
+                self._known.forget(known)
+                return found
         self._known.forget(known)  # of a database that was restored from a backup the next call takes what there is
         raise StoreUnavailableError("the server does not have yet what was acknowledged before; repeat the call")
 
@@ -254,7 +263,7 @@ class Reader:
             is_whole: The log is known not to end there.
 
         Raises:
-            CorruptDocumentError: One is missing.
+            BrokenLogError: One is missing.
         """
         entries = await self._log.entries(known.conversation, start=start, before=before)
         check_dense(known, entries, first=start, last=before - 1 if is_whole else 0)
@@ -283,11 +292,12 @@ class Reader:
         Raises:
             ConversationDeletedError: The conversation was deleted before all of it was read.
         """
-        known = await self.find(scope)
+        known, last = await self.find(scope), list[Entry]()
         while known is not None:
             async with self.reading(known):
                 entries = await self._next_entries(known, start, at_once)
-                check_dense(known, entries, first=start)
+                check_dense(known, [*last, *entries], first=start - len(last))
+            last = entries[-1:]
             for entry in entries:
                 yield known, entry
             if len(entries) < at_once:
@@ -344,6 +354,7 @@ class Reader:
             entries = await self._log.entries_around(known.conversation, before=before, limit=at_once)
             if not entries:
                 break
+            check_dense(known, entries)
             found = [placed for placed in _placed(entries, gaps) if placed[0].ordinal < before] + found
             before = entries[0].first
             at_once = min(2 * at_once, _MOST_ENTRIES)
@@ -387,14 +398,17 @@ def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last:
     """Make sure that entries follow each other, from a number or up to a number if one is given.
 
     Raises:
-        CorruptDocumentError: One is missing; names it.
+        BrokenLogError: One is missing, or names another predecessor; names it.
     """
     numbers = [entry.number for entry in entries]
     first = first or (numbers[0] if numbers else last)
     last = last or first + len(numbers) - 1
     missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
     if missing:
-        raise CorruptDocumentError(entry_id(known.conversation, missing), "the entry is missing")
+        raise BrokenLogError(entry_id(known.conversation, missing), "the entry is missing")
+    for before, entry in pairwise(entries):
+        if entry.after != before.totals.link:
+            raise BrokenLogError(entry_id(known.conversation, entry.number), "it does not follow the entry before it")
 
 
 def results_in(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[EntryMessage]:

@@ -25,7 +25,7 @@ from convstore.schema import entry_id
 from convstore.scopes import Scope
 from convstore.services.clock import Clock
 from convstore.services.kept_summaries import KeptSummaries
-from convstore.services.known import Known
+from convstore.services.known import Known, KnownConversations
 from convstore.services.reader import Reader
 from convstore.services.writer import APPEND_SECONDS, pause
 
@@ -39,9 +39,17 @@ class Rewinder:
     """Changes which messages of a conversation are live."""
 
     def __init__(
-        self, reader: Reader, heads: Heads, log: Log, kept: KeptSummaries, *, codec: Codec, clock: Clock
+        self,
+        reader: Reader,
+        heads: Heads,
+        log: Log,
+        kept: KeptSummaries,
+        known: KnownConversations,
+        *,
+        codec: Codec,
+        clock: Clock,
     ) -> None:
-        self._reader, self._heads, self._log, self._kept = reader, heads, log, kept
+        self._reader, self._heads, self._log, self._kept, self._known = reader, heads, log, kept, known
         self._codec, self._clock = codec, clock
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
@@ -52,7 +60,8 @@ class Rewinder:
             if not is_live(last.gaps, ordinal):
                 return None
             entry, point = await self._point(known, ordinal)
-            return rewound(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=self._clock.now())
+            at, link = self._clock.now(), self._clock.link()
+            return rewound(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
 
         before, after = await self._mark(known, marker)
         return before.live - after.live
@@ -78,7 +87,8 @@ class Rewinder:
                 raise InvalidInputError(f"{message_id!r} did not leave with the last rewind, or that is taken back")
             rewind = (await self._log.entry(known.conversation, last.undo)).totals
             back = before.live - rewind.live
-            return undone(tail, before=before, gaps=earlier.gaps, undo=earlier.undo, at=self._clock.now())
+            at, link = self._clock.now(), self._clock.link()
+            return undone(tail, before=before, gaps=earlier.gaps, undo=earlier.undo, at=at, link=link)
 
         before, after = await self._mark(known, marker)
         return back if after is not before else 0
@@ -148,12 +158,15 @@ class Rewinder:
             if entry is None:
                 await self._settle(known, tail, marker)  # a call before this one may have broken off there
                 return tail, tail
+            least = known.entries
             try:
                 await self._log.insert(known.conversation, entry, (), token="")
             except SlotTaken:
                 await pause(tries)
                 continue
-            known.advance(entry.totals)
+            if entry.number <= least:  # the log was restored from a backup: that number was taken
+                self._known.forget(known)
+            self._known.confirm(known, entry.totals)
             known.follow(entry.number, entry.gaps)
             await self._settle(known, entry.totals, entry)
             return tail, entry.totals

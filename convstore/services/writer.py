@@ -64,6 +64,10 @@ class _WasPruned(Exception):  # noqa: N818 - an answer, caught here
     """The conversation was ended by a policy while it was written to."""
 
 
+class _WasReplaced(Exception):  # noqa: N818 - an answer, caught here
+    """The scope has another conversation, or its log is not the one that this store knew: a backup was restored."""
+
+
 class Writer:
     """Appends for all conversations of a store."""
 
@@ -114,7 +118,8 @@ class Writer:
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
         """Under which numbers some texts were shown; see `Conversation.find_shown_sources`."""
         known = self._known.get(scope)
-        shown = known.tail.shown if known and known.tail and self._known.is_fresh(known) else None
+        is_sure = known is not None and self._known.is_fresh(known) and self._known.is_confirmed(known)
+        shown = known.tail.shown if known and known.tail and is_sure else None
         if shown is None:
             shown = await self._read_shown(scope)
         return [shown.get(text_digest(text)) for text in texts]
@@ -160,9 +165,9 @@ class Writer:
                 attempt = Attempt(batch, batch, self._clock.token(), reserve, turn)
                 try:
                     async with self._reader.reading(known):
-                        if await self._write_in_order(known, attempt):
-                            return attempt
-                except (_WasPruned, ConversationDeletedError):
+                        await self._write_in_order(known, attempt)
+                    return attempt
+                except (_WasPruned, _WasReplaced, ConversationDeletedError):
                     self._known.forget(known)
                 except BaseException:
                     known.tail = None  # what became of the insert is not known
@@ -181,24 +186,25 @@ class Writer:
         head, is_new = await self._heads.claim(dict(scope), at=now)
         claimed = self._known.add(scope, head.conversation)
         if is_new:
-            claimed.advance(Totals())
+            self._known.confirm(claimed, Totals())
         return claimed
 
-    async def _write_in_order(self, known: Known, attempt: Attempt) -> bool:
-        """Write one batch while no other of this store is on its way; False if the conversation is gone."""
+    async def _write_in_order(self, known: Known, attempt: Attempt) -> None:
+        """Write one batch while no other of this store is on its way."""
         try:
             for tries in range(_TRIES):
                 if tries:
                     await self._look_up(known, attempt)
                 if attempt.is_done:
                     await self._correct_head(known)
-                    return True
+                    return
                 tail = await self._tail(known, attempt)
                 if not tries and (self._log.must_look_first or attempt.must_look(tail, known.asked)):
                     # Behind the tail: what another adds later takes the number that this batch tries for.
                     await self._look_up(known, attempt)
                     if attempt.is_done:
-                        return True
+                        return
+                    await self._check_continues(known, tail, known.tail or Totals())
                 await self._find_taken(known, attempt, tail)
                 await self._compose(attempt, tail)
                 if attempt.totals.preview is UNREAD:
@@ -208,25 +214,68 @@ class Writer:
                         attempt.composed = None  # somebody was first
                         continue
                     await self._compose(attempt, tail)
-                if not self._known.is_fresh(known) and not await self._refresh(known, attempt.totals):
-                    self._known.forget(known)
-                    return False
+                if not await self._is_last(known, attempt, tail):
+                    continue
+                least = known.entries
                 if await self._insert(known, attempt):
                     self._finish(known, attempt)
-                    return True
+                    if attempt.number <= least:  # the log was restored from a backup: that number was taken
+                        self._known.forget(known)
+                    return
                 await self._after_collision(known, attempt, tries)
             raise StoreError(f"{_TRIES} other writers were first; append again, and less at once to one conversation")
         finally:
             await self._drop_unused(known, attempt)
 
+    async def _is_last(self, known: Known, attempt: Attempt, tail: Totals) -> bool:
+        """Compare id and tail with the database, those of them that are old; one round trip, none if both are young.
+
+        Returns:
+            False if another writer appended meanwhile: the tail is read again, and the entry is to be made again.
+
+        Raises:
+            _WasReplaced: The conversation has ended, or the tail is no part of its log any more.
+        """
+        if self._known.is_fresh(known) and self._known.is_confirmed(known):
+            return True
+        is_there, last = await asyncio.gather(self._check_id(known, attempt.totals), self._check_tail(known, tail))
+        if not is_there:
+            raise _WasReplaced
+        await self._check_continues(known, tail, last)
+        if last is not tail:
+            self._known.confirm(known, last)
+        if last.entries > tail.entries:
+            known.unsay()
+            attempt.composed = None
+        return last.entries == tail.entries
+
+    async def _check_continues(self, known: Known, tail: Totals, last: Totals) -> None:
+        """Make sure that a log that was just read may be the one that had this tail, or has ended.
+
+        Raises:
+            _WasReplaced: It has less, or another entry in the place of the tail.
+        """
+        if last.entries > tail.entries or (last.entries, last.link) == (tail.entries, tail.link):
+            return
+        head = await self._heads.find(dict(known.scope))
+        if head is not None and head.conversation == known.conversation:
+            raise _WasReplaced
+
+    async def _check_id(self, known: Known, totals: Totals) -> bool:
+        return self._known.is_fresh(known) or await self._refresh(known, totals)
+
+    async def _check_tail(self, known: Known, tail: Totals) -> Totals:
+        return tail if self._known.is_confirmed(known) else await self._log.last_totals(known.conversation)
+
     async def _compose(self, attempt: Attempt, tail: Totals) -> None:
-        work = partial(attempt.compose, tail, self._clock.now())
+        work = partial(attempt.compose, tail, self._clock.now(), self._clock.link())
         await off_loop(work, characters=attempt.pending.characters)
 
     async def _tail(self, known: Known, attempt: Attempt) -> Totals:
         """What the log holds, as far as the attempt must know it; no command when warm."""
-        tail = known.tail or await self._log.last_totals(known.conversation)
-        known.tail = await self._reader.counted_tail(known, tail)
+        if known.tail is None:
+            self._known.confirm(known, await self._log.last_totals(known.conversation))
+        known.tail = await self._reader.counted_tail(known, known.tail or Totals())
         if known.tail.shown is None and known.tail.shown_at and attempt.shows:
             known.tail = replace(known.tail, shown=await self._log.shown(known.conversation, known.tail.shown_at))
         return known.tail
@@ -302,9 +351,11 @@ class Writer:
         if attempt.turn or self._log.must_look_first:
             found = await self._look_behind_tail(known, attempt)
         else:
-            found, known.tail = await asyncio.gather(
+            found, tail = await asyncio.gather(
                 self._log.messages_by_id(known.conversation, batch.ids), self._log.last_totals(known.conversation)
             )
+            known.tail = None
+            self._known.confirm(known, tail)
         for id_, digest in zip(batch.ids, batch.digests, strict=True):
             if id_ in found and found[id_].message.digest != digest:
                 raise ContentConflictError(id_)
@@ -320,7 +371,9 @@ class Writer:
 
     async def _look_behind_tail(self, known: Known, attempt: Attempt) -> dict[str, StoredMessageRow]:
         """What the log has of a batch, and of the question of its turn; what is added meanwhile makes the tail old."""
-        known.tail = await self._log.last_totals(known.conversation)
+        tail = await self._log.last_totals(known.conversation)
+        known.tail = None
+        self._known.confirm(known, tail)
         return await self._log.messages_by_id(known.conversation, {attempt.turn, *attempt.batch.ids} - {""})
 
     async def _refuse_rewound(self, known: Known, stored: Sequence[EntryMessage]) -> None:
@@ -343,7 +396,7 @@ class Writer:
     def _finish(self, known: Known, attempt: Attempt) -> None:
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - it was just inserted
-        known.advance(composed.entry.totals)
+        self._known.confirm(known, composed.entry.totals)
         known.appended = composed.entry.number
         attempt.stored.update({message.id: message.ordinal for message in composed.entry.messages})
         for one, message in zip(attempt.pending.prepared, composed.entry.messages, strict=True):

@@ -23,6 +23,7 @@ from convstore.testing.loading import LoadContract
 from convstore.testing.lossless import LosslessContract
 from convstore.testing.reading import ReadBackContract
 from convstore.testing.repairing import RepairContract
+from convstore.testing.restoring import RestoreContract
 from convstore.testing.retention import RetentionContract
 from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
@@ -47,6 +48,7 @@ class StoreContract(
     RetentionContract,
     VerifyContract,
     RepairContract,
+    RestoreContract,
     ContractFixtures,
 ):
     """All promises of the architecture that a store keeps by itself, one test each."""

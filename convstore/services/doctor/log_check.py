@@ -74,6 +74,7 @@ class LogCheck:
     _next: int = 1
     _is_whole: bool = False
     _messages: int | None = 0
+    _link: int | None = 0
     _candidates: tuple[Totals, ...] = (Totals(),)
 
     def __post_init__(self) -> None:
@@ -123,6 +124,9 @@ class LogCheck:
             return
         if entry.size != _size_of(document):
             self.tell("damaged", "its size is not what is noted", document=key)
+        if self._link not in (None, entry.after):
+            self.tell("fork", "it does not follow the entry before it", document=key)
+        self._link = entry.totals.link
         if self._messages is not None and entry.first != self._messages + 1:
             self.tell("hole", f"ordinals go on with {entry.first}, not {self._messages + 1}", document=key)
         self._messages = entry.last
@@ -142,13 +146,16 @@ class LogCheck:
         if number > self._next:
             name = entry_id(self.conversation, self._next)
             self.tell("hole", f"{number - self._next} entries are missing before {key!r}", document=name)
-            self._candidates, self._messages, self.is_damaged = (), None, True
-            self._live.lose()
+            self._lose()
         self._next = number + 1
 
     def _unreadable(self, key: str, error: Exception) -> None:
         self.tell("damaged", str(error), document=key)
-        self._candidates, self._messages, self.is_damaged = (), None, True
+        self._lose()
+
+    def _lose(self) -> None:
+        """Expect nothing of the next entry: the one before it cannot be read."""
+        self._candidates, self._messages, self._link, self.is_damaged = (), None, None, True
         self._live.lose()
 
     def _look(self, entry: Entry, payloads: Mapping[str, str]) -> None:

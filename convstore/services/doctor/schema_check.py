@@ -12,10 +12,11 @@ from typing import Any
 
 from convstore.driver import Driver
 from convstore.exceptions import StoreError
+from convstore.indexes import LOG_INDEXES, Index, head_indexes
 from convstore.migrate import Migrator
 from convstore.models import Finding
 from convstore.repository import SchemaInspection
-from convstore.schema import ANNOTATIONS, HEADS, LOG, LOG_INDEXES, MIGRATIONS, SUMMARIES, Index, head_indexes
+from convstore.schema import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
 from convstore.services.doctor.findings import Findings
 
 __all__ = ["SchemaCheck"]

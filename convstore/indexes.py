@@ -1,0 +1,42 @@
+"""The indexes of the store's collections.
+
+Layer 2: knows names and keys, sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["LOG_INDEXES", "Index", "head_indexes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index; `present` restricts it to documents that have this field."""
+
+    name: str
+    keys: tuple[tuple[str, int], ...]
+    unique: bool = False
+    present: str = ""
+
+
+LOG_INDEXES = (
+    Index("message_ids", (("conversation", 1), ("messages.id", 1)), unique=True, present="messages.id"),
+    Index("source_ids", (("conversation", 1), ("sources.id", 1)), unique=True, present="sources.id"),
+    Index("call_ids", (("conversation", 1), ("messages.call", 1), ("_id", 1)), present="messages.call"),
+    Index("ordinals", (("conversation", 1), ("first", 1), ("_id", 1)), present="first"),
+    Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
+)
+
+
+def head_indexes(scope_keys: Sequence[str]) -> list[Index]:
+    """What listing needs: newest first among all, and among those with one value of a scope key."""
+    by_key = [
+        Index(f"scope_{key}", ((f"scope.{key}", 1), ("updated_at", -1), ("_id", -1)), present=f"scope.{key}")
+        for key in scope_keys
+    ]
+    return [*by_key, Index("newest", (("updated_at", -1), ("_id", -1)), present="updated_at"), _DUE]
+
+
+_DUE = Index("due", (("sweep_at", 1),), present="sweep_at")
