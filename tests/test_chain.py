@@ -10,6 +10,7 @@ import pytest
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    ChatMessage,
     FunctionMessage,
     HumanMessage,
     RemoveMessage,
@@ -28,6 +29,7 @@ from convstore.chain import (
     Section,
     parse_chain,
 )
+from convstore.chain.sizes import size_of
 from convstore.exceptions import InvalidInputError, MalformedChainError
 from convstore.pairing import check_pairing
 
@@ -125,22 +127,72 @@ def test_what_can_be_repaired_is_refused_without_repair(kinds, index, problem):
     parse_chain(chain_of(*kinds), repair=True)
 
 
+OTHER_KINDS = [
+    SystemMessage("Be brief.", id="k"),
+    FunctionMessage("2", name="f", id="k"),
+    ChatMessage("Hm.", role="critic", id="k"),
+    RemoveMessage(id="k"),
+]
+
+
 @pytest.mark.parametrize("repair", [False, True])
-@pytest.mark.parametrize(
-    ("messages", "index", "problem"),
-    [
-        (chain_of("s", "s"), 1, "a second system message"),
-        (chain_of("s", "h", "a", "s"), 3, "a second system message"),
-        (chain_of("h", "a", "s"), 2, "a system message behind other messages"),
-        ([*chain_of("h"), FunctionMessage("2", name="f", id="m1")], 1, "no function message"),
-        ([*chain_of("h"), RemoveMessage(id="m1")], 1, "no remove message"),
-    ],
-)
-def test_what_only_leaving_out_could_repair_is_always_refused(messages, index, problem, repair):
-    """Repair never drops what a user, a model or a developer said."""
-    with pytest.raises(MalformedChainError, match=problem) as caught:
-        parse_chain(messages, repair=repair)
-    assert caught.value.index == index
+@pytest.mark.parametrize("kept", OTHER_KINDS, ids=lambda message: message.type)
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 5, 6, 7])
+def test_system_messages_and_other_kinds_are_kept_in_place(place, kept, repair):
+    """Wherever they stand, the very objects in their order, and no section or pair is parted by them."""
+    around = chain_of("s", "h", "a", "a x", "t x", "h", "a")
+    messages = [*around[:place], kept, *around[place:]]
+    chain = parse_chain(messages, repair=repair)
+    assert all(one is two for one, two in zip(chain.messages(), messages, strict=True))
+    assert chain.repairs == ()
+    assert [len(section.body) for section in chain.sections] == [2, 1]
+    assert chain.size == sum(section.size for section in chain.sections) == sum(map(size_of, messages))
+
+
+def test_two_system_messages_at_the_head_are_one_header():
+    """The first is the header's, the second stands behind it."""
+    chain = parse_chain(chain_of("s", "s", "h", "a"))
+    assert ids(chain.sections[0].header.messages()) == ["m0", "m1", "m2"]
+    assert chain.sections[0].header.system.id == "m0"
+
+
+def test_a_message_between_two_questions_begins_a_section():
+    """So that it keeps its place; nothing is joined over it."""
+    chain = parse_chain(chain_of("h", "s", "h", "a"))
+    assert [ids(section.messages()) for section in chain.sections] == [["m0", "m1"], ["m2", "m3"]]
+    grown = parse_chain(chain_of("h", "s")).append_human("And?")
+    assert [message.type for message in grown.messages()] == ["human", "system", "human"]
+
+
+def test_a_result_is_put_before_what_stands_between_it_and_its_call():
+    """Providers refuse a list where it does not follow its call; the message in between stays behind it."""
+    messages = chain_of("h", "a x y", "t x", "s", "t y")
+    with pytest.raises(MalformedChainError, match=r"the result for 'y' comes behind a system message.*repair=True"):
+        parse_chain(messages)
+    mended = parse_chain(messages, repair=True)
+    assert ids(mended.messages()) == ["m0", "m1", "m2", "m4", "m3"]
+    assert len(mended.repairs) == 1
+    assert parse_chain(mended.messages()) == mended
+
+
+def test_operations_keep_what_they_do_not_know():
+    """A result for a call, new ids, cleared reasoning and joined questions leave other messages where they are."""
+    thinking = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]
+    messages = [*chain_of("s", "s", "h", "a x"), ChatMessage(thinking, role="critic", id="c")]
+    chain = parse_chain(messages, repair=True).add_tool_response(ToolMessage("found", tool_call_id="x", id="r"))
+    chain = chain.normalize_tool_call_ids("call_{r:24:x}").clear_reasoning().sanitize_tool_call_arguments()
+    assert ids(chain.messages()) == ["m0", "m1", "m2", "m3", "r", "c"]
+    assert chain.messages()[-1].content == thinking[1:]
+    joined = parse_chain(chain_of("s", "s", "h")).append_human("More.")
+    assert [message.text for message in joined.messages()] == ["text m0", "text m1", "text m2\n\nMore."]
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_is_no_message_is_refused(repair):
+    """By an error that names its place and what it is."""
+    with pytest.raises(MalformedChainError, match="LangChain messages, not of dict") as caught:
+        parse_chain([*chain_of("h"), {"role": "user", "content": "hi"}], repair=repair)
+    assert caught.value.index == 1
 
 
 def test_a_repair_answers_a_call_that_has_no_result():

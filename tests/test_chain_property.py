@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from properties import examples
 from strategies import any_text, same
 from test_chain import bytes_in, chain_of, copied
@@ -43,12 +43,22 @@ def _pairs(draw: st.DrawFn, *, broken: bool) -> list[BaseMessage]:
     return [AIMessage(content, tool_calls=calls), *results]
 
 
+# What is no part of a chain and stays where it is.
+_kept = st.one_of(
+    *[st.just([])] * 4,
+    st.builds(lambda text: [SystemMessage(text)], _texts),
+    st.builds(lambda text: [ChatMessage(text, role="critic"), SystemMessage("Be brief.")], _texts),
+)
+
+
 @st.composite
 def _chains(draw: st.DrawFn, *, broken: bool = False) -> list[BaseMessage]:
     messages: list[BaseMessage] = [SystemMessage(draw(_texts))] if draw(st.booleans()) else []
     for _ in range(draw(st.integers(0, 5))):
         messages += [HumanMessage(draw(_texts)) for _ in range(draw(st.integers(1, 2)) if broken else 1)]
-        messages += [each for pair in draw(st.lists(_pairs(broken=broken), min_size=1, max_size=5)) for each in pair]
+        messages += draw(_kept)
+        for pair in draw(st.lists(_pairs(broken=broken), min_size=1, max_size=5)):
+            messages += [*pair, *draw(_kept)]
     messages += [HumanMessage("And?")] if draw(st.booleans()) else []
     return [m.model_copy(update={"id": f"m{at}"}) for at, m in enumerate(messages)] if draw(st.booleans()) else messages
 

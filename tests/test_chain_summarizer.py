@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import inspect
 import re
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from convstore.chain import (
     ChainSummary,
     parse_chain,
 )
-from convstore.exceptions import InvalidInputError, MalformedChainError, SummaryError
+from convstore.chain.sizes import json_text
+from convstore.exceptions import InvalidInputError, SummaryError
 from convstore.pairing import check_pairing
 
 LONG = "x" * 1000
@@ -124,10 +126,12 @@ def test_nonsense_is_refused_when_made(wrong):
         ChainSummarizerConfig(**wrong)
 
 
-@pytest.mark.parametrize(("handler", "options"), [(7, {}), (Scripted(), {"max_concurrency": 0})])
+@pytest.mark.parametrize(
+    ("handler", "options"), [(7, {}), (Scripted(), {"max_concurrency": 0}), (Scripted(), {"max_prompt_bytes": 8191})]
+)
 def test_a_summarizer_refuses_nonsense(handler, options):
     """Before it is used."""
-    with pytest.raises(InvalidInputError, match=r"handler|max_concurrency"):
+    with pytest.raises(InvalidInputError, match=r"handler|max_concurrency|max_prompt_bytes"):
         ChainSummarizer(handler, **options)
 
 
@@ -325,11 +329,15 @@ def test_too_many_sections_become_one():
     ("config", "sections"),
     [
         ({"max_qa_sections": 4}, 4),
-        ({"max_qa_sections": 3}, 2),
+        ({"max_qa_sections": 3}, 3),
+        ({"max_qa_sections": 2}, 2),
+        ({"max_qa_sections": 1}, 2),
         ({"max_qa_sections": 3, "keep_sections": 2}, 3),
         ({"max_qa_sections": 3, "keep_sections": 4}, 4),
         ({"max_qa_bytes": 4068}, 4),
-        ({"max_qa_bytes": 4067}, 2),
+        ({"max_qa_bytes": 4067}, 3),
+        ({"max_qa_bytes": 2000}, 2),
+        ({"max_qa_bytes": 1000}, 2),
         ({"max_qa_sections": 3, "use_qa": False}, 4),
     ],
 )
@@ -356,8 +364,8 @@ def test_human_messages_are_summarised_if_asked_for():
     assert texts(summary)[:2] == ["of humans", SUMMARY_PREFIX + "of all"]
     assert summary.messages[0].additional_kwargs == {"convstore": {"kind": "summary"}}
     assert [(call.strategy, call.shown) for call in summary.calls] == [
-        ("qa", (0, 1, 2, 3, 4, 5)),
-        ("qa_humans", (0, 2, 4)),
+        ("qa", (0, 1, 2, 3)),
+        ("qa_humans", (0, 2)),
     ]
     assert handler.most == 2
     short = asyncio.run(summarizer.fold_qa_pairs(messages))
@@ -377,6 +385,65 @@ def test_small_sections_are_not_folded():
     humans = [message for _ in range(300) for message in (HumanMessage("a"), AIMessage("bb"))]
     summary = run(Scripted(), humans, use_qa=True)
     assert (summary.calls, summary.error) == ((), None)
+
+
+@pytest.mark.parametrize("number", range(11, 20))
+def test_a_fold_keeps_the_newest_sections_that_fit(number):
+    """By number: ten sections are left, the folded one among them, and nine came out as the objects that went in."""
+    messages = talk(*["h", "a"] * number)
+    summary = asyncio.run(summarizer_with(Scripted()).fold_qa_pairs(messages))
+    assert len(parse_chain(summary.messages).sections) == 10
+    assert [id(message) for message in summary.messages[2:]] == [id(message) for message in messages[-18:]]
+    assert [call.shown for call in summary.calls] == [tuple(range(2 * (number - 9)))]
+
+
+@pytest.mark.parametrize("limit", range(2_000, 14_000, 700))
+def test_a_fold_keeps_the_newest_sections_that_fit_in_bytes(limit):
+    """With a summary as long as it is told, the limit holds, and one section more would have broken it."""
+    messages = talk(*["h", "a"] * 9, "h")
+
+    async def handler(text: str) -> str:
+        [room] = re.findall(r"below (\d+) bytes", text)
+        return "s" * (int(room) - 1)
+
+    summary = asyncio.run(summarizer_with(handler, max_qa_bytes=limit).fold_qa_pairs(messages))
+    count = len(parse_chain(summary.messages).sections)
+    if not summary.calls:
+        assert sum(map(bytes_in, messages)) <= limit
+        return
+    assert len(summary.calls) == 1
+    assert summary.bytes_after <= limit or count == 2
+    assert count == 10 or summary.bytes_after + 1_017 > limit
+
+
+def test_a_fold_whose_summary_is_too_long_is_folded_further():
+    """Until the limits hold or nothing is left to fold; a second run asks nothing."""
+    messages = talk(*["h", "a"] * 8, "h")
+    calls = set()
+    for limit in range(5_000, 7_000, 200):
+        summarizer = summarizer_with(Scripted(*["y" * 2_000] * 20), max_qa_bytes=limit)
+        summary = asyncio.run(summarizer.fold_qa_pairs(messages))
+        assert summary.error is None
+        assert summary.bytes_after <= limit
+        assert asyncio.run(summarizer.fold_qa_pairs(summary.messages)).calls == ()
+        calls.add(len(summary.calls))
+    assert calls == {1, 2}
+
+
+def test_other_messages_stay_whatever_is_summarised():
+    """System messages in the middle and other kinds: in place of nothing, behind the summary, and never shown."""
+    messages = talk("s", *["h", "s", "a x", "t x", "s", "a", "s"] * 6, "h", "a", "s")
+    for name in ("summarize", "summarize_sections", "fold_qa_pairs", "rotate_last_section"):
+        handler = Scripted()
+        config = {"use_qa": True, "max_qa_sections": 3, "last_section_bytes": KIB, "keep_sections": 2}
+        summary = asyncio.run(getattr(summarizer_with(handler, **config), name)(messages))
+        assert summary.error is None
+        assert handler.prompts
+        system = [message for message in messages if message.type == "system"]
+        stayed = [message for message in summary.messages if message.type == "system"]
+        assert [id(message) for message in stayed] == [id(message) for message in system]
+        assert not any(f">{message.text}<" in prompt for message in system for prompt in handler.prompts)
+        assert parse_chain(summary.messages).size == summary.bytes_after
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -444,10 +511,10 @@ def test_what_messages_say_can_not_pass_for_the_prompt():
 
 
 def test_the_model_is_shown_everything_but_media_and_reasoning():
-    """Whole, however long; where media stood there is a line that says so."""
+    """Whole; where media stood there is a line that says so."""
     blocks = [
         {"type": "thinking", "thinking": "secret", "signature": "c2ln"},
-        {"type": "text", "text": "begin" + "m" * 200_000 + "end"},
+        {"type": "text", "text": "begin" + "m" * 50_000 + "end"},
         {"type": "tool_use", "id": "x", "name": "f", "input": {"q": "once"}},
         {"type": "web_search_tool_result", "tool_use_id": "s", "content": ["found"]},
     ]
@@ -456,7 +523,7 @@ def test_the_model_is_shown_everything_but_media_and_reasoning():
     handler = Scripted()
     run(handler, [HumanMessage("Hi!"), ai, ToolMessage([image, "seen"], tool_call_id="x"), *chain_of("h")])
     [prompt] = handler.prompts
-    assert "begin" + "m" * 200_000 + "end" in prompt
+    assert "begin" + "m" * 50_000 + "end" in prompt
     assert "[image of 40 bytes, not shown]\nseen" in prompt
     assert '["found"]' in prompt
     assert (prompt.count("once"), "secret" in prompt, "c2ln" in prompt) == (1, False, False)
@@ -479,6 +546,162 @@ def test_lone_surrogates_reach_no_model():
     handler.prompts[0].encode()
     assert "\\ud800" in handler.prompts[0]
     assert summary.error is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# More than one prompt takes
+
+
+def material(prompts: Sequence[str]) -> str:
+    """What all prompts showed of messages, tags and escapes taken away."""
+    told = "".join(re.findall(r"<messages>\n(.*)\n</messages>", prompt, re.DOTALL)[0] for prompt in prompts)
+    bare = re.sub(r"</?(?:message|call)[^>]*>\n?", "", told)
+    return html.unescape(bare)
+
+
+def test_no_prompt_is_larger_than_its_bound():
+    """Four hundred pairs: each message is shown whole, in parts that are joined, and the model refuses nothing."""
+    facts = [f"fact-{number}-{place}" for number in range(400) for place in range(3)]
+    results = [f"{'alpha ' * 160}".join(facts[3 * number : 3 * number + 3]) for number in range(400)]
+    messages: list[BaseMessage] = [HumanMessage("Read it all.")]
+    for number, text in enumerate(results):
+        call = {"name": "read", "args": {"page": number}, "id": f"call_{number}"}
+        messages += [AIMessage("", tool_calls=[call]), ToolMessage(text, tool_call_id=call["id"], name="read")]
+    messages += [AIMessage("Done."), HumanMessage("And?")]
+    handler = Scripted()
+    summary = run(handler, messages)
+    assert summary.error is None
+    assert max(len(prompt.encode()) for prompt in handler.prompts) <= 64 * KIB
+    shown = material(handler.prompts[:-1])
+    assert all(fact in shown for fact in facts)
+    assert all(text in shown for text in results)
+    assert "summary 1<" in handler.prompts[-1]
+    assert [call.strategy for call in summary.calls] == ["sections"] * len(handler.prompts)
+    assert summary.calls[-1].shown == ()
+    assert {index for call in summary.calls for index in call.shown} == set(range(802))
+    assert texts(summary)[1:3] == ["", f"summary {len(handler.prompts)}"]
+    assert run(handler, summary.messages).calls == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("word " * 20_000, id="words"),
+        pytest.param("x" * 100_000, id="one long word"),
+        pytest.param("<&>" * 20_000, id="escapes"),
+        pytest.param("语" * 40_000, id="three bytes each"),
+        pytest.param("🦈" * 20_000 + "end", id="four bytes each"),
+        pytest.param("line\n" * 20_000, id="lines"),
+    ],
+)
+def test_a_message_larger_than_a_prompt_is_shown_in_parts(text):
+    """Every character once, in order, in prompts that keep to the bound."""
+    call = {"name": "write", "args": {"text": text}, "id": "x"}
+    for message in (AIMessage(text), AIMessage("", tool_calls=[call])):
+        result = [ToolMessage("ok", tool_call_id="x")] if message.tool_calls else []
+        handler = Scripted()
+        summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB)
+        summary = asyncio.run(summarizer.summarize([HumanMessage("Hi!"), message, *result, HumanMessage("?")]))
+        assert summary.error is None
+        assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
+        shown = material([prompt for prompt in handler.prompts if "part=" in prompt])
+        assert (json_text({"text": text}) if message.tool_calls else text) in shown
+
+
+def test_words_are_not_cut():
+    """A name at the end of a part is not half in one prompt and half in the next."""
+    words = [f"name{number}" for number in range(20_000)]
+    handler = Scripted()
+    summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB)
+    asyncio.run(summarizer.summarize([HumanMessage("Hi!"), AIMessage(" ".join(words)), HumanMessage("?")]))
+    assert {word for prompt in handler.prompts for word in re.findall(r"name\d+", prompt)} == set(words)
+
+
+def test_the_question_of_a_long_turn_is_bounded_too():
+    """Its beginning and end are context in each part; it stays as it is, so nothing of it is lost."""
+    question = "begin " + "middle <&> " * 20_000 + "finish"
+    handler = Scripted()
+    summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB)
+    messages = [HumanMessage(question), AIMessage("word " * 4_000), HumanMessage("?")]
+    summary = asyncio.run(summarizer.summarize(messages))
+    assert (summary.error, summary.messages[0]) == (None, messages[0])
+    assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
+    parts = [prompt for prompt in handler.prompts if "<context>" in prompt]
+    assert all("begin" in prompt and "finish" in prompt and "are not shown here" in prompt for prompt in parts)
+
+
+def test_questions_that_are_folded_are_shown_whole():
+    """In parts as well, where they become a summary themselves."""
+    questions = [HumanMessage(f"first{number} " + "wish " * 3_000 + f"last{number}") for number in range(6)]
+    messages = [message for question in questions for message in (question, AIMessage(LONG))]
+    handler = Scripted()
+    config = ChainSummarizerConfig(summarize_human_in_qa=True, max_qa_sections=1)
+    summarizer = ChainSummarizer(handler, config=config, max_prompt_bytes=8 * KIB)
+    summary = asyncio.run(summarizer.fold_qa_pairs(messages))
+    assert summary.error is None
+    assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
+    told = [prompt for prompt in handler.prompts if "what the user wrote" in prompt]
+    assert all(question.text in material(told) for question in questions[:5])
+    shown = {index for call in summary.calls if call.strategy == "qa_humans" for index in call.shown}
+    assert shown == {0, 2, 4, 6, 8}
+
+
+def test_summaries_of_parts_are_joined_in_steps_too():
+    """Long answers for many parts do not fit one prompt either; the last answer is the summary."""
+    messages = [HumanMessage("Hi!"), AIMessage("word " * 40_000), HumanMessage("?")]
+    handler = Scripted(*["s" * 1_500] * 100)
+    summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB)
+    summary = asyncio.run(summarizer.summarize(messages))
+    assert summary.error is None
+    joins = [prompt for prompt in handler.prompts if "summaries of the parts" in prompt]
+    assert len(joins) > 2
+    assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
+
+
+def test_summaries_of_parts_that_do_not_get_shorter_are_refused():
+    """A model that repeats what it is shown ends in an error, not in endless requests."""
+    messages = [HumanMessage("Hi!"), AIMessage("word " * 20_000), HumanMessage("?")]
+    handler = Scripted(*["s" * 20_000] * 1_000)
+    summary = asyncio.run(ChainSummarizer(handler, max_prompt_bytes=8 * KIB).summarize(messages))
+    assert isinstance(summary.error, SummaryError)
+    assert "max_prompt_bytes" in str(summary.error)
+    assert summary.messages == messages
+    assert len(handler.prompts) < 60
+
+
+def test_a_part_that_fails_gives_the_messages_back():
+    """All other parts are waited for, and `calls` tells which failed."""
+    messages = [HumanMessage("Hi!"), AIMessage("word " * 20_000), HumanMessage("?")]
+    handler = Scripted("fine", TimeoutError("slow"))
+    summary = asyncio.run(ChainSummarizer(handler, max_prompt_bytes=8 * KIB).summarize(messages))
+    assert isinstance(summary.error, TimeoutError)
+    assert summary.messages == messages
+    assert [type(call.error) for call in summary.calls[:3]] == [type(None), TimeoutError, type(None)]
+    assert handler.running == 0
+
+
+def test_parts_are_calls_like_any_other():
+    """At most `max_concurrency` at a time."""
+    handler = Scripted()
+    summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB, max_concurrency=3)
+    asyncio.run(summarizer.summarize(talk(*["h", "a"] * 4, "h", text="word " * 10_000)))
+    assert handler.most == 3
+
+
+def test_long_names_and_ids_do_not_break_the_bound():
+    """They are clipped in the tags of a message that is shown in parts."""
+    name = '"<' * 5_000
+    messages = [
+        HumanMessage("Hi!"),
+        AIMessage("", tool_calls=[{"name": name, "args": {}, "id": name}]),
+        ToolMessage("", name=name, tool_call_id=name),
+        HumanMessage("?"),
+    ]
+    handler = Scripted()
+    summary = asyncio.run(ChainSummarizer(handler, max_prompt_bytes=8 * KIB).summarize(messages))
+    assert summary.error is None
+    assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
+    assert {index for call in summary.calls for index in call.shown} == {0, 1, 2}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -561,10 +784,10 @@ def test_an_assistant_that_greets_first_is_no_failure():
 def test_what_is_no_chain_comes_back():
     """With the error that names the message; no call was made."""
     handler = Scripted()
-    messages = talk("h", "a", "s")
-    summary = run(handler, messages)
-    assert isinstance(summary.error, MalformedChainError)
-    assert (summary.messages, summary.calls, handler.prompts) == (messages, (), [])
+    messages: list[Any] = [*talk("h", "a"), "a text"]
+    with pytest.raises(AttributeError):  # sizes are those of messages
+        asyncio.run(summarizer_with(handler).summarize(messages))
+    assert handler.prompts == []
 
 
 def test_a_failure_gives_back_what_was_not_repaired():
@@ -616,11 +839,12 @@ def test_a_thousand_sections():
 
 
 def test_one_huge_pair():
-    """Alone it stays; followed by another it is one call."""
+    """Alone it stays; followed by another it becomes one summary, made in parts."""
     huge = talk("h", "a x", "t x", text="y" * 3_000_000)
     assert run(Scripted(), huge).calls == ()
     summary = run(Scripted(), [*huge, AIMessage("Done.")])
-    assert ([call.shown for call in summary.calls], summary.bytes_after < 200) == ([(0, 1, 2)], True)
+    assert ({index for call in summary.calls for index in call.shown}, summary.bytes_after < 200) == ({0, 1, 2}, True)
+    assert len(summary.calls) < 6_000_000 // (64 * KIB - 8 * KIB)
 
 
 def test_the_same_object_twice():
@@ -642,17 +866,31 @@ def test_strict_seed_asks_for_small_sections_and_takes_long_answers():
     assert summary.error is None
 
 
-def test_strict_seed_summarises_a_lone_summary_again():
-    """Whenever the last pair alone is too large, or the fold's limit stays exceeded."""
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_lone_summary_is_left_alone(strict):
+    """Though the last pair alone is too large, or the fold's limit stays exceeded; so does the seed."""
     messages = talk("h", "a", "a", text="y" * 3000)
-    summarizer = summarizer_with(Scripted(), strict_seed=True, last_section_bytes=KIB)
+    summarizer = summarizer_with(Scripted(), strict_seed=strict, last_section_bytes=KIB)
     once = asyncio.run(summarizer.rotate_last_section(messages))
     twice = asyncio.run(summarizer.rotate_last_section(once.messages))
-    assert (len(once.calls), len(twice.calls)) == (1, 1)
-    summarizer = summarizer_with(Scripted(), strict_seed=True, max_qa_sections=1)
-    once = asyncio.run(summarizer.fold_qa_pairs(talk("h", "a", "h")))
+    assert (len(once.calls), len(twice.calls)) == (1, 0)
+    assert all(one is two for one, two in zip(twice.messages, once.messages, strict=True))
+    summarizer = summarizer_with(Scripted(), strict_seed=strict, max_qa_sections=1, max_qa_bytes=500)
+    once = asyncio.run(summarizer.fold_qa_pairs(talk("h", "a", "h", "a", "h", "a")))
     twice = asyncio.run(summarizer.fold_qa_pairs(once.messages))
-    assert (len(once.calls), len(twice.calls)) == (1, 1)
+    assert (len(once.calls), len(twice.calls)) == (1, 0)
+
+
+def test_strict_seed_lets_the_folded_section_come_on_top():
+    """The seed keeps as many sections as its limit says, and the folded one besides."""
+    for strict, kept in ((False, 9), (True, 10)):
+        handler = Scripted()
+        messages = talk(*["h", "a"] * 14)
+        summary = asyncio.run(summarizer_with(handler, use_qa=True, strict_seed=strict).fold_qa_pairs(messages))
+        assert len(parse_chain(summary.messages).sections) == 1 + kept
+        assert [id(message) for message in summary.messages[2:]] == [id(message) for message in messages[-2 * kept :]]
+        again = asyncio.run(summarizer_with(handler, use_qa=True, strict_seed=strict).fold_qa_pairs(summary.messages))
+        assert again.calls == ()
 
 
 def test_strict_seed_counts_no_bytes_of_repairs_and_doubles_calls():

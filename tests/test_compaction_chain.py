@@ -272,14 +272,14 @@ async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: 
 
     noted("pair", folders)
     noted("read_chain", work)
-    noted("make_prompt", work)
+    noted("make_prompts", work)
     noted("folded", folders._Read)
     for number in range(12):
         await chat.append(
             [HumanMessage(f"question {number}", id=f"q{number}"), *run_of(number), AIMessage("so " * 600)]
         )
     assert (await chat.compact()).status == "done"
-    assert list(threads) == ["pair", "read_chain", "make_prompt", "folded"]
+    assert list(threads) == ["pair", "read_chain", "make_prompts", "folded"]
     assert threading.get_ident() not in set().union(*threads.values())
 
 

@@ -32,7 +32,8 @@ class ChainSummarizerConfig:
         max_pair_bytes: A larger pair in the last sections is summarised by itself, the last pair never.
         max_qa_sections: More sections than this are folded.
         max_qa_bytes: The sections of a chain larger than this are folded.
-        keep_sections: So many sections at the end are never summarised whole, nor folded.
+        keep_sections: So many sections at the end are never summarised whole, nor folded; a fold keeps more if they
+            fit.
         strict_seed: Do as the algorithm's original does where this one does better; to compare both.
 
     Raises:
@@ -65,7 +66,8 @@ class SummaryCall:
     Attributes:
         strategy: Why it was made.
         shown: Places, in the list that came in, of the messages that it was shown, context included. A summary that
-            was made in the same run is shown in place of those that it stands for.
+            was made in the same run is shown in place of those that it stands for. Empty where summaries of parts
+            were joined.
         error: What became of it, if no summary.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -55,8 +55,9 @@ class Origins:
 def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Chain:
     """The chain that a list of messages is; flattened again it gives the same messages.
 
-    The first message is a system or a human message, there is one system message at most, no human message follows
-    another, and behind each AI message stand exactly the results of its calls, in any order.
+    The first message is a system or a human message, no human message follows another, and behind each AI message stand
+    exactly the results of its calls, in any order. A system message that is not the first message, and a message of any
+    other kind, is kept where it stands: in the header, or behind the pair before it.
 
     With `repair`, what breaks these rules is mended where that can be done, and `Chain.repairs` says what was done:
 
@@ -65,15 +66,13 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
     - a call without result gets one with the text of `MISSING_RESULT` and status "error";
     - human messages in a row become one, with all their contents;
     - a result whose id is none of its AI message's calls gets a call with empty arguments;
-    - a result that comes late is put behind its call; any other stray tool message, and a second result of the same
-      call, is dropped.
+    - a result that comes late, or behind a message that is kept, is put behind its call; any other stray tool
+      message, and a second result of the same call, is dropped.
 
     The messages that came in are never changed.
 
     Raises:
-        MalformedChainError: A rule is broken: names the message. With `repair` only if the chain has a system message
-            behind the first message, or one of another kind, such as a function message: these are for the caller to
-            move or leave out.
+        MalformedChainError: A rule is broken: names the message. With `repair` only for what is no message.
 
     >>> chain = parse_chain([HumanMessage("Hi!"), AIMessage("Hello!"), HumanMessage("Bye!")])
     >>> [(section.header.human.text, len(section.body), section.size) for section in chain.sections]
@@ -113,13 +112,16 @@ class _OpenPair:
     calls: list[Call]
     results: list[ToolMessage] = field(default_factory=list)
     added: list[dict[str, Any]] = field(default_factory=list)
+    after: list[BaseMessage] = field(default_factory=list)
     mended: bool = False
 
 
 @dataclass(slots=True)
 class _OpenSection:
     system: SystemMessage | None = None
+    before: list[BaseMessage] = field(default_factory=list)
     humans: list[HumanMessage] = field(default_factory=list)
+    after: list[BaseMessage] = field(default_factory=list)
     body: list[_OpenPair] = field(default_factory=list)
 
 
@@ -137,33 +139,38 @@ class _Reader:
 
     def add(self, index: int, message: BaseMessage) -> None:
         self._origins.put(message, [index])
-        if isinstance(message, SystemMessage):
-            self._add_system(index, message)
+        if isinstance(message, SystemMessage) and not self._sections:
+            self._sections.append(_OpenSection(system=message))
         elif isinstance(message, HumanMessage):
             self._add_human(index, message)
         elif isinstance(message, AIMessage):
             self._add_ai(index, message)
         elif isinstance(message, ToolMessage):
             self._add_result(index, message)
+        elif isinstance(message, BaseMessage):
+            self._keep(message)
         else:
-            _refuse(index, message, f"a chain has system, human, AI and tool messages, no {message.type} message")
+            problem = f"a chain is made of LangChain messages, not of {type(message).__name__}"
+            raise MalformedChainError(problem, index=index, message_id=None)
 
     def finish(self) -> Reading:
         sections = [
-            Section(Header(opened.system, self._human_of(opened)), tuple(map(self._closed, opened.body)))
-            for opened in self._sections
+            Section(self._header_of(opened), tuple(map(self._closed, opened.body))) for opened in self._sections
         ]
         return Reading(Chain(tuple(sections), repairs=tuple(self._repairs)), self._origins)
 
-    def _add_system(self, index: int, message: SystemMessage) -> None:
-        if any(opened.system for opened in self._sections):
-            _refuse(index, message, "a second system message; join it with the first one")
-        if self._sections:
-            _refuse(index, message, "a system message behind other messages; move it to the head")
-        self._sections.append(_OpenSection(system=message))
+    def _keep(self, message: BaseMessage) -> None:
+        """Keep a message that is neither a header's nor a pair's behind what came before it."""
+        if not self._sections:
+            self._sections.append(_OpenSection())
+        section = self._sections[-1]
+        if section.body:
+            section.body[-1].after.append(message)
+        else:
+            (section.after if section.humans else section.before).append(message)
 
     def _add_human(self, index: int, message: HumanMessage) -> None:
-        if not self._sections or self._sections[-1].body:
+        if not self._sections or self._sections[-1].body or self._sections[-1].after:
             self._sections.append(_OpenSection())
         elif self._sections[-1].humans:
             self._mend(index, message, "a human message behind a human message", "joined with it")
@@ -187,6 +194,9 @@ class _Reader:
             if pair is not current:
                 self._mend(index, message, f"the result for {message.tool_call_id!r} comes late", "put behind its call")
                 pair.mended = True
+            elif pair.after:
+                problem = f"the result for {message.tool_call_id!r} comes behind a {pair.after[0].type} message"
+                self._mend(index, message, problem, "put behind its call")
             pair.results.append(message)
         elif current is None:
             self._mend(index, message, "a tool message without a call", "dropped")
@@ -205,6 +215,10 @@ class _Reader:
         pair.results.append(message)
         pair.mended = True
 
+    def _header_of(self, opened: _OpenSection) -> Header:
+        human, before, after = self._human_of(opened), tuple(opened.before), tuple(opened.after)
+        return Header(opened.system, human, before=before, after=after)
+
     def _human_of(self, opened: _OpenSection) -> HumanMessage | None:
         if not opened.humans:
             return None
@@ -220,10 +234,11 @@ class _Reader:
         results = tuple(opened.results)
         if opened.mended or len(results) < len(opened.calls):
             results = self._completed(ai, opened)
-        pair = Pair(ai, results)
+        pair = Pair(ai, results, after=tuple(opened.after))
         if not self._seed_faults:
             return pair
-        return Pair(ai, results, uncounted=pair.size - sum(map(size_of, [opened.ai, *opened.results])))
+        came = [opened.ai, *opened.results, *opened.after]
+        return replace(pair, uncounted=pair.size - sum(map(size_of, came)))
 
     def _completed(self, ai: AIMessage, opened: _OpenPair) -> tuple[ToolMessage, ...]:
         """A result for each call, in the order of the calls."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.chain.call_ids import CallIdTemplate
 from convstore.chain.models import ChainSummarizerConfig
@@ -24,8 +25,10 @@ __all__ = [
     "RESERVE_PERCENT",
     "first_kept",
     "fold_cost",
+    "fold_reserve",
     "is_one_summary",
     "is_worth_it",
+    "kept_behind",
     "make_summary_pair",
     "oversized",
     "room_for",
@@ -69,7 +72,7 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, taken: set[str]) -> P
     r"""The pair that stands for others: an answer if all of them are answers, else a call with its result.
 
     Both messages are marked as summaries, with ids made from that of the last message, if it has one. The same text
-    for the same pairs gives the same messages.
+    for the same pairs gives the same messages. What stands behind the pairs stays, behind the summary.
 
     Args:
         text: The summary.
@@ -79,15 +82,16 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, taken: set[str]) -> P
     >>> make_summary_pair("Ada likes orcas.", [Pair(AIMessage("You like orcas."))], taken=set()).ai.text
     '**summarized content:**\nAda likes orcas.'
     """
-    last = pairs[-1].messages()[-1].id if pairs else None
+    last = pairs[-1].exchange()[-1].id if pairs else None
+    after = tuple(message for pair in pairs for message in pair.after)
     ids = [f"{last}:summary-{number}" if last else None for number in range(2)]
     if all(pair.kind == "completion" for pair in pairs):
-        return Pair(AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary")))
+        return Pair(AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary")), after=after)
     call_id = _free_call_id(text, taken)
     call = {"name": SUMMARY_TOOL, "args": {}, "id": call_id}
     ai = AIMessage("", id=ids[0], tool_calls=[call], additional_kwargs=mark("summary"))
     result = ToolMessage(text, id=ids[1], name=SUMMARY_TOOL, tool_call_id=call_id, additional_kwargs=mark("summary"))
-    return Pair(ai, (result,))
+    return Pair(ai, (result,), after=after)
 
 
 def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:
@@ -114,27 +118,62 @@ def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
         kept -= 1
         size += section.body[kept].size
     older = section.body[:kept]
-    if is_one_summary(older) and not config.strict_seed:
+    if is_one_summary(older):
         return 0
     return kept if is_worth_it(older, config=config) else 0
 
 
 def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
-    """How many sections from the start are folded into one; 0 if none."""
-    exceeds = len(chain.sections) > config.max_qa_sections or chain.size > config.max_qa_bytes
-    older = chain.sections[: -config.keep_sections]
-    if not exceeds or not older:
+    """How many sections from the start are folded into one; 0 if none.
+
+    As few as bring the chain within both limits, so that as many of the newest as fit them stay; the folded one counts
+    as a section, and its summary as `fold_reserve`. If no fold does, all but the last `keep_sections`.
+    """
+    sections = chain.sections
+    most = len(sections) - config.keep_sections
+    if most < 1 or (len(sections) <= config.max_qa_sections and chain.size <= config.max_qa_bytes):
         return 0
+    # The original's folded section comes on top of its limit, and it tries one number only.
+    kept = config.max_qa_sections - (0 if config.strict_seed else 1)
+    counts = range(min(max(len(sections) - kept, 1), most), most + 1)
+    fitting = (count for count in counts if count == most or _size_after(chain, count, config) <= config.max_qa_bytes)
+    tried = islice(fitting, 1) if config.strict_seed else fitting
+    return next((count for count in tried if _is_worth_folding(sections[:count], config)), 0)
+
+
+def fold_reserve(config: ChainSummarizerConfig) -> int:
+    """Bytes that a plan sets aside for the summary of a fold, and that the model is asked for."""
+    return max(config.max_qa_bytes * RESERVE_PERCENT // 100, LEAST_SUMMARY_BYTES)
+
+
+def _size_after(chain: Chain, count: int, config: ChainSummarizerConfig) -> int:
+    """Bytes of the chain at most, once so many sections are folded and their summary takes its reserve."""
+    older = chain.sections[:count]
+    room = room_for([pair for section in older for pair in section.body])
+    return chain.size - max(room - fold_cost(older) - fold_reserve(config), 0)
+
+
+def _is_worth_folding(older: Sequence[Section], config: ChainSummarizerConfig) -> bool:
     pairs = [pair for section in older for pair in section.body]
-    if len(older) == 1 and is_one_summary(pairs) and not config.strict_seed:
-        return 0
-    return len(older) if is_worth_it(pairs, config=config, least=LEAST_FOLD_BYTES + fold_cost(older)) else 0
+    if len(older) == 1 and is_one_summary(pairs):
+        return False
+    return is_worth_it(pairs, config=config, least=LEAST_FOLD_BYTES + fold_cost(older))
 
 
 def fold_cost(sections: Sequence[Section]) -> int:
     """Bytes that joining the human messages of sections adds."""
     humans = [section.header.human for section in sections if section.header.human is not None]
     return size_of(join_humans(humans)) - sum(map(size_of, humans)) if humans else 0
+
+
+def kept_behind(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
+    """What stays of sections that are folded, in order: messages behind their questions and pairs."""
+    kept: list[BaseMessage] = []
+    for section in sections:
+        kept += section.header.after
+        for pair in section.body:
+            kept += pair.after
+    return tuple(kept)
 
 
 def _free_call_id(text: str, taken: set[str]) -> str:

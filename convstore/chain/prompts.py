@@ -1,23 +1,29 @@
 """What the model is shown of a part of a chain.
 
 Layer 1, pure. Everything that a message says is escaped, so that it can neither close a tag nor pass for one. Messages
-are shown whole; only media and reasoning are left out, and where media stood there is a line that says so.
+are shown whole, in several requests if they do not fit one; only media and reasoning are left out, and where media
+stood there is a line that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
+from convstore.chain.pieces import cut
 from convstore.chain.reasoning import without_reasoning
 from convstore.chain.sizes import MEDIA, block_text, json_text, media_bytes, written_calls
 from convstore.marks import kind_of
 from convstore.pairing import MISSING_TEXT
 
-__all__ = ["make_prompt"]
+__all__ = ["LEAST_PROMPT_BYTES", "Prompt", "join_prompts", "make_prompts", "text_shown"]
+
+LEAST_PROMPT_BYTES: Final = 8192
+"""The least bound of a prompt: instructions and context take up to half of it."""
 
 _RULES: Final = (
     "Keep names, facts, numbers, identifiers, paths, decisions, errors and open questions. A summary among the "
@@ -37,19 +43,52 @@ _HUMANS_ONLY: Final = (
     "Summarise what the user wrote in <messages>, in the user's voice: tasks, wishes, limits and facts, in their "
     "order, the latest first where they contradict each other. The summary will stand in their place. "
 )
+_PART: Final = "These are the messages of part {number} of {count}; the summaries of all parts are joined afterwards. "
+_JOIN: Final = (
+    "The messages in <messages> are summaries of the parts of one conversation, in order. Join them to one summary, in "
+    "the same voice, that says what they say; where they contradict each other, the later one holds. "
+)
+_LEAST_PART_BYTES, _PART_SHARE, _CONTEXT_SHARE = 200, 8, 4
+_MOST_ATTRIBUTE = 100
 
 
-def make_prompt(humans: Sequence[HumanMessage], messages: Sequence[BaseMessage], *, room: int) -> str:
-    r"""The request for a summary, in one of three forms; lone surrogates are written as escapes.
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request.
 
-    With both, the human messages are context for the others; alone, either is what is summarised.
+    Attributes:
+        text: What the model is asked.
+        shown: The messages that it is shown, context included; none for a request that joins summaries.
+    """
+
+    text: str
+    shown: tuple[BaseMessage, ...] = ()
+
+
+class _Piece(NamedTuple):
+    """A message, or a part of it, as it stands in a request."""
+
+    message: BaseMessage
+    text: str
+
+
+def make_prompts(
+    humans: Sequence[HumanMessage], messages: Sequence[BaseMessage], *, room: int, most: int
+) -> list[Prompt]:
+    r"""The request for a summary, in one of three forms; several for parts of the messages if they do not fit one.
+
+    With both, the human messages are context for the others; alone, either is what is summarised. Context that takes
+    more than a quarter of the bound is shown by its beginning and its end in requests for parts: it stays as it is.
+    Lone surrogates are written as escapes.
 
     Args:
         humans: Human messages of the sections that `messages` come from.
         messages: AI and tool messages.
         room: Bytes that the summary must stay below; not told if it is not positive.
+        most: Bytes of a request.
 
-    >>> print(make_prompt([HumanMessage("a < b?")], [ToolMessage("Yes.", tool_call_id="c")], room=0).split("\n\n")[1])
+    >>> [prompt] = make_prompts([HumanMessage("a < b?")], [ToolMessage("Yes.", tool_call_id="c")], room=0, most=8192)
+    >>> print(prompt.text.split("\n\n")[1])
     <context>
     <message role="human">a &lt; b?</message>
     </context>
@@ -57,35 +96,139 @@ def make_prompt(humans: Sequence[HumanMessage], messages: Sequence[BaseMessage],
     <message role="tool" call="c" status="success">Yes.</message>
     </messages>
     """
-    told = f", and in any case below {room} bytes" if room > 0 else ""
+    context, shown = (humans, messages) if messages else ((), humans)
     task = (_WITH_CONTEXT if messages else _HUMANS_ONLY) if humans else _WITHOUT_CONTEXT
+    about = [_shown(human) for human in context]
+    whole = _request(task, room, about, [_shown(message) for message in shown])
+    if _bytes(whole) <= most:
+        return [Prompt(whole, (*context, *shown))]
+    about = _shortened(about, most // _CONTEXT_SHARE)
+    # The numbers of a part are not known yet; these are longer than any.
+    frame = _bytes(_request(task + _PART.format(number=10**6, count=10**6), 10**9, about, []))
+    parts = _packed(_pieces(shown, most - frame), most - frame)
+    limit = _part_limit(room, most)
+    return [
+        Prompt(
+            _request(task + _PART.format(number=number, count=len(parts)), limit, about, [one.text for one in part]),
+            (*context, *{id(one.message): one.message for one in part}.values()),
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def join_prompts(texts: Sequence[str], *, room: int, most: int) -> list[Prompt]:
+    """The request to join summaries of parts; several for parts of them if they do not fit one.
+
+    Args:
+        texts: The summaries, in order.
+        room: Bytes that what comes out must stay below; not told if it is not positive.
+        most: Bytes of a request.
+    """
+    made = [HumanMessage(text, name=f"summary {number}") for number, text in enumerate(texts, start=1)]
+    frame = _bytes(_request(_JOIN, 10**9, [], []))
+    parts = _packed(_pieces(made, most - frame), most - frame)
+    limit = room if len(parts) == 1 else _part_limit(room, most)
+    return [Prompt(_request(_JOIN, limit, [], [one.text for one in part])) for part in parts]
+
+
+def _part_limit(room: int, most: int) -> int:
+    """Bytes that the summary of a part is to stay below, so that many of them fit one request.
+
+    >>> _part_limit(5_000, 65_536), _part_limit(50_000, 65_536)
+    (5000, 8192)
+    """
+    limit = max(most // _PART_SHARE, _LEAST_PART_BYTES)
+    return min(room, limit) if room > 0 else limit
+
+
+def text_shown(message: BaseMessage) -> str:
+    """The text of a message as a summarizer is shown it: no reasoning, and media as a line with type and size.
+
+    Calls are not told, wherever they stand.
+    """
+    return "\n".join(_texts(message, {call.id for call in written_calls(message)}))
+
+
+def _request(task: str, room: int, context: Sequence[str], messages: Sequence[str]) -> str:
+    told = f", and in any case below {room} bytes" if room > 0 else ""
     parts = [f"<instructions>{task}{_RULES.format(room=told)}</instructions>\n"]
-    if humans and messages:
-        parts += ["<context>", *map(_shown, humans), "</context>"]
-    parts += ["<messages>", *map(_shown, messages or humans), "</messages>"]
+    if context:
+        parts += ["<context>", *context, "</context>"]
+    parts += ["<messages>", *messages, "</messages>"]
     return "\n".join(parts).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _shortened(context: Sequence[str], most: int) -> list[str]:
+    """Context as it is if it fits; else its beginning and its end, and how much was left out."""
+    text = "\n".join(context)
+    if _bytes(text) <= most:
+        return list(context)
+    size = (most - 100) // 2
+    first = next(cut(text, most=size, size=_bytes, characters=size))
+    last = text[::-1][: len(next(cut(text[::-1], most=size, size=_bytes, characters=size)))][::-1]
+    return [first, f"[{len(text) - len(first) - len(last)} characters of these words are not shown here]", last]
+
+
+def _packed(pieces: Iterator[_Piece], most: int) -> list[list[_Piece]]:
+    """The pieces in order, as many together as fit."""
+    parts: list[list[_Piece]] = []
+    size = 0
+    for piece in pieces:
+        taken = _bytes(piece.text) + 1
+        if not parts or size + taken > most:
+            parts.append([])
+            size = 0
+        parts[-1].append(piece)
+        size += taken
+    return parts
+
+
+def _pieces(messages: Sequence[BaseMessage], most: int) -> Iterator[_Piece]:
+    """Each message as it stands in a request, in parts if it is larger than the limit."""
+    for message in messages:
+        whole = _shown(message)
+        if _bytes(whole) < most:
+            yield _Piece(message, whole)
+            continue
+        tag = _tag(message, most=_MOST_ATTRIBUTE)
+        number = 0
+        for opening, text, closing in [*_elements(message, most=_MOST_ATTRIBUTE)] or [("", "", "")]:
+            room = most - _bytes(f'{tag} part="100000">{opening}{closing}</message>') - 1
+            for piece in [*cut(text, most=room, size=_escaped_bytes, characters=room)] or [""]:
+                number += 1
+                yield _Piece(message, f'{tag} part="{number}">{opening}{_escaped(piece)}{closing}</message>')
+
+
 def _shown(message: BaseMessage) -> str:
+    inner = (f"{opening}{_escaped(text)}{closing}" for opening, text, closing in _elements(message))
+    return f"{_tag(message)}>" + "\n".join(inner) + "</message>"
+
+
+def _tag(message: BaseMessage, *, most: int | None = None) -> str:
     attributes = {"role": message.type, "name": message.name}
     if isinstance(message, ToolMessage):
         attributes |= {"call": message.tool_call_id, "status": message.status}
+    told = (f' {name}="{escape(_clipped(value, most))}"' for name, value in attributes.items() if value)
+    return f"<message{''.join(told)}"
+
+
+def _elements(message: BaseMessage, *, most: int | None = None) -> Iterator[tuple[str, str, str]]:
+    """The texts of a message, then its calls, each with what stands before and behind it."""
     calls = written_calls(message)
-    pieces = [_text_of(message, {call.id for call in calls})]
-    pieces += [
-        f'<call id="{escape(call.id)}" tool="{escape(call.tool)}">{_escaped(call.arguments)}</call>' for call in calls
-    ]
-    told = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items() if value)
-    return f"<message{told}>" + "\n".join(piece for piece in pieces if piece) + "</message>"
+    for text in _texts(message, {call.id for call in calls}):
+        yield "", text, ""
+    for call in calls:
+        names = (escape(_clipped(value, most)) for value in (call.id, call.tool))
+        yield '<call id="{}" tool="{}">'.format(*names), call.arguments, "</call>"
 
 
-def _text_of(message: BaseMessage, call_ids: set[str]) -> str:
+def _texts(message: BaseMessage, call_ids: set[str]) -> list[str]:
     if kind_of(message) == "missing_result":
-        return MISSING_TEXT  # what the chain says in its place is for the model that made the call
+        return [MISSING_TEXT]  # what the chain says in its place is for the model that made the call
     if isinstance(message.content, str):
-        return _escaped(message.content)
+        return [message.content] if message.content else []
     shown = (_block(block, call_ids) for block in without_reasoning(message).content)
-    return "\n".join(_escaped(text) for text in shown if text)
+    return [text for text in shown if text]
 
 
 def _block(block: Any, call_ids: set[str]) -> str:
@@ -99,5 +242,17 @@ def _block(block: Any, call_ids: set[str]) -> str:
     return json_text(block)
 
 
+def _clipped(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[:most]}…"
+
+
 def _escaped(text: str) -> str:
     return escape(text, quote=False)
+
+
+def _escaped_bytes(text: str) -> int:
+    return _bytes(_escaped(text))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))

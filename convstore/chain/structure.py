@@ -41,21 +41,27 @@ class Header:
     """What a section begins with.
 
     Attributes:
-        system: The system message; only the first section may have one.
+        system: The system message that the chain begins with; only the first section may have one.
         human: The human message; None in a section that begins with the system message alone.
-        size: Bytes of both.
+        before: Other messages between the two: further system messages, and kinds that are no part of a chain.
+        after: The same behind the human message.
+        size: Bytes of all of them.
     """
 
     system: SystemMessage | None = None
     human: HumanMessage | None = None
+    before: tuple[BaseMessage, ...] = field(default=(), kw_only=True)
+    after: tuple[BaseMessage, ...] = field(default=(), kw_only=True)
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", sum(map(size_of, self.messages())))
 
     def messages(self) -> list[BaseMessage]:
-        """Those of the two that there are."""
-        return [message for message in (self.system, self.human) if message is not None]
+        """All of them, in order."""
+        system = [] if self.system is None else [self.system]
+        human = [] if self.human is None else [self.human]
+        return [*system, *self.before, *human, *self.after]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class Pair:
     Attributes:
         ai: The AI message.
         results: Its tool messages, in their order.
+        after: Messages behind them that stay whatever is summarised: system messages, and kinds that are no part of a
+            chain.
         uncounted: Bytes that `size` leaves out; not 0 only where the seed's faults are asked for.
         kind: What it is; decided by the calls alone.
         size: Bytes of all its messages.
@@ -72,6 +80,7 @@ class Pair:
 
     ai: AIMessage
     results: tuple[ToolMessage, ...] = ()
+    after: tuple[BaseMessage, ...] = field(default=(), kw_only=True)
     uncounted: int = field(default=0, kw_only=True)
     kind: PairKind = field(init=False)
     size: int = field(init=False)
@@ -91,9 +100,13 @@ class Pair:
             self.kind == "completion" and str(self.ai.text).startswith(SUMMARY_PREFIX)
         )
 
-    def messages(self) -> list[BaseMessage]:
-        """The AI message, then the tool messages."""
+    def exchange(self) -> list[BaseMessage]:
+        """The AI message, then the tool messages: what a summary of the pair stands for."""
         return [self.ai, *self.results]
+
+    def messages(self) -> list[BaseMessage]:
+        """The exchange, then what stands behind it."""
+        return [*self.exchange(), *self.after]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +168,10 @@ class Chain:
         """
         human = content if isinstance(content, HumanMessage) else HumanMessage(content)
         last = self.sections[-1] if self.sections else None
-        if last is None or last.body:
+        if last is None or last.body or last.header.after:
             return replace(self, sections=(*self.sections, Section(Header(None, human))))
         joined = human if last.header.human is None else join_humans([last.header.human, human])
-        return replace(self, sections=(*self.sections[:-1], Section(Header(last.header.system, joined))))
+        return replace(self, sections=(*self.sections[:-1], Section(replace(last.header, human=joined))))
 
     def add_tool_response(self, response: ToolMessage) -> Chain:
         """The chain with the result of a call: a new one, or in the place of the one it had.
@@ -198,7 +211,7 @@ class Chain:
         cleared = self._with_pairs(
             lambda pair: (without_reasoning(pair.ai), tuple(without_reasoning(result) for result in pair.results))
         )
-        return replace(cleared, sections=tuple(_with_clear_header(section) for section in cleared.sections))
+        return replace(cleared, sections=tuple(map(_with_clear_rest, cleared.sections)))
 
     def sanitize_tool_call_arguments(self) -> Chain:
         """The chain with arguments that are JSON; what cannot be made so is ``{}``."""
@@ -254,9 +267,9 @@ def _answered(pair: Pair, response: ToolMessage) -> Pair | None:
     chosen = free[0] if free else wanted[-1]
     old = slots[chosen]
     if old is not None:  # the results keep their order
-        return Pair(pair.ai, tuple(response if result is old else result for result in pair.results))
+        return replace(pair, results=tuple(response if result is old else result for result in pair.results))
     slots[chosen] = response
-    return Pair(pair.ai, tuple(result for result in slots if result is not None))
+    return replace(pair, results=tuple(result for result in slots if result is not None))
 
 
 def _slots(pair: Pair) -> list[ToolMessage | None]:
@@ -269,13 +282,17 @@ def _slots(pair: Pair) -> list[ToolMessage | None]:
 
 def _changed(pair: Pair, ai: AIMessage, results: tuple[ToolMessage, ...]) -> Pair:
     same = ai is pair.ai and all(new is old for new, old in zip(results, pair.results, strict=True))
-    return pair if same else Pair(ai, results, uncounted=pair.uncounted)
+    return pair if same else replace(pair, ai=ai, results=results)
 
 
-def _with_clear_header(section: Section) -> Section:
-    system, human = section.header.system, section.header.human
+def _with_clear_rest(section: Section) -> Section:
+    """The section with no reasoning in its header and behind its pairs."""
+    old = section.header
     header = Header(
-        without_reasoning(system) if system else None,  # type: ignore[arg-type]
-        without_reasoning(human) if human else None,  # type: ignore[arg-type]
+        without_reasoning(old.system) if old.system else None,  # type: ignore[arg-type]
+        without_reasoning(old.human) if old.human else None,  # type: ignore[arg-type]
+        before=tuple(map(without_reasoning, old.before)),
+        after=tuple(map(without_reasoning, old.after)),
     )
-    return replace(section, header=header)
+    body = (replace(one, after=tuple(map(without_reasoning, one.after))) if one.after else one for one in section.body)
+    return Section(header, tuple(body))

@@ -6,17 +6,28 @@ Layer 1; here the model is called, and waited for, several calls at a time. What
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.bounds import check_number
 from convstore.chain.models import ChainSummarizerConfig, ChainSummary
-from convstore.chain.plan import first_kept, fold_cost, is_one_summary, is_worth_it, oversized, sections_to_fold
+from convstore.chain.plan import (
+    first_kept,
+    fold_cost,
+    fold_reserve,
+    is_one_summary,
+    is_worth_it,
+    kept_behind,
+    oversized,
+    sections_to_fold,
+)
+from convstore.chain.prompts import LEAST_PROMPT_BYTES
 from convstore.chain.structure import Header, Section
-from convstore.chain.work import Job, Work, failed
-from convstore.exceptions import InvalidInputError
+from convstore.chain.work import Job, Request, Work, failed
+from convstore.exceptions import InvalidInputError, SummaryError
 from convstore.policy import CompactionRule
 
 __all__ = ["ChainModel", "ChainSummarizer", "SummaryHandler"]
@@ -48,6 +59,8 @@ class ChainSummarizer:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
         config: The limits; the defaults if None.
         max_concurrency: At most this many calls at a time.
+        max_prompt_bytes: At most this many UTF-8 bytes of a request, at least 8,192. What does not fit is summarised in
+            parts, each message whole in one or several of them, and their summaries are joined by further requests.
         rule: When a store asks it, by the size of what is not summarised; what it then does the configuration says. A
             store lets it fold more where the result would be larger than this, and questions from half of it on.
 
@@ -61,6 +74,7 @@ class ChainSummarizer:
         *,
         config: ChainSummarizerConfig | None = None,
         max_concurrency: int = 32,
+        max_prompt_bytes: int = 64 * 1024,
         rule: CompactionRule | None = None,
     ) -> None:
         if not isinstance(handler, ChainModel) and not callable(handler):
@@ -71,6 +85,7 @@ class ChainSummarizer:
         self.rule = rule or CompactionRule(keep_last_turns=self.config.keep_sections)
         self._handler = handler
         self._max_concurrency = check_number(max_concurrency, name="max_concurrency", least=1)
+        self._most = check_number(max_prompt_bytes, name="max_prompt_bytes", least=LEAST_PROMPT_BYTES)
 
     @property
     def name(self) -> str:
@@ -105,14 +120,17 @@ class ChainSummarizer:
         return await self._carry_out(messages, [self._rotate])
 
     async def fold_qa_pairs(self, messages: Sequence[BaseMessage]) -> ChainSummary:
-        """Fold all but the last `keep_sections` sections into one, if there are too many or they are too large."""
+        """Fold old sections into one, if there are too many or they are too large; the newest that fit the limits stay.
+
+        The folded section counts as one of them, and the last `keep_sections` always stay.
+        """
         return await self._carry_out(messages, [self._fold])
 
     async def _carry_out(self, messages: Sequence[BaseMessage], steps: Sequence[_Step]) -> ChainSummary:
         work = None
         try:
             # What is long is done in threads: reading a long chain and writing requests takes seconds.
-            work = await asyncio.to_thread(Work, messages, self.config)
+            work = await asyncio.to_thread(Work, messages, self.config, max_prompt_bytes=self._most)
             for step in steps:
                 await step(work)
             return await asyncio.to_thread(work.result)
@@ -156,45 +174,69 @@ class ChainSummarizer:
         work.put({at: body})
 
     async def _fold(self, work: Work) -> None:
-        count = sections_to_fold(work.chain, config=self.config)
-        if not count:
-            return
-        older = work.chain.sections[:count]
-        headers = [section.header for section in older]
-        jobs = await asyncio.to_thread(self._jobs_of_fold, work, older)
-        text, *of_humans = _all_or_raise(await self._ask(work, jobs))
-        header = Header(headers[0].system, work.joined_human(headers, *of_humans))
-        work.fold(count, Section(header, (work.summary_pair(jobs[0], text),)))
+        # Once, and again only as long as a summary is so long that the limits are still exceeded.
+        while count := sections_to_fold(work.chain, config=self.config):
+            older = work.chain.sections[:count]
+            headers = [section.header for section in older]
+            jobs = await asyncio.to_thread(self._jobs_of_fold, work, older)
+            text, *of_humans = _all_or_raise(await self._ask(work, jobs))
+            human, before = work.joined_human(headers, *of_humans), headers[0].before
+            pair = replace(work.summary_pair(jobs[0], text), after=kept_behind(older))
+            work.fold(count, Section(Header(headers[0].system, human, before=before), (pair,)))
 
     def _jobs_of_fold(self, work: Work, older: Sequence[Section]) -> list[Job]:
         headers, pairs = [section.header for section in older], [pair for section in older for pair in section.body]
-        jobs = [work.job("qa", headers, pairs, cost=fold_cost(older))]
+        jobs = [work.job("qa", headers, pairs, cost=fold_cost(older), told=fold_reserve(self.config))]
         if self.config.summarize_human_in_qa and (humans := work.human_job(headers)):
             jobs.append(humans)
         return jobs
 
     async def _ask(self, work: Work, jobs: Sequence[Job]) -> list[str | Exception]:
-        """The summaries in order; an exception where a call failed. All calls are waited for."""
+        """The summaries in order; an exception where one failed. All calls are waited for."""
         free = asyncio.Semaphore(self._max_concurrency)
+        return await _gathered([self._summary(work, job, free) for job in jobs])
 
-        async def ask(job: Job) -> str:
+    async def _summary(self, work: Work, job: Job, free: asyncio.Semaphore) -> str:
+        """Ask all requests of a job at once, join the answers if there are several, and check what comes out."""
+        requests = job.requests
+        texts = await self._answers(work, job, requests, free)
+        while len(texts) > 1:
+            try:
+                requests = await asyncio.to_thread(work.joining, job, texts)
+            except SummaryError as error:
+                requests[-1].error = error
+                raise
+            texts = await self._answers(work, job, requests, free)
+        try:
+            return work.check(job, texts[0])
+        except SummaryError as error:
+            requests[-1].error = error
+            raise
+
+    async def _answers(self, work: Work, job: Job, requests: Sequence[Request], free: asyncio.Semaphore) -> list[str]:
+        async def answer(request: Request) -> str:
             async with free:
                 try:
-                    return work.check(job, await self._call(job.prompt))
+                    return work.text(job, await self._call(request.prompt))
                 except Exception as error:
-                    job.error = error
+                    request.error = error
                     raise
 
-        answers = await asyncio.gather(*map(ask, jobs), return_exceptions=True)
-        if stopped := [answer for answer in answers if not isinstance(answer, str | Exception)]:
-            raise stopped[0]  # a call was cancelled; that is no answer
-        return [answer for answer in answers if isinstance(answer, str | Exception)]
+        return _all_or_raise(await _gathered([answer(request) for request in requests]))
 
     async def _call(self, prompt: str) -> object:
         if isinstance(self._handler, ChainModel):
             reply = await self._handler.ainvoke([HumanMessage(prompt)])
             return str(reply.text) if isinstance(reply, BaseMessage) else reply
         return await self._handler(prompt)
+
+
+async def _gathered(work: Sequence[Coroutine[Any, Any, str]]) -> list[str | Exception]:
+    """What each gives, or its exception, in order. A cancelled call is no answer: that is raised."""
+    answers = await asyncio.gather(*work, return_exceptions=True)
+    if stopped := [answer for answer in answers if not isinstance(answer, str | Exception)]:
+        raise stopped[0]
+    return [answer for answer in answers if isinstance(answer, str | Exception)]
 
 
 def _all_or_raise(answers: Sequence[str | Exception]) -> list[str]:

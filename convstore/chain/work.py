@@ -14,26 +14,42 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from convstore.chain.models import ChainSummarizerConfig, ChainSummary, Strategy, SummaryCall
 from convstore.chain.parse import read_chain
 from convstore.chain.plan import LEAST_SUMMARY_BYTES, make_summary_pair, room_for
-from convstore.chain.prompts import make_prompt
+from convstore.chain.prompts import Prompt, join_prompts, make_prompts
 from convstore.chain.sizes import bytes_of, size_of
 from convstore.chain.structure import SUMMARY_PREFIX, Chain, Header, Pair, Section, join_humans
 from convstore.exceptions import SummaryError
 from convstore.marks import mark
 from convstore.pairing import calls_of
 
-__all__ = ["Job", "Work", "failed"]
+__all__ = ["Job", "Request", "Work", "failed"]
 
 
 @dataclass(slots=True)
-class Job:
-    """One call of the model: what it is asked, what its answer stands for, and how long that may be."""
+class Request:
+    """One call of the model: why, what it is asked, which messages that shows it, and what went wrong."""
 
     strategy: Strategy
     prompt: str
-    shown: tuple[int, ...]
+    shown: tuple[int, ...] = ()
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One summary: its requests, more than one for parts that do not fit one, what it stands for, how long it may be.
+
+    Attributes:
+        requests: What the model is asked first; the answers of several are joined by further requests.
+        pairs: What the summary stands for; empty for human messages.
+        room: Bytes that it must stay below.
+        told: The limit that the model is told, at most `room`.
+    """
+
+    strategy: Strategy
+    requests: tuple[Request, ...]
     pairs: tuple[Pair, ...]
     room: int
-    error: Exception | None = None
+    told: int
 
 
 class Work:
@@ -43,16 +59,27 @@ class Work:
         MalformedChainError: The messages are no chain, and no repair makes them one.
     """
 
-    def __init__(self, messages: Sequence[BaseMessage], config: ChainSummarizerConfig) -> None:
+    def __init__(
+        self, messages: Sequence[BaseMessage], config: ChainSummarizerConfig, *, max_prompt_bytes: int
+    ) -> None:
         self.config = config
+        self._most = max_prompt_bytes
         reading = read_chain(_told_apart(messages), repair=True, seed_faults=config.strict_seed)
         self.chain: Chain = reading.chain
         self._origins = reading.origins
         self._before = self.chain.size
-        self.jobs: list[Job] = []
+        self._requests: list[Request] = []
         self._taken = {call.id for pair in self.chain.pairs() for call in calls_of(pair.ai)}
 
-    def job(self, strategy: Strategy, headers: Sequence[Header], pairs: Sequence[Pair], *, cost: int = 0) -> Job:
+    def job(
+        self,
+        strategy: Strategy,
+        headers: Sequence[Header],
+        pairs: Sequence[Pair],
+        *,
+        cost: int = 0,
+        told: int | None = None,
+    ) -> Job:
         """A request to summarise pairs, the human messages of their sections for context.
 
         Args:
@@ -60,10 +87,13 @@ class Work:
             headers: Headers of their sections.
             pairs: What the summary stands for.
             cost: Bytes that are added elsewhere when the summary takes its place.
+            told: A smaller limit than the one above which the summary is refused, for the model to keep to.
         """
         humans = [header.human for header in headers if header.human is not None]
-        messages = [message for pair in pairs for message in pair.messages()]
-        return self._begin(strategy, humans, messages, tuple(pairs), room_for(pairs) - cost)
+        messages = [message for pair in pairs for message in pair.exchange()]
+        room = room_for(pairs) - cost
+        told = room if told is None else min(room, told)
+        return self._begin(strategy, humans, messages, pairs=tuple(pairs), room=room, told=told)
 
     def human_job(self, headers: Sequence[Header]) -> Job | None:
         """A request to summarise human messages; None if a summary of them would hardly be smaller."""
@@ -71,13 +101,27 @@ class Work:
         room = sum(map(size_of, humans))
         if not humans or (room <= LEAST_SUMMARY_BYTES and not self.config.strict_seed):
             return None
-        return self._begin("qa_humans", humans, [], (), room)
+        return self._begin("qa_humans", humans, [], pairs=(), room=room, told=room)
 
-    def check(self, job: Job, answer: object) -> str:
-        """The text of a summary.
+    def joining(self, job: Job, texts: Sequence[str]) -> tuple[Request, ...]:
+        """The requests that join the summaries of a job's parts, fewer than there are summaries.
 
         Raises:
-            SummaryError: The answer is no text, or not shorter than what it stands for.
+            SummaryError: There would be as many: the summaries are too long to be joined.
+        """
+        prompts = join_prompts(texts, room=job.told, most=self._most)
+        if len(prompts) >= len(texts):
+            raise SummaryError(
+                f"{len(texts)} summaries of parts do not fit fewer prompts of {self._most} bytes; "
+                "use a model whose answers are shorter, or raise max_prompt_bytes"
+            )
+        return self._asked(job.strategy, prompts)
+
+    def text(self, job: Job, answer: object) -> str:
+        """The text of an answer.
+
+        Raises:
+            SummaryError: It has none.
         """
         if not isinstance(answer, str):
             raise SummaryError(f"the summarizer answered with {type(answer).__name__}, not with text")
@@ -85,6 +129,14 @@ class Work:
         text = answer.removeprefix(SUMMARY_PREFIX) if job.pairs else answer
         if not text.strip():
             raise SummaryError("the summarizer answered without text; try again or use another model")
+        return text
+
+    def check(self, job: Job, text: str) -> str:
+        """The text of a summary.
+
+        Raises:
+            SummaryError: It is not shorter than what it stands for.
+        """
         if bytes_of(text) >= job.room and not self.config.strict_seed:
             raise SummaryError(
                 f"a summary of {bytes_of(text)} bytes where less than {job.room} would be shorter than the original; "
@@ -95,8 +147,8 @@ class Work:
     def summary_pair(self, job: Job, text: str) -> Pair:
         """The pair that takes the place of a job's pairs."""
         pair = make_summary_pair(text, job.pairs, taken=self._taken)
-        stands_for = self._origins.of([message for each in job.pairs for message in each.messages()])
-        for message in pair.messages():
+        stands_for = self._origins.of([message for each in job.pairs for message in each.exchange()])
+        for message in pair.exchange():
             self._origins.put(message, stands_for, summary=True)
         return pair
 
@@ -125,7 +177,7 @@ class Work:
 
     def calls(self) -> tuple[SummaryCall, ...]:
         """The calls so far."""
-        return tuple(SummaryCall(strategy=job.strategy, shown=job.shown, error=job.error) for job in self.jobs)
+        return tuple(SummaryCall(strategy=one.strategy, shown=one.shown, error=one.error) for one in self._requests)
 
     def result(self) -> ChainSummary:
         """What came of it."""
@@ -144,13 +196,19 @@ class Work:
         strategy: Strategy,
         humans: Sequence[HumanMessage],
         messages: Sequence[BaseMessage],
+        *,
         pairs: tuple[Pair, ...],
         room: int,
+        told: int,
     ) -> Job:
-        prompt = make_prompt(humans, messages, room=room)
-        job = Job(strategy, prompt, self._origins.shown_by([*humans, *messages]), pairs, room)
-        self.jobs.append(job)
-        return job
+        prompts = make_prompts(humans, messages, room=told, most=self._most)
+        return Job(strategy, self._asked(strategy, prompts), pairs, room, told)
+
+    def _asked(self, strategy: Strategy, prompts: Sequence[Prompt]) -> tuple[Request, ...]:
+        """Requests to send; they are told in `calls`, in this order."""
+        requests = tuple(Request(strategy, one.text, self._origins.shown_by(one.shown)) for one in prompts)
+        self._requests += requests
+        return requests
 
 
 def failed(messages: Sequence[BaseMessage], calls: tuple[SummaryCall, ...], error: Exception) -> ChainSummary:

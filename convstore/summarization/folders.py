@@ -139,9 +139,9 @@ class _ChainFolder:
         folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await folding.size(folded) > self.rule.max_tokens_before_summary
         if folded is None or is_large:
-            # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one.
-            summarizer = self._changed() if is_large else summarizer
-            again = _checked(await summarizer.fold_qa_pairs(done.messages))
+            # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one. All of it,
+            # not as little as the limits ask for: a store asks in large steps.
+            again = _checked(await self._changed().fold_qa_pairs(done.messages))
             if again.calls:
                 done = _behind(done, again)
                 folded = await asyncio.to_thread(read.folded, done) or folded
