@@ -469,7 +469,9 @@ def test_a_newer_database_is_left_alone(memory: Any):
 # All commands
 
 
-@pytest.mark.parametrize("command", ["demo", "migrate", "replay"])
+@pytest.mark.parametrize(
+    "command", ["demo", *(pytest.param(one, marks=pytest.mark.slow) for one in ("migrate", "replay"))]
+)
 def test_a_server_that_does_not_answer_is_told_in_one_line(command: str, file: Path):
     """No traceback, no description of the topology, but what to do."""
     # A process of its own: PyMongo leaves a socket open when it is closed while it connects.

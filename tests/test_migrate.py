@@ -185,6 +185,7 @@ async def test_two_stores_at_once_leave_one_record(new_store, database):
         assert (await store.list_conversations()).conversations == []
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_leave_one_record(server_uri, database_name):
     """Two deployments that start together do what one would do."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
