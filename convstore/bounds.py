@@ -1,4 +1,4 @@
-"""Checks that a number is one, and in its bounds.
+"""Checks that a number is in its bounds, and a choice one of those there are.
 
 Layer 0, for policies and for the arguments of the public API.
 """
@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from convstore.exceptions import InvalidInputError
 
-__all__ = ["check_number"]
+__all__ = ["check_choice", "check_number"]
+
+
+def check_choice(value: object, *choices: str | None, name: str) -> None:
+    """Make sure that a value is one of a few choices.
+
+    >>> check_choice("skip", None, "skip", "raise", name="resent")
+
+    Raises:
+        InvalidInputError: It is not; says which there are.
+    """
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        *first, last = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
+        raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
 
 
 def check_number(value: int, *, name: str, least: int, most: int | None = None) -> int:

@@ -15,8 +15,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.tools import StructuredTool
 
 from convstore.bound import read_back
-from convstore.bounds import check_number
-from convstore.entries.normalize import normalize_messages
+from convstore.bounds import check_choice, check_number
+from convstore.entries.normalize import copy_ids, items_of, normalize_messages
 from convstore.entries.turns import turn_messages
 from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.models import (
@@ -74,12 +74,12 @@ class Conversation:
         key: str | None = None,
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
+        resent: Literal["skip", "raise"] | None = None,
     ) -> Receipt:
         """Add messages to the log: all of them or none, once, in order, for ever.
 
-        Afterwards every reader sees them, together and behind everything appended before. Appending the same message
-        ids again writes nothing, so a call that failed or was cancelled is repeated as it is; of a batch that is
-        partly there only the rest is written. One command when warm, two at most once in 10 s.
+        Afterwards every reader sees them, together and after everything appended before. Appending the same ids again
+        writes only what is missing, so a call that failed is repeated as it is. One command; two at most once in 10 s.
 
         Args:
             messages: LangChain messages or OpenAI-format dicts. A message without an id gets one, on your object.
@@ -87,6 +87,9 @@ class Conversation:
             unencodable: "omit" replaces values of unknown types by a marker, which the receipt names.
             on_source_clash: "renumber" gives sources that came with a taken number the next free one; the message
                 stays as it is, receipt and `Source.given_id` tell both. One command more when numbers may be taken.
+            resent: For clients that send the conversation again, without ids: a batch with two or more human messages
+                is compared with the live log. "skip" appends only what follows the messages that are known, which get
+                the log's ids; "raise" refuses a batch that begins with known ones. One command more.
 
         Raises:
             InvalidMessageError: A message is refused; says which one and which field.
@@ -95,20 +98,25 @@ class Conversation:
             ContentConflictError: An id is in the log with other content.
             MessageRewoundError: A message is in the log but was rewound.
             SourceIdClashError: A source came with a number that is taken; see `on_source_clash`.
+            ResentHistoryError: The beginning of the batch is known; says how much (``resent="raise"``).
+            HistoryDivergedError: A batch that is compared is not the log's history: edited, regenerated, incomplete.
             StoreUnavailableError: No answer from the server; repeat the call.
         """
-        whole = normalize_messages(messages, key=key)
-        return await self._append(whole, unencodable=unencodable, on_source_clash=on_source_clash)
+        whole = normalize_messages(given := items_of(messages), key=key)
+        receipt = await self._append(whole, unencodable, on_source_clash, resent=resent)
+        copy_ids(whole, given)
+        return receipt
 
     async def _append(
-        self, whole: Sequence[BaseMessage], *, unencodable: str, on_source_clash: str, turn: str = ""
+        self, whole: Sequence[BaseMessage], unencodable: str, clash: str, *, turn: str = "", resent: str | None = None
     ) -> Receipt:
-        if unencodable not in ("raise", "omit"):
-            raise InvalidInputError(f'unencodable is "raise" or "omit", not {unencodable!r}')
-        if on_source_clash not in ("raise", "renumber"):
-            raise InvalidInputError(f'on_source_clash is "raise" or "renumber", not {on_source_clash!r}')
-        omit, renumber = unencodable == "omit", on_source_clash == "renumber"
+        check_choice(unencodable, "raise", "omit", name="unencodable")
+        check_choice(clash, "raise", "renumber", name="on_source_clash")
+        check_choice(resent, None, "skip", "raise", name="resent")
+        omit, renumber = unencodable == "omit", clash == "renumber"
         parts = await self._store.parts()
+        if resent:
+            return await parts.resender.append(self._scope, whole, skip=resent == "skip", omit=omit, renumber=renumber)
         return await parts.writer.append(self._scope, whole, turn=turn, omit=omit, renumber=renumber)
 
     async def append_turn(
@@ -142,7 +150,7 @@ class Conversation:
             ContentConflictError: A message of the turn is in the log with other content.
         """
         whole = turn_messages(turn_id, human=human, messages=messages, key=key)
-        return await self._append(whole, turn=turn_id, unencodable=unencodable, on_source_clash=on_source_clash)
+        return await self._append(whole, unencodable, on_source_clash, turn=turn_id)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Source ids that the store gives to nobody else, in any process: for a tool that numbers its sources itself.

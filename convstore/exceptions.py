@@ -18,7 +18,9 @@ Layer 0. Each message says what happened and what to do; an error of the driver 
     │   ├── ContentConflictError              same message id, other content; nothing was written
     │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
     │   ├── SourceIdClashError                a source came with a number that is taken; nothing was written
-    │   └── TurnConflictError                 the turn holds other messages, or a later one was begun
+    │   ├── TurnConflictError                 the turn holds other messages, or a later one was begun
+    │   ├── ResentHistoryError                the beginning of the batch is in the log: says how much
+    │   └── HistoryDivergedError              the batch is another history than the log: says where they part
     ├── StoreError                            the store cannot do it now
     │   ├── StoreUnavailableError             no server, no primary, a timeout: try again
     │   ├── StoreClosedError                  close() was called
@@ -42,6 +44,7 @@ __all__ = [
     "ConversationDeletedError",
     "ConvstoreError",
     "CorruptDocumentError",
+    "HistoryDivergedError",
     "InvalidCursorError",
     "InvalidInputError",
     "InvalidMessageError",
@@ -50,6 +53,7 @@ __all__ = [
     "MessageRewoundError",
     "MissingExtraError",
     "NotSetUpError",
+    "ResentHistoryError",
     "SchemaVersionError",
     "SourceIdClashError",
     "StoreClosedError",
@@ -214,6 +218,40 @@ class TurnConflictError(ConflictError):
             "answer the newest question"
         )
         super().__init__(f"turn {turn_id!r} {problem}")
+
+
+class ResentHistoryError(ConflictError):
+    """The first messages of the batch are in the log already (``resent="raise"``); nothing was written.
+
+    Attributes:
+        known: How many messages of the batch, from the first; leading system messages count.
+    """
+
+    def __init__(self, *, known: int) -> None:
+        self.known = known
+        super().__init__(
+            f"the first {known} messages of the batch are in this conversation already; append messages[{known}:] "
+            'only, or pass resent="skip"'
+        )
+
+
+class HistoryDivergedError(ConflictError):
+    """A batch that was said to be a history is not the one in the log; nothing was written.
+
+    Attributes:
+        after: Id of the last message of the log up to which they agree; None if they agree on none.
+        before: Id of the message that follows it in the log, for `rewind`; None if it is not known.
+    """
+
+    def __init__(self, *, after: str | None, before: str | None = None) -> None:
+        self.after, self.before = after, before
+        agreed = f"agrees with this conversation up to message {after!r} and then goes on" if after else "begins"
+        call = f"call rewind(before={before!r})" if before else "call rewind"
+        super().__init__(
+            f"the history {agreed} in another way than the log, or ends before it; the log never changes: to edit a "
+            f"question or ask for another answer, {call} and append the history again; to continue, append new "
+            "messages only"
+        )
 
 
 class StoreError(ConvstoreError):

@@ -33,7 +33,7 @@ from convstore.codec.stored import (
     utc,
 )
 from convstore.entries import UNREAD, Entry, EntryMessage, EntrySource, Gap, OpenCall, PayloadRef, Preview, Totals
-from convstore.entries.reading import BODY_DIGEST_BYTES
+from convstore.entries.reading import BODY_DIGEST_BYTES, CONTENT_DIGEST_BYTES
 from convstore.entries.rewinds import all_gaps
 from convstore.exceptions import CorruptDocumentError
 from convstore.sources import pack_shown, unpack_shown
@@ -274,6 +274,7 @@ def _message_document(message: EntryMessage) -> dict[str, Any]:
         "digest": message.digest,
         "tokens": message.tokens,
         "view_tokens": message.view_tokens,
+        "content_digest": message.content_digest,
     }
     optional = {
         "calls": message.calls,
@@ -299,6 +300,7 @@ def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entr
         stored_bytes(document["digest"]),
         stored_number(document["tokens"]),
         stored_number(document["view_tokens"]),
+        stored_bytes(document["content_digest"], length=CONTENT_DIGEST_BYTES),
         stored_number(document.get("calls", 0)),
         from_stored(document.get("tool", "")),
         stored_text(document.get("call", "")),

@@ -33,6 +33,7 @@ IN_SHORT = {
     "test_other_content_under_an_id_is_a_conflict",
     "test_a_cancelled_append_can_be_repeated",
     "test_missing_and_stray_results_are_mended_in_the_view_only",
+    "test_a_history_is_appended_without_what_is_known",
     "test_each_view_begins_with_the_view_before",
     "test_a_view_keeps_to_its_budget",
     "test_a_scope_has_all_keys_and_no_others",

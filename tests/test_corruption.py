@@ -57,6 +57,7 @@ FOUND_BY = {
 TOLD = {
     ("log", "messages.*.arguments"),
     ("log", "messages.*.calls"),
+    ("log", "messages.*.content_digest"),
     ("log", "messages.*.sources"),
     ("log", "messages.*.stub"),
     ("log", "messages.*.tool"),

@@ -74,6 +74,39 @@ async def test_a_repeated_append_is_two_round_trips(chat: Conversation, commands
     assert commands.names == ["find", "find", "insert"]
 
 
+async def test_a_history_that_comes_again_is_one_command_more(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """The digests of the end of the log, then the insert if anything is new; cold, the head comes first."""
+    turns = [turn.messages async for turn in chat.turns()]
+    history = [one for turn in turns for one in (HumanMessage(turn[0].text), AIMessage(turn[-1].text))]
+    with commands.counted():
+        receipt = await chat.append([*history, HumanMessage("And orcas?")], resent="skip")
+    assert (receipt.written, commands.names) == (1, ["find", "insert"])
+    with commands.counted():
+        await chat.append([*history, HumanMessage("And orcas?")], resent="skip")
+    assert commands.names == ["find"]
+    other = cold(client, database_name, chat)
+    with commands.counted():
+        await other.append([*history, HumanMessage("And orcas?"), HumanMessage("And seals?")], resent="skip")
+    assert commands.names == ["find", "find", "insert", "update"]
+
+
+async def test_a_history_of_two_turns_reads_little_of_a_long_log(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """As many entries as the batch could know and a few more, without their content."""
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number}"), AIMessage(f"a{number} " * 3_000)])
+    other = cold(client, database_name, chat)
+    await other.info()
+    batch = [HumanMessage("q59"), AIMessage("a59 " * 3_000), HumanMessage("more")]
+    with commands.counted():
+        assert (await other.append(batch, resent="skip")).written == 1
+    assert commands.documents < 30
+    assert commands.bytes < 30_000
+
+
 async def test_a_warm_load_is_two_commands_in_one_round_trip(chat: Conversation, commands: Commands) -> None:
     """Head and range go together; of the range only the last entry, as the others are known."""
     with commands.counted():

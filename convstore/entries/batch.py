@@ -25,6 +25,7 @@ from convstore.codec import (
     fields_of,
 )
 from convstore.entries import PayloadRef
+from convstore.entries.comparing import content_digest
 from convstore.entries.reading import BODY_DIGEST_BYTES
 from convstore.exceptions import UnencodableError
 from convstore.extraction import SourceExtractor, extract_sources, parse_json, read_back_ids
@@ -77,6 +78,7 @@ class Prepared:
         message: The message itself.
         id: Its id.
         digest: What tells equal content from other content.
+        content: Its content digest.
         tokens: Its size in full.
         whole: All of it in the body; None if it is too large for that.
         split: Body and payload; None if the body is all. Both are there while the stub may decide.
@@ -92,6 +94,7 @@ class Prepared:
     message: BaseMessage
     id: str
     digest: bytes
+    content: bytes
     tokens: int
     whole: EncodedMessage | None
     split: Split | None = None
@@ -218,7 +221,8 @@ class _Preparation:
         # Encoded a second time, the same values are left out, from paths that begin at their part.
         again: list[str] | None = None if omitted is None else []
         tokens = count(self.counter, message)
-        one = Prepared(message, str(message.id), digest_of(canonical), tokens, EncodedMessage(canonical))
+        content, whole = content_digest(message, self.codec), EncodedMessage(canonical)
+        one = Prepared(message, str(message.id), digest_of(canonical), content, tokens, whole)
         if isinstance(message, ToolMessage):
             one = self._read_result(one, message)
         if one.wants_stub:

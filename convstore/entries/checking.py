@@ -14,6 +14,7 @@ from typing import NamedTuple
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.codec import Codec, digest_of, fields_of
+from convstore.entries.comparing import content_digest
 from convstore.entries.compose import totals_behind
 from convstore.entries.models import Entry, EntryMessage, EntrySource, Totals
 from convstore.entries.reading import read_message
@@ -95,6 +96,8 @@ def _about(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[s
     found = []
     if digest_of(codec.encode(fields_of(appended))) != message.digest:
         found.append("it is not what was appended")
+    if content_digest(appended, codec) != message.content_digest:
+        found.append("its content digest is another one")
     if len(calls_of(appended)) != message.calls:
         found.append("the number of its calls is not what is noted")
     if isinstance(appended, ToolMessage):

@@ -199,6 +199,7 @@ class _Running:
             digest=one.digest,
             tokens=one.tokens,
             view_tokens=_view_tokens(one, stub, split, batch),
+            content_digest=one.content,
             calls=len(calls),
             tool=tool,
             call="" if id_problem(call.id) else call.id,

@@ -65,6 +65,7 @@ class EntryMessage:
         digest: sha256 of its canonical encoding; tells whether the same id comes with other content.
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn.
+        content_digest: Tells what a client sees of it from other content, see ``comparing``.
         calls: How many tool calls it makes.
         tool: For a tool result the tool's name, "" if nothing names it.
         call: For a tool result the id of the call that it answers, "" if that cannot be looked up.
@@ -82,6 +83,7 @@ class EntryMessage:
     digest: bytes
     tokens: int
     view_tokens: int
+    content_digest: bytes = b""
     calls: int = 0
     tool: str = ""
     call: str = ""

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 from convstore.scopes import id_problem
 
-__all__ = ["MessageBatch", "normalize_messages"]
+__all__ = ["MessageBatch", "copy_ids", "items_of", "normalize_messages"]
 
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
 """What ``append`` takes: messages, OpenAI-format dicts or both in any iterable, or one of them alone."""
@@ -105,24 +105,30 @@ def normalize_messages(
     """
     if key is not None and (problem := id_problem(key)):
         raise InvalidInputError(f"key {problem}")
-    items = _items(batch)
+    items = items_of(batch)
     messages = [_message(item, index=index) for index, item in enumerate(items)]
     ids = _ids(items, key=key, place=place, new_id=new_id)
-    for item, message, message_id in zip(items, messages, ids, strict=True):
+    for message, message_id in zip(messages, ids, strict=True):
         message.id = message_id
-        if isinstance(item, BaseMessage):
-            item.id = message_id
+    copy_ids(messages, items)
     return messages
 
 
-def _items(batch: object) -> list[object]:
+def copy_ids(messages: Iterable[BaseMessage], items: Iterable[object]) -> None:
+    """Give the caller's messages and chunks the ids that their whole messages have."""
+    for message, item in zip(messages, items, strict=True):
+        if isinstance(item, BaseMessage):
+            item.id = message.id
+
+
+def items_of(batch: Any) -> list[Any]:
     """Return what is in the batch; one message alone is a batch of one."""
     if isinstance(batch, BaseMessage | Mapping):
         return [batch]
     # A str iterates into characters and a pydantic model into pairs: neither is what the caller meant.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
         raise InvalidMessageError(f"a batch cannot be {_kind(batch)}; pass {_WANTED}, or a list of them")
-    items: list[object] = list(batch)
+    items = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
     return items

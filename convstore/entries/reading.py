@@ -12,10 +12,13 @@ from convstore.codec import Codec, decode_message, digest_of
 from convstore.entries.models import EntryMessage
 from convstore.exceptions import CorruptDocumentError
 
-__all__ = ["BODY_DIGEST_BYTES", "read_message"]
+__all__ = ["BODY_DIGEST_BYTES", "CONTENT_DIGEST_BYTES", "read_message"]
 
 BODY_DIGEST_BYTES = 16
 """Enough to tell that a body was damaged."""
+
+CONTENT_DIGEST_BYTES = 12
+"""Enough to tell the contents of any two messages apart."""
 
 
 def read_message(codec: Codec, message: EntryMessage, payload: str | None = None) -> BaseMessage:

@@ -7,6 +7,7 @@ be sent without one. Only `inspection`, and the sweep in `endings`, look at what
 from __future__ import annotations
 
 from convstore.repository.annotations import Annotations
+from convstore.repository.digests import Digests
 from convstore.repository.endings import Endings, HeadKey
 from convstore.repository.heads import Head, Heads, head_from
 from convstore.repository.inspection import Inspection, SchemaInspection, said_of_log
@@ -15,6 +16,7 @@ from convstore.repository.summaries import Summaries
 
 __all__ = [
     "Annotations",
+    "Digests",
     "Endings",
     "Head",
     "HeadKey",

@@ -24,6 +24,7 @@ class Attempt:
     Attributes:
         batch: What is to be in the log in the end.
         turn: The turn that all of it is in, by the id of its human message; "" if it may follow anything.
+        after: The tail that it has to follow directly; None if it may follow any.
         pending: What of it is left to write.
         token: Names its chunks.
         reserve: Source ids to set aside.
@@ -40,12 +41,17 @@ class Attempt:
     token: str
     reserve: int = 0
     turn: str = ""
+    after: Totals | None = None
     stored: dict[str, int] = field(default_factory=dict)
     renumbered: dict[str, dict[int, int]] = field(default_factory=dict)
     taken: frozenset[int] = frozenset()
     sent: set[int] = field(default_factory=set)
     composed: Composed | None = None
     number: int = 0
+
+    def may_follow(self, tail: Totals) -> bool:
+        """Return True if the entry may stand directly after this tail."""
+        return self.after is None or (self.after.entries, self.after.link) == (tail.entries, tail.link)
 
     @property
     def is_done(self) -> bool:

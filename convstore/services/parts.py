@@ -12,7 +12,7 @@ from convstore.codec import Codec
 from convstore.driver import Driver
 from convstore.extraction import SourceExtractor
 from convstore.migrate import Migrator
-from convstore.repository import Annotations, Endings, Heads, Inspection, Log, Summaries
+from convstore.repository import Annotations, Digests, Endings, Heads, Inspection, Log, Summaries
 from convstore.services.annotations import Annotator
 from convstore.services.clock import Clock
 from convstore.services.compactor import Compactor
@@ -24,6 +24,7 @@ from convstore.services.loader import Loader
 from convstore.services.pager import Pager
 from convstore.services.reader import Reader
 from convstore.services.records import Records
+from convstore.services.resending import Resender
 from convstore.services.retention import Retention
 from convstore.services.rewinder import Rewinder
 from convstore.services.turns import Turns
@@ -39,6 +40,7 @@ class Parts:
     """What does the work of a store."""
 
     writer: Writer
+    resender: Resender
     reader: Reader
     loader: Loader
     records: Records
@@ -85,18 +87,20 @@ def make_parts(
     reader = Reader(heads, log, known, codec=codec, counter=counter)
     kept = KeptSummaries(reader, heads, log, summaries)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
+    writer = Writer(
+        reader,
+        heads,
+        endings,
+        log,
+        known,
+        codec=codec,
+        counter=counter,
+        clock=clock,
+        extractors=extractors,
+    )
     return Parts(
-        writer=Writer(
-            reader,
-            heads,
-            endings,
-            log,
-            known,
-            codec=codec,
-            counter=counter,
-            clock=clock,
-            extractors=extractors,
-        ),
+        writer=writer,
+        resender=Resender(reader, Digests(driver, prefix=prefix), writer, known, codec=codec),
         reader=reader,
         loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),

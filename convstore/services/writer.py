@@ -44,7 +44,7 @@ from convstore.services.reader import Reader
 from convstore.sources import text_digest
 from convstore.tokens import NamedCounter
 
-__all__ = ["APPEND_SECONDS", "Writer", "pause"]
+__all__ = ["APPEND_SECONDS", "TailMoved", "Writer", "pause"]
 
 APPEND_SECONDS = 60.0
 """An append gives up after this time; a sweep that comes later finds everything that it may have written."""
@@ -58,6 +58,10 @@ _DEFAULT = HistoryPolicy()
 async def pause(tries: int) -> None:
     """Let other writers go first, the longer the more often somebody did."""
     await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))))  # noqa: S311 - jitter
+
+
+class TailMoved(Exception):  # noqa: N818 - an answer, caught by `resending`
+    """The log does not end with the entry that an append has to follow."""
 
 
 class _WasPruned(Exception):  # noqa: N818 - an answer, caught here
@@ -93,10 +97,15 @@ class Writer:
         messages: Sequence[BaseMessage],
         *,
         turn: str = "",
+        after: Totals | None = None,
         omit: bool = False,
         renumber: bool = False,
     ) -> Receipt:
-        """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`."""
+        """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
+
+        Raises:
+            TailMoved: They were to follow the tail `after` directly, and another entry does.
+        """
         work = partial(
             prepare,
             messages,
@@ -107,7 +116,7 @@ class Writer:
             renumber=renumber,
         )
         batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
-        return (await self._write(scope, batch, turn=turn)).receipt()
+        return (await self._write(scope, batch, turn=turn, after=after)).receipt()
 
     async def reserve(self, scope: Scope, number: int) -> range:
         """Set source ids aside; see `Conversation.reserve_source_ids`."""
@@ -145,24 +154,28 @@ class Writer:
         if not await self._refresh(known, await self._log.last_totals(known.conversation)):
             self._known.forget(known)
 
-    async def _write(self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "") -> Attempt:
+    async def _write(
+        self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "", after: Totals | None = None
+    ) -> Attempt:
         try:
             async with asyncio.timeout(APPEND_SECONDS):
-                return await self._write_somewhere(scope, batch, reserve, turn)
+                return await self._write_somewhere(scope, batch, reserve, turn, after)
         except TimeoutError as error:
             raise StoreUnavailableError(
                 f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
                 "repeat it with the same messages"
             ) from error
 
-    async def _write_somewhere(self, scope: Scope, batch: Batch, reserve: int, turn: str) -> Attempt:
+    async def _write_somewhere(
+        self, scope: Scope, batch: Batch, reserve: int, turn: str, after: Totals | None
+    ) -> Attempt:
         """Write to the scope's conversation; again if it turns out to be deleted."""
         while True:
             known = self._known.get(scope) or await self._claim(scope, batch, turn)
             async with known.lock:
                 if not self._known.is_current(known):
                     continue
-                attempt = Attempt(batch, batch, self._clock.token(), reserve, turn)
+                attempt = Attempt(batch, batch, self._clock.token(), reserve, turn, after)
                 try:
                     async with self._reader.reading(known):
                         await self._write_in_order(known, attempt)
@@ -199,6 +212,8 @@ class Writer:
                     await self._correct_head(known)
                     return
                 tail = await self._tail(known, attempt)
+                if not attempt.may_follow(tail):
+                    raise TailMoved
                 if not tries and (self._log.must_look_first or attempt.must_look(tail, known.asked)):
                     # Behind the tail: what another adds later takes the number that this batch tries for.
                     await self._look_up(known, attempt)

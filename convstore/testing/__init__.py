@@ -23,6 +23,7 @@ from convstore.testing.loading import LoadContract
 from convstore.testing.lossless import LosslessContract
 from convstore.testing.reading import ReadBackContract
 from convstore.testing.repairing import RepairContract
+from convstore.testing.resending import ResendContract
 from convstore.testing.restoring import RestoreContract
 from convstore.testing.retention import RetentionContract
 from convstore.testing.rewinding import RewindContract
@@ -37,6 +38,7 @@ __all__ = ["StoreContract", "rag_turn", "same_messages"]
 class StoreContract(
     LosslessContract,
     AppendContract,
+    ResendContract,
     LoadContract,
     ReadBackContract,
     SourcesContract,

@@ -1,0 +1,279 @@
+"""Contract of `append(resent=...)`: a client that sends the whole history again doubles nothing.
+
+Layer 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import HistoryDivergedError, InvalidInputError, ResentHistoryError
+from convstore.models import Receipt
+from convstore.store import ConversationStore
+from convstore.testing.samples import new_id, passages
+
+__all__ = ["ResendContract"]
+
+
+def _talk(*texts: str) -> list[BaseMessage]:
+    """Questions and answers in turn, without ids, as a client that keeps only texts sends them."""
+    return [AIMessage(text) if place % 2 else HumanMessage(text) for place, text in enumerate(texts)]
+
+
+def _with_tools(question: str, answer: str = "So.") -> list[BaseMessage]:
+    """A turn with a call and its result, without message ids."""
+    call = {"name": "search", "args": {"query": question, "limit": 3.0}, "id": f"call_{new_id()[:8]}"}
+    result = ToolMessage(f"On {question}: " + "much. " * 300, tool_call_id=call["id"], artifact=passages(2))
+    return [HumanMessage(question), AIMessage("", tool_calls=[call]), result, AIMessage(answer)]
+
+
+async def _texts(chat: Conversation) -> list[str]:
+    """The texts of the live log."""
+    return [one.message.text for one in await chat.list_messages(limit=1_000, full=True)]
+
+
+class ResendContract:
+    """What a history that comes again does to the log."""
+
+    async def test_a_history_is_appended_without_what_is_known(self, chat: Conversation) -> None:
+        """Its new end is written; the receipt and the caller's objects have the ids of the log."""
+        first = await chat.append(_talk("x", "hi"))
+        batch = _talk("x", "hi", "y", "hi2")
+        receipt = await chat.append(batch, resent="skip")
+        assert await _texts(chat) == ["x", "hi", "y", "hi2"]
+        assert receipt.written == 2
+        assert receipt.ordinals == (1, 2, 3, 4)
+        assert (receipt.first, receipt.last) == (1, 4)
+        assert receipt.message_ids[:2] == first.message_ids
+        assert [message.id for message in batch] == list(receipt.message_ids)
+
+    async def test_without_the_option_nothing_is_compared(self, chat: Conversation) -> None:
+        """A batch without ids is new, as it may be."""
+        await chat.append(_talk("x", "hi"))
+        await chat.append(_talk("x", "hi", "y", "hi2"))
+        assert len(await _texts(chat)) == 6
+
+    async def test_a_history_may_be_refused(self, chat: Conversation) -> None:
+        """The error says how many of its messages are known, and nothing is written."""
+        await chat.append(_talk("x", "hi"))
+        with pytest.raises(ResentHistoryError, match=r"messages\[2:\]") as caught:
+            await chat.append(_talk("x", "hi", "y"), resent="raise")
+        assert caught.value.known == 2
+        with pytest.raises(ResentHistoryError) as caught:
+            await chat.append([SystemMessage("Be brief."), *_talk("x", "hi", "y")], resent="raise")
+        assert caught.value.known == 3
+        assert await _texts(chat) == ["x", "hi"]
+
+    async def test_a_history_sent_again_and_again_is_there_once(self, chat: Conversation) -> None:
+        """Also when nothing in it is new, and when it comes as dicts."""
+        history: list[dict[str, Any]] = []
+        for turn in range(4):
+            history.append({"role": "user", "content": f"question {turn}"})
+            assert (await chat.append(history, resent="skip")).written == 1
+            assert not turn or (await chat.append(history, resent="skip")).written == 0
+            history.append({"role": "assistant", "content": f"answer {turn}"})
+            await chat.append(history[-1])
+        assert await _texts(chat) == [message["content"] for message in history]
+
+    async def test_an_empty_log_takes_all(self, chat: Conversation, store: ConversationStore) -> None:
+        """System messages too; so does a log of which everything was rewound."""
+        batch = [SystemMessage("Be brief."), *_talk("x", "hi", "y")]
+        for how in ("skip", "raise"):
+            other = store.conversation(user_id="ada", thread_id=new_id())
+            receipt = await other.append([message.model_copy() for message in batch], resent=how)
+            assert receipt.written == len(receipt.message_ids) == 4
+        await chat.append(HumanMessage("old", id="old"))
+        await chat.rewind(before="old")
+        assert (await chat.append(batch, resent="raise")).written == 4
+
+    async def test_one_turn_is_always_new(self, chat: Conversation) -> None:
+        """One question may well be asked twice."""
+        await chat.append(_talk("next", "Done."))
+        assert (await chat.append(_talk("next", "Done."), resent="skip")).written == 2
+        assert (await chat.append(HumanMessage("next"), resent="raise")).written == 1
+
+    async def test_leading_system_messages_are_skipped(self, chat: Conversation) -> None:
+        """Of batch and log; the same prompt has its id in the log, another one is neither compared nor written."""
+        receipt = await chat.append([SystemMessage("One."), *_talk("x", "hi")])
+        prompt = SystemMessage("One.")
+        again = await chat.append([prompt, *_talk("x", "hi", "y", "ho")], resent="skip")
+        assert (again.written, again.message_ids[0], prompt.id) == (2, *receipt.message_ids[:1] * 2)
+        other = await chat.append([SystemMessage("Two."), *_talk("x", "hi", "y", "ho", "z")], resent="skip")
+        assert other.ordinals == (2, 3, 4, 5, 6)
+        assert await _texts(chat) == ["One.", "x", "hi", "y", "ho", "z"]
+
+    async def test_a_history_without_tool_messages_is_known(self, chat: Conversation) -> None:
+        """It is compared with questions and answers only; one with tool messages with everything."""
+        await chat.append(_with_tools("orcas", "They swim."))
+        receipt = await chat.append(_talk("orcas", "They swim.", "And seals?"), resent="skip")
+        assert receipt.ordinals == (1, 4, 5)
+        receipt = await chat.append([*_with_tools("orcas", "They swim."), *_talk("And seals?", "Too.")], resent="skip")
+        assert receipt.ordinals == (1, 2, 3, 4, 5, 6)
+        changed = _with_tools("orcas", "They swim.")
+        changed[1].tool_calls[0]["args"]["limit"] = 4  # type: ignore[attr-defined]
+        with pytest.raises(HistoryDivergedError):
+            await chat.append([*changed, *_talk("And seals?", "Too.", "More.")], resent="skip")
+
+    async def test_a_truncated_history_is_known(self, chat: Conversation) -> None:
+        """A client may keep the last turns only."""
+        for turn in range(30):
+            await chat.append(_talk(f"q{turn}", f"a{turn}"))
+        receipt = await chat.append(_talk("q28", "a28", "q29", "a29", "q30"), resent="skip")
+        assert receipt.ordinals == (57, 58, 59, 60, 61)
+        assert receipt.written == 1
+
+    async def test_a_full_history_of_many_entries_is_known(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """However many entries a turn was appended in; a store that knows nothing of the conversation finds it, too."""
+        whole: list[BaseMessage] = []
+        for turn in range(12):
+            for message in _with_tools(f"q{turn}", f"a{turn}"):
+                await chat.append(message)
+            whole += _talk(f"q{turn}", f"a{turn}")
+        for handle, written in ((chat, 1), (new_store().conversation(**chat.scope), 0)):
+            receipt = await handle.append([*whole, HumanMessage("more")], resent="skip")
+            assert (receipt.written, len(receipt.ordinals)) == (written, 25)
+
+    async def test_summarised_messages_are_known(self, new_store: Callable[..., ConversationStore]) -> None:
+        """The log is compared, not a view."""
+        store = new_store(summarizer=_summarize)
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id=new_id())
+        said = [text for turn in range(8) for text in (f"q{turn} " * 400, f"a{turn} " * 400)]
+        for turn in range(8):
+            await chat.append(_talk(*said[2 * turn : 2 * turn + 2]))
+        assert (await chat.compact(force=True)).status == "done"
+        assert (await chat.append(_talk(*said, "more"), resent="skip")).written == 1
+
+    async def test_rewound_messages_are_not_known(self, chat: Conversation) -> None:
+        """After a rewind the history without them is the log's, the one with them is not."""
+        receipt = await chat.append(_talk("a", "b", "c", "d"))
+        await chat.rewind(before=receipt.message_ids[2])
+        with pytest.raises(HistoryDivergedError):
+            await chat.append(_talk("a", "x", "c", "d", "e"), resent="skip")
+        assert (await chat.append(_talk("a", "b", "c", "d"), resent="skip")).ordinals == (1, 2, 5, 6)
+        assert await _texts(chat) == ["a", "b", "c", "d"]
+
+    async def test_an_edited_history_is_refused(self, chat: Conversation) -> None:
+        """The error names the last message that is the same, and what to rewind; then the history is taken."""
+        ids = (await chat.append(_talk("a", "b", "c", "d"))).message_ids
+        with pytest.raises(HistoryDivergedError, match="rewind") as caught:
+            await chat.append(_talk("a", "b", "c, please", "d!"), resent="skip")
+        assert (caught.value.after, caught.value.before) == (ids[1], ids[2])
+        assert await _texts(chat) == ["a", "b", "c", "d"]
+        await chat.rewind(before=ids[2])
+        await chat.append(_talk("a", "b", "c, please"), resent="skip")
+        assert await _texts(chat) == ["a", "b", "c, please"]
+        with pytest.raises(HistoryDivergedError) as caught:
+            await chat.append(_talk("A", "b", "c", "d"), resent="raise")
+        assert (caught.value.after, caught.value.before) == (None, ids[0])
+
+    async def test_an_early_edit_of_a_long_log_is_found(self, chat: Conversation) -> None:
+        """Where a history parts from a log is known from its beginning, too."""
+        ids = [id_ for turn in range(40) for id_ in (await chat.append(_talk(f"q{turn}", f"a{turn}"))).message_ids]
+        with pytest.raises(HistoryDivergedError) as caught:
+            await chat.append(_talk("q0", "a0", "other"), resent="skip")
+        assert (caught.value.after, caught.value.before) == (ids[1], ids[2])
+        with pytest.raises(HistoryDivergedError) as caught:
+            await chat.append(_talk("nothing", "of", "this"), resent="skip")
+        assert (caught.value.after, caught.value.before) == (None, None)
+
+    async def test_another_answer_is_asked_for_by_a_rewind(self, chat: Conversation) -> None:
+        """A history that ends before the log is refused: its answer was deleted by the client, or never came."""
+        ids = (await chat.append(_talk("a", "b", "c", "d"))).message_ids
+        with pytest.raises(HistoryDivergedError) as caught:
+            await chat.append(_talk("a", "b", "c"), resent="skip")
+        assert (caught.value.after, caught.value.before) == (ids[2], ids[3])
+        await chat.rewind(before=ids[3])
+        assert (await chat.append(_talk("a", "b", "c"), resent="skip")).written == 0
+
+    async def test_repeated_texts_are_told_apart_by_number(self, chat: Conversation) -> None:
+        """The longest beginning counts, so a full history of equal turns is known as what it is."""
+        for turn in range(1, 5):
+            history = _talk(*("next", "Done.") * turn)
+            await chat.append(history if turn < 2 else history[:-1], resent="skip")
+            if turn > 1:
+                await chat.append(history[-1])
+        assert len(await _texts(chat)) == 8
+        assert (await chat.append(_talk(*("next", "Done.") * 4), resent="skip")).written == 0
+
+    async def test_an_open_question_ends_a_history(self, chat: Conversation) -> None:
+        """A run that broke off may have left calls after it; the client knows nothing of them."""
+        await chat.append(_with_tools("a", "b"))
+        await chat.append(_with_tools("c")[:3])
+        receipt = await chat.append([*_with_tools("a", "b"), HumanMessage("c")], resent="skip")
+        assert (receipt.written, receipt.ordinals) == (0, (1, 2, 3, 4, 5))
+        receipt = await chat.append([*_with_tools("a", "b"), *_talk("c")], resent="skip")
+        assert receipt.written == 0
+        receipt = await chat.append(_talk("a", "b", "c") + _talk("d"), resent="skip")
+        assert receipt.ordinals == (1, 4, 5, 8)
+
+    async def test_an_append_is_repeated_though_others_appended(self, chat: Conversation) -> None:
+        """The same objects again write nothing, whatever follows them by now."""
+        batch = _talk("a", "b", "c")
+        first = await chat.append(batch, resent="skip")
+        await chat.append(AIMessage("d"))
+        again = await chat.append(batch, resent="skip")
+        assert (again.written, again.message_ids) == (0, first.message_ids)
+
+    async def test_chunks_get_the_ids_of_the_log(self, chat: Conversation) -> None:
+        """What is known is named on the caller's own objects, of whatever class."""
+        ids = (await chat.append(_talk("a", "b"))).message_ids
+        batch = [HumanMessage("a", id="mine"), AIMessageChunk(content="b"), HumanMessage("c", id="new")]
+        await chat.append(batch, resent="skip")
+        assert [message.id for message in batch] == [*ids, "new"]
+
+    async def test_two_workers_append_a_history_once(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Who comes second compares again: with a log that has the other's message, or with another history."""
+        other = new_store().conversation(**chat.scope)
+        history: list[str] = []
+        for turn in range(6):
+            history.append(f"q{turn}")
+            both = await asyncio.gather(
+                *(one.append(_talk(*history), resent="skip") for one in (chat, other, chat)), return_exceptions=True
+            )
+            if turn:
+                assert sorted(receipt.written for receipt in both if isinstance(receipt, Receipt)) == [0, 0, 1]
+            else:
+                ids = [str(one.message.id) for one in await chat.list_messages()]
+                await chat.rewind(before=ids[1])  # one turn is always new
+            history.append(f"a{turn}")
+            await chat.append(_talk("", history[-1])[1:])
+        assert await _texts(chat) == history
+
+    async def test_two_workers_with_different_ends_are_not_mixed(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """One is appended, the other is told that the log went on in another way."""
+        other = new_store().conversation(**chat.scope)
+        ids = (await chat.append(_talk("a", "b"))).message_ids
+        await other.load_history()
+        both = await asyncio.gather(
+            chat.append(_talk("a", "b", "c"), resent="skip"),
+            other.append(_talk("a", "b", "d"), resent="skip"),
+            return_exceptions=True,
+        )
+        [error] = [one for one in both if isinstance(one, BaseException)]
+        assert isinstance(error, HistoryDivergedError)
+        assert error.after == ids[1]
+        assert len(await _texts(chat)) == 3
+
+    async def test_what_resent_can_be(self, chat: Conversation) -> None:
+        """Anything else is refused before anything is written."""
+        for wrong in ("always", True, 1, {"$ne": ""}, ["skip"]):
+            with pytest.raises(InvalidInputError, match='resent is None, "skip" or "raise"'):
+                await chat.append(_talk("a"), resent=wrong)  # type: ignore[arg-type]
+        assert (await chat.info()).created_at is None
+
+
+async def _summarize(messages: list[BaseMessage], summary: str | None = None) -> str:
+    return f"{summary or 'So far'}, {len(messages)} messages"
