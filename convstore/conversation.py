@@ -299,7 +299,7 @@ class Conversation:
             before: Only messages with a lower ordinal, the nearest ones.
             after: Only messages with a higher ordinal, the nearest ones.
             limit: At most this many messages, up to 1,000.
-            full: Each message as appended; else tool results as stubs and large parts as placeholders.
+            full: Each message as appended; else tool results as stubs, and images, audio and files as placeholders.
 
         Raises:
             InvalidInputError: Both `before` and `after`, or a number out of bounds.

@@ -65,7 +65,7 @@ class HistoryReport(_Value):
 
     Attributes:
         stubbed: Ids of tool messages that stand as stubs.
-        placeholders: Ids of other messages with parts that stand as placeholders.
+        placeholders: Ids of other messages with images, audio or files that stand as placeholders.
         left_out_turns: Whole turns before the view, left out by the budget or `max_turns`.
         missing_results: Tool call ids that got a synthetic error result.
         orphans: Ids of tool messages left out because no call asks for them.

@@ -314,22 +314,23 @@ def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entr
 
 def _payload_document(ref: PayloadRef) -> dict[str, Any]:
     document = {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
-    return document | ({"body": ref.body} if ref.body else {})
+    optional = {"body": ref.body, "shown": ref.shown, "shown_digest": ref.shown_digest}
+    return document | {key: value for key, value in optional.items() if value}
 
 
 def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
     ends = tuple(stored_number(end) for end in stored_list(document["ends"], least=1))
     if any(start >= end for start, end in pairwise(ends)):
         raise ValueError("the chunks of a payload do not follow each other")
-    body = b"" if (found := document.get("body")) is None else stored_bytes(found, length=BODY_DIGEST_BYTES)
-    return PayloadRef(
-        stored_text(document["token"]),
-        stored_number(document["chunk"]),
-        ends,
-        stored_bytes(document["digest"]),
-        stored_number(document["size"]),
-        body,
+    if (shown := stored_number(document.get("shown", 0))) and shown not in ends:
+        raise ValueError("no chunk of a payload ends where views end")
+    body, part = (
+        b"" if (found := document.get(key)) is None else stored_bytes(found, length=BODY_DIGEST_BYTES)
+        for key in ("body", "shown_digest")
     )
+    token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
+    digest, size = stored_bytes(document["digest"]), stored_number(document["size"])
+    return PayloadRef(token, chunk, ends, digest, size, body, shown, part)
 
 
 def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:

@@ -122,7 +122,7 @@ async def fill(chat: Conversation) -> None:
         await chat.append(batch)
         if number == 2:
             await chat.reserve_source_ids(5)
-        if batch[0].id in ("h-3", "h-4"):
+        if number in (4, 5):
             assert (await chat.compact(force=True)).status == "done"
         if batch[0].id == "h-4":
             await chat.rewind(before="h-4")

@@ -12,13 +12,14 @@ from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, Hum
 from properties import examples
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
-from convstore.codec import Codec, Omitted, decode_message, decompress, digest_of, fields_of, leave_out, with_stub
+from convstore.codec import Codec, Omitted, decode_message, decompress, digest_of, fields_of
 from convstore.entries import EntryMessage, Totals
 from convstore.entries.batch import is_heavy, prepare
 from convstore.entries.compose import Composed, compose
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.extraction import find_sources
 from convstore.pairing import calls_of
+from convstore.shortening import leave_out, with_stub, without_media
 from convstore.tokens import NamedCounter, approximate_tokens, count, named
 
 CODEC = Codec()
@@ -93,8 +94,12 @@ def test_view_tokens_are_what_the_view_shows(appended):
         message.id = f"m{place}"
     composed = _compose(_prepare(*appended, counter=counter))
     for message, original in zip(composed.entry.messages, appended, strict=True):
-        shown = decode_message(CODEC, message.body)
-        shown = leave_out(shown) if message.stub is None else with_stub(shown, message.stub)
+        if message.stub is None and message.payload and message.payload.shown:
+            payload = _payload(message, composed)[: message.payload.shown]
+            shown = decode_message(CODEC, message.body, fetch=lambda start, end: payload[start:end], limit=len(payload))  # noqa: B023
+        else:
+            shown = decode_message(CODEC, message.body)
+        shown = without_media(leave_out(shown)) if message.stub is None else with_stub(shown, message.stub)
         assert message.tokens == counter([original])
         assert message.view_tokens == (counter([shown]) if message.payload else message.tokens)
 

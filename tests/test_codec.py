@@ -53,14 +53,13 @@ from convstore.codec import (
     digest_of,
     encode_message,
     fields_of,
-    leave_out,
-    with_stub,
 )
 from convstore.codec import messages as rules
 from convstore.codec import values as value_rules
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.extraction import find_sources
 from convstore.models import Source, SourcePage
+from convstore.shortening import leave_out, with_stub
 
 ROOT = Path(__file__).resolve().parents[1]
 CODEC = Codec()
@@ -608,11 +607,16 @@ def test_a_message_built_anew_has_the_same_digest(message):
 @pytest.mark.parametrize(
     ("content", "kept", "left_out"),
     [
-        ("x" * 20_000, [], "[text, 20000 characters, left out to save context; message id m]"),
+        (
+            "x" * 20_000,
+            [],
+            "[text, 20,000 characters; left out to save context, "
+            "call retrieve_previous_sources with message id m to read it]",
+        ),
         (
             [{"type": "image", "base64": "A" * 20_000}, "short"],
             ["short"],
-            "[image, 20028 characters, left out to save context; message id m]",
+            "[image, 15,000 bytes; left out to save context, ",
         ),
         (
             [
@@ -661,7 +665,7 @@ def test_a_large_part_is_shown_as_a_placeholder(content, kept, left_out):
     assert [block for block in shown if block in kept] == kept
     assert [block["type"] for block in placeholders] == ["text"]
     assert placeholders[0]["text"].startswith(left_out)
-    assert placeholders[0]["text"].endswith("message id m]")
+    assert placeholders[0]["text"].endswith("message id m to read it]")
 
 
 def test_large_arguments_are_shown_as_a_placeholder():
@@ -672,9 +676,9 @@ def test_large_arguments_are_shown_as_a_placeholder():
     encoded = encode_message(CODEC, fields_of(message))
     shown = leave_out(decode_message(CODEC, encoded.body))
     assert same(_restored(message), message)
-    note = "characters, left out to save context; message id m]"
-    assert shown.tool_calls == [call | {"args": {"left_out": f"[arguments, 20011 {note}"}}]
-    assert shown.invalid_tool_calls == [bad | {"args": f"[arguments, 20000 {note}", "error": f"[error, 20000 {note}"}]
+    note = "characters; left out to save context, call retrieve_previous_sources with message id m to read it]"
+    assert shown.tool_calls == [call | {"args": {"left_out": f"[arguments, 20,011 {note}"}}]
+    assert shown.invalid_tool_calls == [bad | {"args": f"[arguments, 20,000 {note}", "error": f"[error, 20,000 {note}"}]
 
 
 def test_what_names_a_message_never_leaves_its_body():

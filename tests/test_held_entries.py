@@ -16,7 +16,7 @@ from pymongo import AsyncMongoClient
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import StoreUnavailableError
 from convstore.services import known, reader
-from convstore.services.keeping import Keeper
+from convstore.services.keeping import Keeper, Room
 from convstore.testing import rag_turn
 from convstore.tokens import approximate_tokens
 
@@ -133,7 +133,7 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bytes: the conversations that were used least recently are read again, the last ones are not."""
-    monkeypatch.setattr(known, "_ENTRY_BYTES", 100_000)
+    monkeypatch.setattr(known, "_BYTES", 100_000)
     store = ConversationStore(client[database_name])
     await store.setup()
     chats = [store.conversation(user_id="held", thread_id=uuid.uuid4().hex) for _ in range(8)]
@@ -211,14 +211,14 @@ async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
 
 async def test_payloads_of_idle_conversations_make_room(store: ConversationStore, commands: Commands) -> None:
     """A turn in progress has its payloads in memory, however many turns broke off before it."""
-    for number in range(12):
+    for number in range(48):
         chat = store.conversation(user_id="idle", thread_id=uuid.uuid4().hex)
         await chat.append(rag_turn(f"What about fish {number}?", words=130_000)[:3])
-        assert store._known.payloads.size <= 8_000_000
+        assert store._known.payloads.size + store._known.ends.size <= 32_000_000
         with commands.counted():
             await chat.load_history()
         assert commands.names == ["find", "find"]
-    assert store._known.payloads.size > 4_000_000
+    assert store._known.payloads.size > 24_000_000
 
 
 async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore, scope: dict[str, str]) -> None:
@@ -235,7 +235,7 @@ async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore
 
 def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
     """What does not fit at all is not kept, and takes no room from others."""
-    keeper = Keeper[str, int](10)
+    keeper = Keeper[str, int](Room(10))
     for owner in "abc":
         keeper.put(owner, 1, size=3)
     assert keeper.get("a") == 1
@@ -244,3 +244,14 @@ def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
     keeper.put("c", 5, size=11)
     assert (keeper.get("c"), keeper.size) == (None, 7)
     assert (keeper.drop("a"), keeper.drop("a"), keeper.size) == (1, None, 4)
+
+
+def test_keepers_share_their_room() -> None:
+    """What was used least recently goes first, whoever keeps it."""
+    room = Room(10)
+    one, other = Keeper[str, int](room), Keeper[str, int](room)
+    one.put("a", 1, size=4)
+    other.put("a", 2, size=4)
+    assert one.get("a") == 1
+    one.put("b", 3, size=5)
+    assert (one.get("a"), one.get("b"), other.get("a"), room.size) == (1, 3, None, 9)

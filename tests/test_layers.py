@@ -19,7 +19,7 @@ LAYERS = (
     ("addresses", "bounds", "exceptions", "models", "policy"),
     (
         *("chain", "codec", "entries", "extraction", "marks", "pairing", "scopes"),
-        *("sources", "stubs", "summaries", "summarization", "tokens", "view"),
+        *("shortening", "sources", "stubs", "summaries", "summarization", "tokens", "view"),
     ),
     ("indexes", "schema"),
     ("driver", "repository"),

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from strategies import PureLog, any_text, turn
 
-from convstore.codec import decode_message, with_stub
+from convstore.codec import decode_message
 from convstore.entries import EntryMessage
+from convstore.shortening import with_stub
 from convstore.stubs import failure_in, make_stub, text_of
 
 _TEN = [(f"Passage {number}. " + "text " * 50, {"title": f"T{number}"}) for number in range(10)]

@@ -140,44 +140,82 @@ def test_a_stub_stands_for_a_result():
     "message",
     [
         HumanMessage(LARGE, id="m"),
-        HumanMessage([{"type": "text", "text": "see"}, {"type": "image", "base64": LARGE}], id="m"),
+        HumanMessage([{"type": "text", "text": LARGE, "id": "b"}, {"type": "text-plain", "text": LARGE}], id="m"),
         AIMessage([{"type": "reasoning", "encrypted_content": LARGE}, "so"], id="m"),
         AIMessage("", id="m", invalid_tool_calls=[{"name": "run", "args": LARGE, "id": "c", "error": None}]),
         AIMessage("", id="m", tool_calls=[{"name": "run", "args": {"code": LARGE}, "id": "c"}]),
         ChatMessage(LARGE, role="critic", id="m"),
         FunctionMessage(LARGE, name="f", id="m"),
     ],
-    ids=["text", "image", "reasoning", "invalid call", "call", "chat", "function"],
+    ids=["text", "blocks", "reasoning", "invalid call", "call", "chat", "function"],
 )
-def test_a_large_part_of_a_finished_turn_is_a_placeholder(message):
-    """What leaves the view says so in its place, with the id that brings it back; the turn in progress has it whole."""
-    log = _log([HumanMessage("?", id="h"), message])
-    if message.type != "ai" or message.tool_calls or message.invalid_tool_calls:
-        assert same(log.view(DEFAULT).messages[1], message)
+def test_what_people_and_models_said_is_whole_in_finished_turns(message):
+    """Texts, call arguments and reasoning of any length stay, wherever they are stored; the size counts them."""
+    log = _log([HumanMessage("?", id="h"), message, AIMessage("done", id="z")], counter=_exact)
+    view = log.view(DEFAULT)
+    assert same(view.messages[1], message)
+    assert log.entries[0].messages[1].payload is not None
+    assert view.placeholders == ()
+    assert view.tokens == _exact(view.messages)
+
+
+_MEDIA = [
+    ({"type": "image", "base64": "QUJD", "mime_type": "image/png"}, "image, image/png, 3 bytes"),
+    ({"type": "image", "base64": "A" * 40_000, "filename": "cat 1.png"}, 'image "cat 1.png", 30,000 bytes'),
+    ({"type": "image_url", "image_url": {"url": "https://example.org/c.png"}}, 'image "https://example.org/c.png"'),
+    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUI="}}, "image, 2 bytes"),
+    ({"type": "input_audio", "input_audio": {"data": "A" * 20_000, "format": "wav"}}, "audio, 15,000 bytes"),
+    ({"type": "file", "file": {"filename": "a.pdf", "file_data": "QUJD"}}, 'file "a.pdf", 3 bytes'),
+    (
+        {"type": "document", "title": "T", "source": {"type": "base64", "media_type": "a/pdf", "data": "A" * 20_000}},
+        'file "T", a/pdf, 15,000 bytes',
+    ),
+    ({"type": "file", "file_id": "file-1"}, "file"),
+    ({"type": "media", "data": b"abc", "mime_type": "video/mp4"}, "file, video/mp4, 3 bytes"),
+]
+
+
+@pytest.mark.parametrize(("block", "about"), _MEDIA, ids=[about for _, about in _MEDIA])
+def test_media_of_a_finished_turn_are_placeholders(block, about):
+    """Small or large, by address or by value: type, name, size and the id; texts beside it stay."""
+    message = HumanMessage([{"type": "text", "text": LARGE}, block, "and this"], id="m")
+    log = _log([message], counter=_exact)
+    assert same(log.view(DEFAULT).messages[0], message)
     log.append([AIMessage("done", id="z")])
     view = log.view(DEFAULT)
-    shown = view.messages[1]
-    assert type(shown) is type(message)
-    assert LARGE not in repr(shown)
-    assert "left out to save context; message id m]" in repr(shown)
+    note = f"[{about}; left out to save context, call retrieve_previous_sources with message id m to read it]"
+    assert view.messages[0].content == [message.content[0], {"type": "text", "text": note}, "and this"]
     assert view.placeholders == ("m",)
-    assert check_pairing(view.messages) == []
+    assert view.tokens == _exact(view.messages)
+    [(_, ref)] = payloads_needed(rows_of(log.entries), DEFAULT)
+    assert ref.ends[-1] == len(LARGE)  # the media are not read
 
 
-def test_what_a_provider_ran_leaves_with_its_request():
-    """A server tool's large result becomes a placeholder, its request goes; other requests stay with their results."""
-    kept = [
-        {"type": "server_tool_use", "id": "s2", "input": {}},
-        {"type": "web_result", "tool_use_id": "s2", "content": "y"},
-    ]
-    gone = [
-        {"type": "server_tool_use", "id": "s1", "input": {}},
-        {"type": "web_result", "tool_use_id": "s1", "content": LARGE},
-    ]
-    shown = _log([HumanMessage("?", id="h"), AIMessage([*gone, *kept, "so"], id="m")]).view(DEFAULT).messages[1].content
-    assert isinstance(shown, list)
-    assert shown[1:] == [*kept, "so"]
-    assert shown[0]["text"].startswith("[web_result, ")  # type: ignore[index]
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "document", "source": {"type": "text", "data": LARGE}},
+        {"type": "file", "source_type": "text", "text": LARGE},
+    ],
+    ids=["document", "file"],
+)
+def test_a_file_of_plain_text_is_text(block):
+    """It is what somebody said, so it stays whole."""
+    message = HumanMessage([block], id="m")
+    assert same(_log([message, AIMessage("done", id="z")]).view(DEFAULT).messages[0], message)
+
+
+def test_what_a_provider_ran_stays_with_its_request():
+    """The large result of a server tool is part of an answer, so it stays whole beside its request."""
+    message = AIMessage(
+        [
+            {"type": "server_tool_use", "id": "s1", "input": {}},
+            {"type": "web_result", "tool_use_id": "s1", "content": LARGE},
+            "so",
+        ],
+        id="m",
+    )
+    assert same(_log([HumanMessage("?", id="h"), message]).view(DEFAULT).messages[1], message)
 
 
 def test_a_small_result_keeps_its_content_without_its_large_artifact():

@@ -1,13 +1,16 @@
 """Turns messages into text that MongoDB can keep and back again, equal to what went in.
 
 Layer 1. Three steps, one module each: ``values`` writes any Python value of a known type as JSON text,
-``messages`` splits a message into a small body and a payload, ``payloads`` cuts a payload into compressed chunks.
+``messages`` splits a message into a small body and a payload, ``payloads`` cuts a payload into compressed chunks;
+``media`` tells images, audio and files from text.
 No pickle, no import by stored name: a stored document can only ever become a value of a type known here.
 """
 
 from __future__ import annotations
 
+from convstore.codec.media import is_media, media_description
 from convstore.codec.messages import (
+    EDGE_CHARACTERS,
     MESSAGE_TYPES,
     PART_MINIMUM,
     EncodedMessage,
@@ -18,15 +21,16 @@ from convstore.codec.messages import (
     encode_message,
     encode_source,
     fields_of,
-    leave_out,
-    with_stub,
+    link_of,
 )
 from convstore.codec.payloads import CHUNK_BYTES, compress, cut, decompress
+from convstore.codec.ranges import PayloadRange
 from convstore.codec.registered import functions_of
-from convstore.codec.values import Codec, DocumentFields, Kind, Omitted, PayloadRange, is_text
+from convstore.codec.values import Codec, DocumentFields, Kind, Omitted, is_text
 
 __all__ = [
     "CHUNK_BYTES",
+    "EDGE_CHARACTERS",
     "MESSAGE_TYPES",
     "PART_MINIMUM",
     "Codec",
@@ -46,7 +50,8 @@ __all__ = [
     "encode_source",
     "fields_of",
     "functions_of",
+    "is_media",
     "is_text",
-    "leave_out",
-    "with_stub",
+    "link_of",
+    "media_description",
 ]

@@ -2,8 +2,10 @@
 
 The body is the message's fields as text of ``codec.values``. What is too large for an entry, and content and artifact
 of a tool result that has a stub, goes into the payload: one long text, to which `PayloadRange` values in the body
-refer. Each source of a tool result stands in one piece of it, text first, so that it can be read without the rest;
-sources that stand elsewhere, in JSON content for example, have such pieces too, beside what holds them::
+refer. It begins with what views of finished turns show; images, audio, files, artifacts and metadata of the response
+come last, so that a view reads the beginning alone. Each source of a tool result stands in one piece of it, text first,
+so that it can be read without the rest; sources that stand elsewhere, in JSON content for example, have such pieces
+too, beside what holds them::
 
     text of source 1 | item 1 | text of source 2 | item 2 | … | content | artifact without its items | other parts
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from langchain_core.messages import (
@@ -28,9 +30,12 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.codec.values import Codec, PayloadRange, is_text
+from convstore.codec.media import is_media, media_description
+from convstore.codec.ranges import PayloadRange
+from convstore.codec.values import Codec, is_text
 
 __all__ = [
+    "EDGE_CHARACTERS",
     "MESSAGE_TYPES",
     "PART_MINIMUM",
     "EncodedMessage",
@@ -41,8 +46,7 @@ __all__ = [
     "encode_message",
     "encode_source",
     "fields_of",
-    "leave_out",
-    "with_stub",
+    "link_of",
 ]
 
 PART_MINIMUM = 16_384
@@ -51,8 +55,14 @@ PART_MINIMUM = 16_384
 _PARTS_MOST, _PART_LEAST = 250_000, 500
 """If smaller parts are longer than the first together, those from about their average size on, or the second, leave."""
 
+EDGE_CHARACTERS = 2_000
+"""The body keeps so much of the beginning and of the end of a long text in the payload."""
+
 _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
 """What tells a message or a call from others never leaves the body."""
+
+_LATE = frozenset({"artifact", "response_metadata", "audio"})
+"""What views of finished turns do not show: these fields, and the audio of an answer."""
 
 _REQUESTS = frozenset({"server_tool_use", "mcp_tool_use", "server_tool_call"})
 """Blocks with which a model calls a tool that its provider runs; the result stands in the same message."""
@@ -104,11 +114,21 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
-    """A message ready to be stored."""
+    """A message ready to be stored.
+
+    Attributes:
+        body: Its fields, with ranges in the place of what is in the payload.
+        payload: The rest.
+        places: Where its sources stand in the payload.
+        shown: Length of the beginning of the payload that a view of the finished turn shows.
+        edges: Characters of texts in the payload that the body keeps, too.
+    """
 
     body: str
     payload: str = ""
     places: tuple[SourcePlace, ...] = ()
+    shown: int = 0
+    edges: int = 0
 
 
 @dataclass(slots=True)
@@ -117,15 +137,25 @@ class _Payload:
 
     codec: Codec
     omitted: list[str] | None
+    most_edges: int = 0
     pieces: list[str] = field(default_factory=list)
     length: int = 0
+    edges: int = 0
 
-    def put(self, value: Any, *, about: str = "") -> PayloadRange:
+    def put(self, value: Any, *, about: str = "", link: str = "", is_media: bool = False) -> PayloadRange:
         raw = is_text(value)
         text = value if raw else self.codec.encode(value, omitted=self.omitted)
         start, self.length = self.length, self.length + len(text)
         self.pieces.append(text)
-        return PayloadRange(start, self.length, raw, about)
+        return PayloadRange(start, self.length, raw, about, link, is_media)
+
+    def put_text(self, text: str) -> PayloadRange:
+        """Put a text of a message, and keep its edges in the body as far as there is room for them."""
+        part = self.put(text)
+        if len(text) < PART_MINIMUM or self.edges + 2 * EDGE_CHARACTERS > self.most_edges:
+            return part
+        self.edges += 2 * EDGE_CHARACTERS
+        return replace(part, head=text[:EDGE_CHARACTERS], tail=text[-EDGE_CHARACTERS:])
 
     def put_source(self, item: SourceItem) -> tuple[SourcePlace, PayloadRange]:
         text = self.put(item.text)
@@ -162,6 +192,7 @@ def encode_message(
     rebuild: Callable[[list[Any]], Any] | None = None,
     split_result: bool = False,
     omitted: list[str] | None = None,
+    most_edges: int = 0,
 ) -> EncodedMessage:
     """Split a message's fields into body and payload.
 
@@ -172,8 +203,9 @@ def encode_message(
         rebuild: Gives the artifact with something else in the place of each item.
         split_result: Put content and artifact of a tool result into the payload, whatever their size.
         omitted: If given, paths of unknown values that were left out are added here.
+        most_edges: Of long texts in the payload the body keeps up to so many characters, too.
     """
-    payload = _Payload(codec, omitted)
+    payload = _Payload(codec, omitted, most_edges)
     fields = dict(fields)
     places: tuple[SourcePlace, ...] = ()
     if split_result:
@@ -183,8 +215,11 @@ def encode_message(
         if "artifact" in fields:
             artifact = rebuild([around for _, around in placed]) if rebuild and placed else fields["artifact"]
             fields["artifact"] = payload.put(artifact)
-    _put_large_parts(fields, payload)
-    return EncodedMessage(codec.encode(fields, omitted=omitted), "".join(payload.pieces), places)
+    _put_large_parts(fields, payload, late=False)
+    shown = 0 if split_result else payload.length
+    _put_large_parts(fields, payload, late=True)
+    body = codec.encode(fields, omitted=omitted)
+    return EncodedMessage(body, "".join(payload.pieces), places, shown, payload.edges)
 
 
 def encode_source(codec: Codec, item: SourceItem, *, omitted: list[str] | None = None) -> tuple[str, SourcePlace]:
@@ -194,45 +229,33 @@ def encode_source(codec: Codec, item: SourceItem, *, omitted: list[str] | None =
     return "".join(payload.pieces), place
 
 
-def decode_message(codec: Codec, body: str, *, fetch: Callable[[int, int], str] | None = None) -> BaseMessage:
+def decode_message(
+    codec: Codec, body: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None
+) -> BaseMessage:
     """The message that a body stands for; ranges of its payload are read with `fetch`, or left standing without.
+
+    Args:
+        codec: Knows the types of values.
+        body: The body.
+        fetch: Gives the characters of a range.
+        limit: Length of what was read of the payload; ranges that end behind it are left standing.
 
     Raises:
         ValueError: The body is not what `encode_message` wrote.
     """
-    fields = codec.decode(body, fetch=fetch)
+    fields = codec.decode(body, fetch=fetch, limit=limit)
     try:
         return _build(fields.pop("type"), fields)
     except (KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"not the fields of a message: {error!r}") from error
 
 
-def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
-    """A decoded tool message with its stub for content and without its artifact."""
-    values: Any = message.__dict__
-    values["content"] = stub
-    values["artifact"] = None
-    return leave_out(message)
-
-
-def leave_out(message: BaseMessage) -> BaseMessage:
-    """A decoded message with placeholders where parts of it stand outside the entry.
-
-    A large text becomes a short text, a large content block a short text block; anything else leaves. Of the request
-    and the result of a tool that the provider ran itself neither stays without the other: providers refuse that.
-    """
-    values: Any = message.__dict__
-    values["content"] = _content_without_parts(values["content"], str(message.id))
-    for key in ("tool_calls", "invalid_tool_calls"):
-        if values.get(key):
-            values[key] = [_call_without_parts(call, str(message.id)) for call in values[key]]
-    for holder in (values, message.__pydantic_extra__ or {}):
-        for key, value in holder.items():
-            if type(value) is PayloadRange:
-                holder[key] = {} if key in ("additional_kwargs", "response_metadata") else None
-            elif type(value) is dict and key != "content":
-                holder[key] = {name: part for name, part in value.items() if type(part) is not PayloadRange}
-    return message
+def link_of(block: Any) -> str:
+    """The id that the request and the result of a tool run by the provider have in common, "" for other blocks."""
+    if type(block) is not dict:
+        return ""
+    link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
+    return link if is_text(link) else ""
 
 
 def _is_default(value: Any, default: Any, empty: Callable[[], Any] | None) -> bool:
@@ -265,28 +288,54 @@ def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
     return message
 
 
-def _put_large_parts(fields: dict[str, Any], payload: _Payload) -> None:
-    """Move each part from `PART_MINIMUM` on into the payload: content, blocks, arguments, entries of dicts."""
+def _put_large_parts(fields: dict[str, Any], payload: _Payload, *, late: bool) -> None:
+    """Move each part from `PART_MINIMUM` on into the payload: content, blocks, arguments, entries of dicts.
+
+    Called twice, as what no view of a finished turn shows comes last.
+    """
     for key, value in fields.items():
-        if type(value) is not PayloadRange and key not in _IN_BODY and _size(value, payload) >= PART_MINIMUM:
-            fields[key] = _split(key, value, payload)
+        if type(value) is PayloadRange or key in _IN_BODY or (key in _LATE and not late):
+            continue
+        if _size(value, payload) >= PART_MINIMUM:
+            fields[key] = _split(key, value, payload, late=late)
 
 
-def _split(key: str, value: Any, payload: _Payload) -> Any:
+def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
     if key == "content" and type(value) is list:
         least = _minimum(value, payload)
-        return [payload.put(part, about=_about(part)) if _size(part, payload) >= least else part for part in value]
+        return [
+            _split_block(part, payload, least)
+            if (late or not is_media(part)) and type(part) is not PayloadRange and _size(part, payload) >= least
+            else part
+            for part in value
+        ]
     if key in ("tool_calls", "invalid_tool_calls") and type(value) is list:
         least = _minimum(value, payload)
         return [_split_dict(call, payload, least, keep=_IN_BODY) if type(call) is dict else call for call in value]
     if type(value) is dict:
-        return _split_dict(value, payload, _minimum(value.values(), payload))
-    return payload.put(value)
+        return _split_dict(value, payload, _minimum(value.values(), payload), keep=() if late else _LATE)
+    return payload.put_text(value) if key == "content" and is_text(value) else payload.put(value)
+
+
+def _split_block(block: Any, payload: _Payload, least: int) -> Any:
+    """A large content block as a range, or a text block with its text as one."""
+    if is_text(block):
+        return payload.put_text(block)
+    if type(block) is dict and is_text(text := block.get("text")) and len(text) >= least:
+        around = {key: part for key, part in block.items() if key != "text"}
+        if _size(around, payload) < least:
+            return {**block, "text": payload.put_text(text)}
+    if is_media(block):
+        return payload.put(block, about=media_description(block), is_media=True)
+    kind = block.get("type") if type(block) is dict else None
+    return payload.put(block, about=kind if is_text(kind) else "text", link=link_of(block))
 
 
 def _split_dict(value: dict[Any, Any], payload: _Payload, least: int, *, keep: Collection[str] = ()) -> dict[Any, Any]:
     return {
-        key: payload.put(part) if key not in keep and _size(part, payload) >= least else part
+        key: payload.put(part)
+        if key not in keep and type(part) is not PayloadRange and _size(part, payload) >= least
+        else part
         for key, part in value.items()
     }
 
@@ -306,49 +355,3 @@ def _size(value: Any, payload: _Payload) -> int:
     if value is None or type(value) in (bool, int, float):
         return 0
     return len(payload.codec.encode(value, omitted=None if payload.omitted is None else []))
-
-
-def _about(block: Any) -> str:
-    """What a placeholder tells of a block: its type, and what links a request and its result."""
-    if type(block) is not dict or not is_text(block.get("type")):
-        return "text"
-    return f"{block['type']} {_link(block)}".strip()
-
-
-def _link(block: Any) -> str:
-    """The id that the request and the result of a tool run by the provider have in common, "" for other blocks."""
-    if type(block) is not dict:
-        return ""
-    link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
-    return link if is_text(link) else ""
-
-
-def _placeholder(part: PayloadRange, message_id: str, *, about: str) -> str:
-    return f"[{about}, {part.end - part.start} characters, left out to save context; message id {message_id}]"
-
-
-def _content_without_parts(content: Any, message_id: str) -> Any:
-    if type(content) is PayloadRange:
-        return _placeholder(content, message_id, about="text")
-    if type(content) is not list or not any(type(block) is PayloadRange for block in content):
-        return content
-    gone = {block.about.partition(" ")[2] for block in content if type(block) is PayloadRange} - {""}
-    return [_block_without_parts(block, message_id) for block in content if _link(block) not in gone]
-
-
-def _block_without_parts(block: Any, message_id: str) -> Any:
-    if type(block) is not PayloadRange:
-        return block
-    about = block.about.partition(" ")[0]
-    return {"type": "text", "text": _placeholder(block, message_id, about=about)}
-
-
-def _call_without_parts(call: Any, message_id: str) -> Any:
-    if type(call) is not dict:
-        return call
-    shown = dict(call)
-    for key, part in call.items():
-        if type(part) is PayloadRange:
-            note = _placeholder(part, message_id, about="arguments" if key == "args" else key)
-            shown[key] = note if part.raw else {"left_out": note}
-    return shown

@@ -25,10 +25,11 @@ from zoneinfo import ZoneInfo
 from langchain_core.documents import Document
 from langchain_core.messages.base import TextAccessor
 
+from convstore.codec.ranges import PayloadRange, PayloadReader
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.models import Source, SourcePage
 
-__all__ = ["LINE_DEPTH", "Codec", "DocumentFields", "Kind", "Omitted", "PayloadRange", "is_text"]
+__all__ = ["LINE_DEPTH", "Codec", "DocumentFields", "Kind", "Omitted", "is_text"]
 
 LINE_DEPTH = 40
 """Containers nested in one line of JSON; a tag adds two levels each, and Python's parser gives up near 1,000."""
@@ -47,20 +48,6 @@ class Omitted:
     """Stands for a value that could not be encoded and was left out at the caller's wish (``unencodable="omit"``)."""
 
     type_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadRange:
-    """Stands in a body for characters ``start`` to ``end`` of the message's payload.
-
-    ``raw`` says that they are the str itself; otherwise they are the JSON text of a value. ``about`` is what a
-    placeholder may tell of the value.
-    """
-
-    start: int
-    end: int
-    raw: bool
-    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +127,20 @@ class Codec:
         write = _write_in_slices if walk.nodes > _MANY_NODES else _JSON.encode
         return "\n".join(map(write, lines))
 
-    def decode(self, text: str, *, fetch: Callable[[int, int], str] | None = None) -> Any:
+    def decode(self, text: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None) -> Any:
         """Read what `encode` wrote; ranges of a payload are read with `fetch`, or left standing without it.
+
+        Args:
+            text: The text.
+            fetch: Gives the characters of a range.
+            limit: Length of what was read of the payload; ranges that end behind it are left standing.
 
         Raises:
             ValueError: The text is not what `encode` writes.
         """
-        return self._decode(text, None if fetch is None else _Parts(fetch))
+        return self._decode(text, None if fetch is None else PayloadReader(fetch, limit))
 
-    def _decode(self, text: str, parts: _Parts | None) -> Any:
+    def _decode(self, text: str, parts: PayloadReader | None) -> Any:
         try:
             if "\n" not in text and parts is None:
                 return self._one_line.decode(text)
@@ -161,7 +153,7 @@ class Codec:
         except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"not a value written by this codec: {error!r}") from error
 
-    def _untag(self, node: dict[str, Any], lines: dict[int, Any], parts: _Parts | None) -> Any:
+    def _untag(self, node: dict[str, Any], lines: dict[int, Any], parts: PayloadReader | None) -> Any:
         """The value that a dict of the text stands for; called for the innermost dicts first."""
         if "$" not in node:
             return node
@@ -173,7 +165,7 @@ class Codec:
             value = kind.load(plain)
         except Exception as error:  # may be a function of the caller
             raise ValueError(f"not a value of type {name!r}: {error!r}") from error
-        if type(value) is not PayloadRange or parts is None:
+        if type(value) is not PayloadRange or parts is None or not parts.reach(value):
             return value
         part = parts.read(value)
         return part if value.raw else self._decode(part, parts)
@@ -215,21 +207,6 @@ class _AnyName(dict[str, Kind]):
         kind = self[name] = Kind(name, lambda value: value.plain, Unknown)
         self._by_type[Unknown] = kind
         return kind
-
-
-class _Parts:
-    """Reads the parts of one payload, each once: a damaged text could ask for the same ones without end."""
-
-    def __init__(self, fetch: Callable[[int, int], str]) -> None:
-        self._fetch = fetch
-        self._length = self._end = 0
-
-    def read(self, part: PayloadRange) -> str:
-        self._length += part.end - part.start
-        self._end = max(self._end, part.end)
-        if not 0 <= part.start <= part.end or self._length > self._end:
-            raise ValueError("parts of a payload overlap")
-        return self._fetch(part.start, part.end)
 
 
 class _Walk:
@@ -413,12 +390,8 @@ def _document(value: Document) -> dict[str, Any]:
     return {"id": value.id, "page_content": value.page_content, "metadata": value.metadata}
 
 
-def _payload_range(value: PayloadRange) -> list[Any]:
-    return [value.start, value.end, value.raw, value.about]
-
-
 _STANDARD: dict[type, Kind] = {
-    PayloadRange: Kind("payload", _payload_range, lambda plain: PayloadRange(*plain)),
+    PayloadRange: Kind("payload", PayloadRange.plain, lambda plain: PayloadRange(*plain)),
     Omitted: Kind("omitted", lambda value: value.type_name, Omitted),
     dict: Kind("dict", _pairs, _from_pairs),
     tuple: Kind("tuple", list, tuple),

@@ -19,6 +19,7 @@ from convstore.codec import (
     SourcePlace,
     compress,
     cut,
+    decode_message,
     digest_of,
     encode_message,
     encode_source,
@@ -30,6 +31,7 @@ from convstore.entries.reading import BODY_DIGEST_BYTES
 from convstore.exceptions import UnencodableError
 from convstore.extraction import SourceExtractor, extract_sources, parse_json, read_back_ids
 from convstore.policy import HistoryPolicy
+from convstore.shortening import SHORTENED, leave_out, without_media
 from convstore.sources import FoundSources
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, text_of
 from convstore.tokens import NamedCounter, count
@@ -42,6 +44,7 @@ _SHORT = 2_000
 _HEAVY = 200_000
 _PER_MESSAGE = 500
 """What a message takes beside its characters."""
+_MOST_EDGES = 100_000
 _NO_SOURCES = FoundSources()
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
 
@@ -67,7 +70,10 @@ class Split:
         """Where the payload is once its chunks are written under a token."""
         size = sum(len(chunk.data) for chunk in self.chunks)
         body = digest_of(self.encoded.body)[:BODY_DIGEST_BYTES]
-        return PayloadRef(token, self.chunks[0].number, self.ends, self.digest, size, body)
+        shown, part = self.encoded.shown, b""
+        if 0 < shown < len(self.encoded.payload):
+            part = digest_of(self.encoded.payload[:shown])[:BODY_DIGEST_BYTES]
+        return PayloadRef(token, self.chunks[0].number, self.ends, self.digest, size, body, shown, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ class Prepared:
         digest: What tells equal content from other content.
         content: Its content digest.
         tokens: Its size in full.
+        view_tokens: Its size in the default view of a finished turn, unless that shows its stub.
         whole: All of it in the body; None if it is too large for that.
         split: Body and payload; None if the body is all. Both are there while the stub may decide.
         found: The sources of a tool result.
@@ -96,6 +103,7 @@ class Prepared:
     digest: bytes
     content: bytes
     tokens: int
+    view_tokens: int
     whole: EncodedMessage | None
     split: Split | None = None
     found: FoundSources = _NO_SOURCES
@@ -206,14 +214,18 @@ def is_heavy(messages: Sequence[BaseMessage]) -> bool:
     return bool(todo) or budget <= 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Preparation:
-    """How the messages of one batch are prepared; `numbers` counts the chunks of all of them."""
+    """How the messages of one batch are prepared; `numbers` counts the chunks of all of them.
+
+    `edges_left` are the characters that bodies may keep of texts in payloads, so that no entry grows too large by it.
+    """
 
     codec: Codec
     counter: NamedCounter
     extractors: Mapping[str, SourceExtractor]
     numbers: Iterator[int] = field(default_factory=counting)
+    edges_left: int = _MOST_EDGES
 
     def prepare(self, message: BaseMessage, omitted: list[str] | None) -> Prepared:
         fields = fields_of(message)
@@ -222,17 +234,31 @@ class _Preparation:
         again: list[str] | None = None if omitted is None else []
         tokens = count(self.counter, message)
         content, whole = content_digest(message, self.codec), EncodedMessage(canonical)
-        one = Prepared(message, str(message.id), digest_of(canonical), content, tokens, whole)
+        one = Prepared(message, str(message.id), digest_of(canonical), content, tokens, tokens, whole)
         if isinstance(message, ToolMessage):
             one = self._read_result(one, message)
         if one.wants_stub:
             return self._split_result(one, fields, again, is_short=len(canonical) < _SHORT)
         # A system prompt is for every call of the model, so it stays in the entry, whole.
         if len(canonical) >= PART_MINIMUM and message.type != "system":
-            encoded = encode_message(self.codec, fields, omitted=again)
+            most = self.edges_left if message.type in SHORTENED else 0
+            encoded = encode_message(self.codec, fields, omitted=again, most_edges=most)
             if encoded.payload:  # else it has only many small parts
-                return replace(one, whole=None, split=self._split(encoded))
-        return one
+                self.edges_left -= encoded.edges
+                one = replace(one, whole=None, split=self._split(encoded))
+        return replace(one, view_tokens=self._view_tokens(one))
+
+    def _view_tokens(self, one: Prepared) -> int:
+        shown = one.message
+        if one.split and one.split.encoded.shown < len(one.split.encoded.payload):
+            encoded = one.split.encoded
+            payload = encoded.payload[: encoded.shown]
+            part = decode_message(
+                self.codec, encoded.body, fetch=lambda start, end: payload[start:end], limit=len(payload)
+            )
+            shown = leave_out(part)
+        shown = without_media(shown)
+        return one.tokens if shown is one.message else count(self.counter, shown)
 
     def _read_result(self, one: Prepared, message: ToolMessage) -> Prepared:
         """What stubs and sources are made of."""
@@ -263,6 +289,9 @@ class _Preparation:
         return replace(one, pieces=tuple(encode_source(self.codec, item, omitted=omitted) for item in items))
 
     def _split(self, encoded: EncodedMessage) -> Split:
-        ends = cut(encoded.payload)
+        shown, payload = encoded.shown, encoded.payload
+        ends = cut(payload[:shown]) if shown else []
+        if shown < len(payload) or not payload:
+            ends += [shown + end for end in cut(payload[shown:])]
         chunks = tuple(Chunk(next(self.numbers), data) for data in compress(encoded.payload, ends))
         return Split(encoded, digest_of(encoded.payload), tuple(ends), chunks)

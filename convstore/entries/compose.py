@@ -14,12 +14,13 @@ from itertools import islice
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.codec import Codec, decode_message, leave_out, with_stub
+from convstore.codec import Codec, decode_message
 from convstore.entries import Entry, EntryMessage, EntrySource, OpenCall, Preview, Totals, Usage
 from convstore.entries.batch import Batch, Chunk, Prepared, Split
 from convstore.exceptions import SourceIdClashError
 from convstore.pairing import Call, calls_of
 from convstore.scopes import id_problem
+from convstore.shortening import with_stub
 from convstore.sources import write_ids
 from convstore.stubs import RETRIEVAL_TOOL, make_stub, text_of
 from convstore.tokens import count
@@ -310,10 +311,9 @@ def _stub(one: Prepared, tool: str, ids: str, *, count: int) -> str | None:
 
 
 def _view_tokens(one: Prepared, stub: str | None, split: Split | None, batch: Batch) -> int:
-    if split is None:
-        return one.tokens
-    shown = decode_message(batch.codec, split.encoded.body)
-    return count(batch.counter, leave_out(shown) if stub is None else with_stub(shown, stub))
+    if split is None or stub is None:
+        return one.view_tokens
+    return count(batch.counter, with_stub(decode_message(batch.codec, split.encoded.body), stub))
 
 
 def _arguments(message: BaseMessage, call: Call) -> str:

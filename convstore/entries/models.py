@@ -7,7 +7,7 @@ everything that an append or a load must know of the log before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ class PayloadRef:
         digest: sha256 of the payload.
         size: Bytes of its compressed chunks.
         body: Beginning of the sha256 of the body that refers to it; empty in entries of the first versions.
+        shown: Characters at its beginning that views of the finished turn show; whole chunks hold them.
+        shown_digest: Beginning of the sha256 of these; empty if they are none or all of it.
     """
 
     token: str
@@ -51,6 +53,13 @@ class PayloadRef:
     digest: bytes
     size: int
     body: bytes = b""
+    shown: int = 0
+    shown_digest: bytes = b""
+
+    def shown_part(self) -> PayloadRef:
+        """Where that beginning is, as a payload of its own."""
+        ends = tuple(end for end in self.ends if end <= self.shown)
+        return self if ends == self.ends else replace(self, ends=ends, size=self.size * self.shown // self.ends[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,27 +22,26 @@ from convstore.exceptions import InvalidInputError, StoreError, SummaryError
 from convstore.marks import kind_of, without_mark
 from convstore.models import Compaction, History
 from convstore.pairing import MISSING_TEXT
-from convstore.policy import CompactionRule, HistoryPolicy
+from convstore.policy import CompactionRule
 from convstore.repository import Head, Heads, Log, Summaries
 from convstore.scopes import Scope
 from convstore.services.clock import Clock
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Known
-from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.reader import Reader
+from convstore.shortening import without_media
 from convstore.stubs import indented
 from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
 from convstore.summarization.folders import Folded, Folder, Folding
 from convstore.tokens import NamedCounter, count
 from convstore.view.compaction import clean_cuts, plan_compaction, weigh
-from convstore.view.window import Row, is_finished, leading_system, rows_of, shown_whole
+from convstore.view.window import Row, is_finished, leading_system, rows_of
 
 __all__ = ["Compactor"]
 
 _LEASE, _RENEW_SECONDS, _MOST_RENEWALS = timedelta(seconds=60), 20.0, 30
 _FIRST_WAIT, _MOST_DOUBLINGS = timedelta(seconds=30), 7
 _MOST_CHARACTERS, _MOST_BODIES = 100_000, 1_000_000
-_DEFAULT = HistoryPolicy()
 _MOST_TRIGGERS, _ENTRIES_AT_ONCE = 8, 100
 _ENDING_SECONDS = 5.0
 _MOST_PROBLEM = 1_000
@@ -237,31 +236,14 @@ class Compactor:
         return sum(count(self._counter, message) for message in self._reader.standing(record))
 
     async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
-        """The first messages as views show them, but what is larger than the trigger as its stub.
-
-        Payloads of finished turns are not read: what came of those results is in the answers.
-        """
-        most = self.rule.max_tokens_before_summary
-        whole = shown_whole(plan.rows, _DEFAULT)
-        large = {
-            row.message.id
-            for row, is_whole in zip(plan.rows[:number], whole, strict=False)
-            if is_whole and row.message.payload and row.message.tokens <= most
-        }
-        async with self._reader.reading(plan.known):
-            read = [row.message for row in plan.rows[:number] if row.message.id in large]
-            texts = await self._reader.payloads_of(plan.known, read)
+        """The first messages in full: what is left out now would be in no later summary. Media have a description."""
         messages = [row.message for row in plan.rows[:number]]
+        async with self._reader.reading(plan.known):
+            return await self._whole(plan.known, messages)
 
-        def decode() -> list[BaseMessage]:
-            return [
-                without_mark(self._reader.decode(message, texts[message.id]))
-                if message.id in large
-                else self._reader.shorten(message)
-                for message in messages
-            ]
-
-        return await off_loop(decode, characters=characters_of(messages, texts))
+    async def _whole(self, known: Known, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+        whole = await self._reader.decode_whole(known, messages)
+        return [without_media(without_mark(one), everywhere=True) for one in whole]
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
         """The human message of the turn that the summary ends in; an earlier summary may stand for it."""
@@ -314,7 +296,8 @@ class Compactor:
         if folded.messages:
             return text[-_MOST_CHARACTERS:]  # views show the messages
         if plan.is_inside_turn and (asked := await self._question(plan)):
-            words = self._reader.shorten(asked).text[: _MOST_CHARACTERS // 10]
+            [question] = await self._whole(plan.known, [asked])
+            words = question.text[: _MOST_CHARACTERS // 10]
             text = f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"
         if len(text) > _MOST_CHARACTERS:
             raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
@@ -324,7 +307,7 @@ class Compactor:
         """The messages that take the place of others as they are kept, results among them as stubs."""
         results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
         kept = [
-            self._reader.shorten(results[str(message.id)])
+            self._reader.stubbed(results[str(message.id)])
             if isinstance(message, ToolMessage) and message.id in results
             else message
             for message in folded.messages

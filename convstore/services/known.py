@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import getsizeof
+from typing import NamedTuple
 
 from convstore.entries import Entry, EntryMessage, Gap, Totals
 from convstore.policy import HistoryPolicy
 from convstore.scopes import Scope
 from convstore.services.clock import Clock, is_backdated
-from convstore.services.keeping import Keeper
+from convstore.services.keeping import Keeper, Room
 from convstore.view import NamedResult
 
-__all__ = ["ID_LIFETIME", "TAIL_LIFETIME", "UNKNOWN_START", "Known", "KnownConversations", "Start"]
+__all__ = ["ID_LIFETIME", "TAIL_LIFETIME", "UNKNOWN_START", "KeptPayload", "Known", "KnownConversations", "Start"]
 
 ID_LIFETIME = 10.0
 """Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
@@ -27,9 +29,19 @@ TAIL_LIFETIME = 10.0
 
 _CONVERSATIONS = 1_000
 _POLICIES = 8
-_PAYLOAD_CHARACTERS = 8_000_000
-_ENTRY_BYTES, _PER_MESSAGE = 32_000_000, 2_000
-"""What entries may take in memory, and what a message takes there beside its stored size."""
+_BYTES, _PER_MESSAGE = 32_000_000, 2_000
+"""What entries and payloads may take in memory, and what a message takes there beside its stored size."""
+
+
+class KeptPayload(NamedTuple):
+    """A payload in memory: all of it, or the part that views of a finished turn show.
+
+    `shown` is the length of that part, and `is_lasting` says that a view of a finished turn showed the text.
+    """
+
+    text: str
+    shown: int
+    is_lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +139,16 @@ class KnownConversations:
     """The most recently used conversations of a store.
 
     Attributes:
-        payloads: Those of turns in progress that this store appended itself, by message id.
+        payloads: Those that this store appended or showed, by message id. They never change.
         ends: The last entries of logs that loads have read, with sizes by the store's counter: an entry never changes.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._by_scope: OrderedDict[Scope, Known] = OrderedDict()
-        self.payloads = Keeper[Known, dict[str, str]](_PAYLOAD_CHARACTERS)
-        self.ends = Keeper[Known, tuple[Entry, ...]](_ENTRY_BYTES)
+        room = Room(_BYTES)
+        self.payloads = Keeper[Known, dict[str, KeptPayload]](room)
+        self.ends = Keeper[Known, tuple[Entry, ...]](room)
 
     def get(self, scope: Scope) -> Known | None:
         """What is known of a scope's conversation."""
@@ -187,12 +200,30 @@ class KnownConversations:
             self.payloads.drop(known)
             self.ends.drop(known)
 
-    def keep_payload(self, known: Known, message_id: str, payload: str) -> None:
-        """Keep a payload of the turn in progress, unless its turn alone takes all the room."""
-        kept = {**(self.payloads.get(known) or {}), message_id: payload}
-        size = sum(map(len, kept.values()))
-        if self.is_current(known) and size <= _PAYLOAD_CHARACTERS:
-            self.payloads.put(known, kept, size=size)
+    def keep_payloads(self, known: Known, payloads: Mapping[str, KeptPayload]) -> None:
+        """Keep these payloads of a conversation and no others; if they are too large together, the last ones."""
+        if not self.is_current(known):
+            return
+        kept, size = dict[str, KeptPayload](), 0
+        for id_, payload in reversed(list(payloads.items())):
+            size += getsizeof(payload.text)
+            if size > _BYTES:
+                size -= getsizeof(payload.text)
+                break
+            kept[id_] = payload
+        self.payloads.drop(known)
+        if kept:
+            self.payloads.put(known, dict(reversed(list(kept.items()))), size=size)
+
+    def end_turn(self, known: Known) -> None:
+        """Keep of the payloads of the turn in progress what views show once it is finished."""
+        if kept := self.payloads.get(known):
+            lasting = {
+                id_: one if one.is_lasting else KeptPayload(one.text[: one.shown], one.shown, is_lasting=True)
+                for id_, one in kept.items()
+                if one.is_lasting or one.shown
+            }
+            self.keep_payloads(known, lasting)
 
     def keep_end(self, known: Known, entries: Sequence[Entry]) -> None:
         """Keep the last entries of a log."""

@@ -18,7 +18,7 @@ from itertools import islice
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.codec import Codec
-from convstore.entries import Entry, EntryMessage, Gap, PayloadRef, Totals
+from convstore.entries import Entry, EntryMessage, Gap, Totals
 from convstore.entries.rewinds import live_after, live_before
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.models import History, HistoryReport
@@ -29,11 +29,12 @@ from convstore.scopes import Scope
 from convstore.services.known import UNKNOWN_START, Known, KnownConversations, Start
 from convstore.services.off_loop import characters_of, off_loop
 from convstore.services.reader import Reader, check_dense, results_in
+from convstore.services.shown_payloads import ShownPayloads
 from convstore.summaries import SummaryRecord, fits
 from convstore.tokens import NamedCounter, count
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
 from convstore.view.compaction import weigh
-from convstore.view.window import Row, Window, choose_window, is_finished, leading_system, rows_of
+from convstore.view.window import Row, Window, choose_window, leading_system, rows_of
 
 __all__ = ["Loader"]
 
@@ -150,6 +151,7 @@ class Loader:
     ) -> None:
         self._reader, self._heads, self._log, self._known = reader, heads, log, known
         self._codec, self._counter = codec, counter
+        self._payloads = ShownPayloads(reader, known)
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """The view of a conversation; see `Conversation.load_history`."""
@@ -360,7 +362,11 @@ class Loader:
 
     async def _show(self, load: _Load, window: Window) -> History:
         rows = load.rows[window.start :]
-        payloads = await self._read_payloads(load, payloads_needed(rows, load.policy))
+        payloads, read = await self._payloads.read(load.known, rows, payloads_needed(rows, load.policy))
+        if read:
+            load.round_trips += 1
+            load.documents += sum(len(ref.ends) for ref in read)
+            load.bytes += sum(ref.size for ref in read)
         build = partial(
             build_view,
             rows,
@@ -372,22 +378,8 @@ class Loader:
             payloads=payloads,
         )
         view = await off_loop(build, characters=characters_of([row.message for row in rows], payloads))
-        if is_finished(load.rows):
-            self._known.payloads.drop(load.known)
         summary = load.summary.text if load.summary else None
         return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
-
-    async def _read_payloads(self, load: _Load, needed: Sequence[tuple[str, PayloadRef]]) -> dict[str, str]:
-        # As they are now: an append that ends while others are read drops them.
-        kept = self._known.payloads.get(load.known) or {}
-        own = {id_: kept[id_] for id_, _ in needed if id_ in kept}
-        missing = {id_: ref for id_, ref in needed if id_ not in own}
-        if missing:
-            load.round_trips += 1
-            load.documents += sum(len(ref.ends) for ref in missing.values())
-            load.bytes += sum(ref.size for ref in missing.values())
-        texts = await self._reader.payloads(load.known, list(missing.values()))
-        return own | dict(zip(missing, texts, strict=True))
 
 
 def _reaches(held: Sequence[Entry], start: Start, limit: int) -> bool:

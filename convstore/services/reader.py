@@ -33,7 +33,7 @@ from convstore.services.known import Known, KnownConversations
 from convstore.services.off_loop import characters_of, off_loop
 from convstore.summaries import SummaryRecord, summary_messages
 from convstore.tokens import NamedCounter
-from convstore.view import shorten
+from convstore.view import payload_needed, shorten
 from convstore.view.recount import recounted
 
 __all__ = ["PlacedMessage", "Reader", "about", "check_dense", "results_in"]
@@ -245,13 +245,19 @@ class Reader:
         known.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter.name)
         return known.counted
 
-    def shorten(self, message: EntryMessage) -> BaseMessage:
-        """A message as views show it once its turn is finished."""
-        return shorten(self._codec, message)
+    def stubbed(self, message: EntryMessage) -> BaseMessage:
+        """A tool result as views show it once its turn is finished."""
+        return shorten(self._codec, message, {})
 
-    async def shorten_all(self, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+    async def shorten_all(self, known: Known, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         """Messages as views show them once their turns are finished."""
-        return await off_loop(lambda: list(map(self.shorten, messages)), characters=characters_of(messages, {}))
+        refs = {message.id: ref for message in messages if (ref := payload_needed(message))}
+        texts = dict(zip(refs, await self.payloads(known, list(refs.values())), strict=True))
+
+        def decode() -> list[BaseMessage]:
+            return [shorten(self._codec, message, texts) for message in messages]
+
+        return await off_loop(decode, characters=characters_of(messages, texts))
 
     async def entries(self, known: Known, *, start: int, before: int, is_whole: bool = False) -> list[Entry]:
         """The entries from one number and before another, in order and without a hole; fewer if the log ends there.

@@ -18,8 +18,8 @@ from convstore.repository import StoredMessageRow
 from convstore.scopes import Scope
 from convstore.services.annotations import Annotator
 from convstore.services.off_loop import characters_of, off_loop
+from convstore.services.passages import make_source
 from convstore.services.reader import Reader
-from convstore.services.source_values import make_source
 
 __all__ = ["Records"]
 
@@ -67,7 +67,7 @@ class Records:
             if full:
                 messages = await self._reader.decode_whole(known, stored)
             else:
-                messages = await self._reader.shorten_all(stored)
+                messages = await self._reader.shorten_all(known, stored)
             said = await self._annotator.of(known, [row.ordinal for row, _ in rows])
         return [
             StoredMessage(ordinal=row.ordinal, created_at=at, message=message, annotations=said.get(row.ordinal, {}))

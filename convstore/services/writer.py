@@ -38,7 +38,7 @@ from convstore.repository import Endings, Heads, Log, SlotTaken, StoredMessageRo
 from convstore.scopes import Scope
 from convstore.services.attempt import Attempt, renumbered_by
 from convstore.services.clock import Clock, is_backdated
-from convstore.services.known import ID_LIFETIME, UNKNOWN_START, Known, KnownConversations
+from convstore.services.known import ID_LIFETIME, UNKNOWN_START, KeptPayload, Known, KnownConversations
 from convstore.services.off_loop import off_loop
 from convstore.services.reader import Reader
 from convstore.sources import text_digest
@@ -415,15 +415,16 @@ class Writer:
         known.appended = composed.entry.number
         attempt.stored.update({message.id: message.ordinal for message in composed.entry.messages})
         for one, message in zip(attempt.pending.prepared, composed.entry.messages, strict=True):
-            # What a load in the middle of this turn would read back at once.
             if message.type == "human":
-                self._known.payloads.drop(known)
+                self._known.end_turn(known)
                 live = composed.entry.live_at(message.ordinal)
                 known.asked = (message.id, live, composed.entry.totals.marker)
             if message.payload and one.split:
-                self._known.keep_payload(known, message.id, one.split.encoded.payload)
+                # A load in the middle of this turn would read it back at once.
+                kept = KeptPayload(one.split.encoded.payload, 0 if message.stub else message.payload.shown)
+                self._known.keep_payloads(known, {**(self._known.payloads.get(known) or {}), message.id: kept})
         if any(message.type == "ai" and not message.calls for message in composed.entry.messages[-1:]):
-            self._known.payloads.drop(known)  # the turn is finished
+            self._known.end_turn(known)
 
     async def _drop_unused(self, known: Known, attempt: Attempt) -> None:
         """Remove chunks that were sent ahead of an entry that did not need them in the end."""

@@ -20,6 +20,7 @@ from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
 from convstore.testing.isolation import IsolationContract
 from convstore.testing.loading import LoadContract
+from convstore.testing.long_texts import LongTextContract
 from convstore.testing.lossless import LosslessContract
 from convstore.testing.reading import ReadBackContract
 from convstore.testing.repairing import RepairContract
@@ -40,6 +41,7 @@ class StoreContract(
     AppendContract,
     ResendContract,
     LoadContract,
+    LongTextContract,
     ReadBackContract,
     SourcesContract,
     RewindContract,

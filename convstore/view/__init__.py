@@ -13,6 +13,7 @@ from convstore.view.render import (
     build_view,
     get_conversational_history,
     make_note,
+    payload_needed,
     payloads_needed,
     shorten,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "build_view",
     "get_conversational_history",
     "make_note",
+    "payload_needed",
     "payloads_needed",
     "shorten",
 ]

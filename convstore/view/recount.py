@@ -1,18 +1,22 @@
 """Counts stored messages anew for a store whose token counter is another one than wrote them.
 
-Layer 1. Sizes are kept with the entry under the name of what counted them. Payloads are not read for this: what a
-message has besides what views show of it is taken to grow or shrink as the rest does.
+Layer 1. Sizes are kept with the entry under the name of what counted them. Payloads are not read for this: a long text
+is measured by its beginning and end, and what views do not show of a message grows or shrinks as the rest does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from convstore.codec import Codec
+from langchain_core.messages import HumanMessage
+
+from convstore.codec import Codec, PayloadRange
 from convstore.entries import Entry, EntryMessage
+from convstore.entries.reading import read_message
 from convstore.tokens import NamedCounter, count
-from convstore.view.render import shorten
+from convstore.view.render import payload_needed, shorten
 
 __all__ = ["recounted"]
 
@@ -27,10 +31,26 @@ def recounted(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) 
 
 
 def _anew(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
-    shown = [count(counter, shorten(codec, message)) for message in entry.messages]
+    shown = [_shown_tokens(message, codec, counter) for message in entry.messages]
     ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
     sizes = zip(entry.messages, shown, strict=True)
     return replace(entry, messages=tuple(_resized(message, view, ratio) for message, view in sizes))
+
+
+def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) -> int:
+    """The size of a message as views show it; an estimate if texts of it are in its payload."""
+    ref = payload_needed(message)
+    if ref is None:
+        return count(counter, shorten(codec, message, {}))
+    content = read_message(codec, message).content
+    parts = [block.get("text") if isinstance(block, dict) else block for block in _listed(content)]
+    edges = "".join(part.head + part.tail for part in parts if isinstance(part, PayloadRange))
+    sample = edges or message.body
+    return count(counter, HumanMessage(sample)) * (ref.shown + len(message.body) - len(edges)) // len(sample)
+
+
+def _listed(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [content]
 
 
 def _resized(message: EntryMessage, view_tokens: int, ratio: float) -> EntryMessage:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from convstore.codec import Codec, leave_out, with_stub
+from convstore.codec import Codec
 from convstore.entries import EntryMessage, PayloadRef
 from convstore.entries.reading import read_message
 from convstore.extraction import parse_json
 from convstore.marks import kind_of, mark, without_mark
 from convstore.pairing import has_calls, pair, without_orphans
 from convstore.policy import HistoryPolicy
+from convstore.shortening import leave_out, with_stub, without_media
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.summaries import name_results
 from convstore.tokens import TokenCounter, count
@@ -32,6 +33,7 @@ __all__ = [
     "build_view",
     "get_conversational_history",
     "make_note",
+    "payload_needed",
     "payloads_needed",
     "shorten",
 ]
@@ -83,17 +85,25 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
     return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs=mark("note"))
 
 
-def shorten(codec: Codec, message: EntryMessage) -> BaseMessage:
+def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
     """A message as views show it once its turn is finished: as its stub, with placeholders, or as it is."""
-    return _Form(message, whole=False, stub=message.stub).decode(codec, {})
+    return _Form(message, whole=False, stub=message.stub).decode(codec, payloads)[0]
+
+
+def payload_needed(message: EntryMessage, *, whole: bool = False) -> PayloadRef | None:
+    """What a view reads of a message's payload: all of it, or the part that it shows once the turn is finished."""
+    ref = message.payload
+    if ref is None or whole:
+        return ref
+    return ref.shown_part() if ref.shown and message.stub is None else None
 
 
 def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
-    """Message id and place of each payload that the view of these rows shows in full."""
+    """Message id and place of each payload, or part of one, that the view of these rows shows."""
     return [
-        (row.message.id, row.message.payload)
+        (row.message.id, ref)
         for row, whole in zip(rows, shown_whole(rows, policy), strict=True)
-        if whole and row.message.payload and not is_hidden(row.message, policy)
+        if (ref := payload_needed(row.message, whole=whole)) and not is_hidden(row.message, policy)
     ]
 
 
@@ -125,7 +135,8 @@ def build_view(
     later = [_form(row.message, whole, policy, codec) for row, whole in shown if not is_hidden(row.message, policy)]
     leading = [_Form(message, whole=message.payload is None) for message in system]
     forms = [*leading, *later]
-    decoded = [form.decode(codec, payloads) for form in forms]
+    made = [form.decode(codec, payloads) for form in forms]
+    decoded = [message for message, _ in made]
     listed = [*decoded[: len(leading)], *notes, *decoded[len(leading) :]]
     if policy.provider:
         listed = with_original_ids(listed, policy.provider)
@@ -134,8 +145,8 @@ def build_view(
         # Their calls may be among what the notes stand for.
         calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in later}
         late_results, pairing = pairing.orphans, pair(without_orphans(listed, calls))
-    made = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
-    messages = _with_ids_of_their_own(made, {form.message.id for form in forms})
+    fitting = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
+    messages = _with_ids_of_their_own(fitting, {form.message.id for form in forms})
     # What was counted at append is not counted again, unless it is shown in another way.
     sizes = {id(one): form.tokens for one, form in zip(decoded, forms, strict=True) if form.tokens is not None}
     gone = set(pairing.orphans)
@@ -143,7 +154,7 @@ def build_view(
         messages=messages,
         tokens=sum(sizes[id(one)] if id(one) in sizes else count(counter, one) for one in messages),
         stubbed=tuple(form.message.id for form in later if form.stub is not None and form.message.id not in gone),
-        placeholders=tuple(form.message.id for form in forms if form.has_placeholder),
+        placeholders=tuple(str(message.id) for message, has_placeholder in made if has_placeholder),
         missing_results=tuple(pairing.missing),
         orphans=tuple(pairing.orphans),
         late_results=late_results,
@@ -160,24 +171,24 @@ class _Form:
     stub: str | None = None
 
     @property
-    def has_placeholder(self) -> bool:
-        return not self.whole and self.stub is None and self.message.payload is not None
-
-    @property
     def tokens(self) -> int | None:
         """Its size, None for a stub that was not made at append."""
         if self.whole:
             return self.message.tokens
         return self.message.view_tokens if self.stub == self.message.stub else None
 
-    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> BaseMessage:
+    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> tuple[BaseMessage, bool]:
+        """The message, and whether parts of it stand as placeholders."""
         message, ref = self.message, self.message.payload
-        if self.whole and ref is not None:
-            return without_mark(read_message(codec, message, payloads[message.id]))
-        decoded = without_mark(read_message(codec, message))
+        if self.whole:
+            return without_mark(read_message(codec, message, payloads[message.id] if ref else None)), False
         if self.stub is not None:
-            return with_stub(decoded, self.stub)
-        return leave_out(decoded) if ref is not None else decoded
+            return with_stub(without_mark(read_message(codec, message)), self.stub), False
+        payload = payloads[message.id][: ref.shown] if ref and message.id in payloads and ref.shown else None
+        decoded = without_mark(read_message(codec, message, payload))
+        shown = without_media(leave_out(decoded) if ref else decoded)
+        has_rest = ref is not None and (payload is None or len(payload) < ref.ends[-1])
+        return shown, has_rest or shown is not decoded
 
 
 def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> _Form:

@@ -1,0 +1,83 @@
+"""Recognizes images, audio and files among content blocks, in the forms of LangChain and of the providers.
+
+Layer 1. A description holds the type, the name and the size of a block, and nothing of its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["is_media", "media_description"]
+
+_KINDS = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "image_generation_call": "image",
+    "audio": "audio",
+    "input_audio": "audio",
+    "video": "video",
+    "video_url": "video",
+    "file": "file",
+    "input_file": "file",
+    "document": "file",
+    "media": "file",
+}
+_HOLDERS = ("source", "image_url", "video_url", "input_audio", "file", "extras", "metadata")
+_BYTES = ("base64", "data", "file_data", "result", "url", "image_url", "video_url", "file_url")
+_NAMES = ("filename", "file_name", "name", "title")
+_MIME_TYPES = ("mime_type", "media_type")
+_NAME_CHARACTERS, _MIME_CHARACTERS = 100, 60
+
+
+def is_media(block: Any) -> bool:
+    """Return True for a content block with an image, audio, a video or a file; a file of plain text is text.
+
+    >>> is_media({"type": "image", "url": "https://example.org/cat.png"}), is_media({"type": "text", "text": "cat"})
+    (True, False)
+    """
+    if type(block) is not dict or type(kind := block.get("type")) is not str or kind not in _KINDS:
+        return False
+    source = block.get("source")
+    inner = source.get("type") if type(source) is dict else block.get("source_type")
+    return inner not in ("text", "content")
+
+
+def media_description(block: dict[str, Any]) -> str:
+    """Type, name and size of such a block, in one line; the same for the same block.
+
+    >>> media_description({"type": "file", "base64": "QUJD", "mime_type": "application/pdf", "filename": "terms.pdf"})
+    'file "terms.pdf", application/pdf, 3 bytes'
+    """
+    values = list(_values(block))
+    data = next((value for key, value in values if key in _BYTES), None)
+    address = data if isinstance(data, str) and "://" in data[:20] and not data.startswith("data:") else None
+    name = next((value for key, value in values if key in _NAMES and isinstance(value, str) and value), address)
+    mime = next((value for key, value in values if key in _MIME_TYPES and isinstance(value, str) and value), "")
+    about = _KINDS[block["type"]] + (f" {_quoted(name)}" if name else "")
+    if mime.isprintable() and 0 < len(mime) <= _MIME_CHARACTERS:
+        about += f", {mime}"
+    return about if data is None or address else f"{about}, {_size(data):,} bytes"
+
+
+def _values(block: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Texts and bytes of a block and of the dicts in it that describe it."""
+    for holder in (block, *(block[key] for key in _HOLDERS if type(block.get(key)) is dict)):
+        for key, value in holder.items():
+            if isinstance(value, str | bytes) and type(key) is str:
+                yield key, value
+
+
+def _size(data: str | bytes) -> int:
+    """Bytes of the data itself, which stands in a block as Base64 mostly."""
+    if isinstance(data, bytes):
+        return len(data)
+    start = data.find(",") + 1 if data.startswith("data:") else 0
+    return (len(data) - start) * 3 // 4 - data[-2:].count("=")
+
+
+def _quoted(name: str) -> str:
+    shown = name[:_NAME_CHARACTERS]
+    return json.dumps(shown, ensure_ascii=not shown.isprintable())
