@@ -7,6 +7,7 @@ import doctest
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -184,6 +185,8 @@ def test_a_good_file_is_replayed_without_an_error(file: Path):
     assert result.exit_code == 0
     assert "chats " in result.stdout
     assert "Nothing lost, changed or unreachable" in result.stdout
+    assert re.search(r"Tool context: saved 9\d\.\d%\.", result.stdout)
+    assert "-9" not in result.stdout
 
 
 def test_the_table_fits_80_columns_without_colours(tmp_path: Path):
@@ -305,8 +308,8 @@ def test_messages_in_another_order_are_found(broken):
 
 def test_an_unreachable_passage_is_found(broken):
     """A source that no page holds is counted in characters."""
-    passages = Pager._passages
-    found = broken(Pager, "_passages", lambda self, row: passages(self, row)[1:])
+    passages = Pager._passages_of
+    found = broken(Pager, "_passages_of", lambda self, row, payload: passages(self, row, payload)[1:])
     assert len(found) == 3
     assert all("characters are on no page" in what for what in found)
 

@@ -90,7 +90,7 @@ def test_nothing_says_whose_it_is(uri, file):
     result = convstore("import", file, "--uri", uri)
     assert result.exit_code == 1
     [told] = [line for line in result.stdout.splitlines() if line.startswith("left out:")]
-    assert "line 1 (one) and 1 others: nothing says its user_id" in told
+    assert "line 1 (one) and 1 other: nothing says its user_id" in told
     assert "--scope-from" in told
 
 
@@ -250,7 +250,7 @@ def test_a_folder_that_is_not_there(uri, file, tmp_path):
 def test_lines_for_fine_tuning(uri, file):
     """Nothing but messages; what was left out is said on stderr."""
     imported(uri, file)
-    result = convstore("export", "--uri", uri, "--format", "openai-bare")
+    result = convstore("export", "--uri", uri, "--format", "fine-tuning")
     assert [json.loads(line).keys() for line in result.stdout.splitlines()] == [{"messages"}] * 2
     assert "artifact of 3" in result.stderr
 
@@ -266,7 +266,7 @@ def test_a_database_without_conversations(uri):
     assert "There are no conversations with this scope." in result.stderr
 
 
-@pytest.mark.parametrize("form", ["convstore", "openai", "openai-bare"])
+@pytest.mark.parametrize("form", ["convstore", "openai", "fine-tuning"])
 def test_other_scope_keys_are_named(uri, file, tmp_path, form):
     """A store with other keys than these: the option that is missing is said, and no file takes the place of one."""
     keys = ("--scope-key", "user_id", "--scope-key", "session")

@@ -16,7 +16,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_mongodb import MongoDBChatMessageHistory
 from properties import examples
 from pymongo import AsyncMongoClient, MongoClient
@@ -692,11 +700,89 @@ async def test_the_openai_format_goes_out_and_back(store, other, tmp_path):
 
 async def test_fine_tuning_lines_have_nothing_but_the_core(store):
     """Roles, contents, calls: no ids, artifacts or dates."""
-    await chat_of(store).append([*rag_turn("Where are whales?"), {"role": "user", "content": "x", "timestamp": 1.5}])
-    [line] = (await exported(store, format="openai-bare")).splitlines()
+    turn = [{"role": "user", "content": "x", "timestamp": 1.5}, AIMessage("y")]
+    await chat_of(store).append([*rag_turn("Where are whales?"), *turn])
+    [line] = (await exported(store, format="fine-tuning")).splitlines()
     assert json.loads(line).keys() == {"messages"}
     keys = {key for one in json.loads(line)["messages"] for key in one}
     assert keys == {"role", "content", "tool_calls", "tool_call_id", "name"}
+
+
+_CALL = {"name": "search", "args": {"q": "x"}, "id": "c", "type": "tool_call"}
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason"),
+    [
+        ([HumanMessage("x")], "it has no answer"),
+        ([HumanMessage("x"), AIMessage("", tool_calls=[_CALL])], "it has no answer"),
+        ([HumanMessage(" "), AIMessage("y")], "the content of its message 1 is empty"),
+        ([HumanMessage("x"), AIMessage("")], "the content of its message 2 is empty"),
+        ([HumanMessage([{"type": "audio", "base64": "eA=="}]), AIMessage("y")], "a block of type 'audio'"),
+        ([HumanMessage("x"), ChatMessage("y", role="critic{0}"), AIMessage("z")], "the role 'critic{0}'"),
+        ([HumanMessage("x"), ToolMessage("y", tool_call_id="c"), AIMessage("z")], "a result without a call"),
+        ([HumanMessage("x"), AIMessage("", tool_calls=[_CALL]), AIMessage("z")], "one of its calls has no result"),
+        (
+            [
+                HumanMessage("x"),
+                AIMessage("", tool_calls=[{**_CALL, "name": "se arch"}]),
+                ToolMessage("y", tool_call_id="c"),
+                AIMessage("z"),
+            ],
+            "the name of a tool",
+        ),
+        (
+            [
+                HumanMessage("x"),
+                AIMessage("", tool_calls=[_CALL]),
+                ToolMessage("", tool_call_id="c"),
+                AIMessage("z"),
+            ],
+            "the content of its message 3 is empty",
+        ),
+    ],
+)
+async def test_a_turn_that_fine_tuning_refuses_is_left_out(store, turn, reason):
+    """It is named with the reason; the others are written, and nothing of it."""
+    await chat_of(store).append([HumanMessage("first"), AIMessage("one")])
+    await chat_of(store).append(turn)
+    await chat_of(store).append([HumanMessage("last"), AIMessage("two")])
+    written = io.BytesIO()
+    report = await export_conversations(store, written.write, format="fine-tuning")
+    [line] = written.getvalue().splitlines()
+    assert [one["content"] for one in json.loads(line)["messages"]] == ["first", "one", "last", "two"]
+    assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
+    [problem] = [one for one in report.problems if one.what == "message"]
+    assert problem.where.startswith("messages 3-")
+    assert problem.reason.startswith("turn 2: ")
+    assert reason in problem.reason
+
+
+async def test_a_conversation_without_an_answer_is_no_line(store):
+    """It is left out with the reason, greeting and system prompt or not."""
+    await chat_of(store, "a").append([SystemMessage("Be kind."), HumanMessage("Hello?")])
+    await chat_of(store, "b").append([SystemMessage("Be kind.")])
+    written = io.BytesIO()
+    report = await export_conversations(store, written.write, format="fine-tuning")
+    assert (written.getvalue(), report.conversations, report.left_out) == (b"", 0, 2)
+    assert sorted(reasons(report)) == [
+        "no turn of it can be used: nobody answers",
+        "no turn of it can be used: turn 1: it has no answer",
+    ]
+
+
+async def test_the_texts_of_blocks_are_trained_as_one(store):
+    """Reasoning and calls among the blocks are not said; a system prompt and a greeting stay."""
+    said = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes."}, {"type": "text", "text": "Do."}]
+    messages = [SystemMessage("Be kind."), AIMessage("Hello."), HumanMessage("May I?"), AIMessage(said)]
+    await chat_of(store).append(messages)
+    [line] = (await exported(store, format="fine-tuning")).splitlines()
+    assert [(one["role"], one["content"]) for one in json.loads(line)["messages"]] == [
+        ("system", "Be kind."),
+        ("assistant", "Hello."),
+        ("user", "May I?"),
+        ("assistant", "Yes.\nDo."),
+    ]
 
 
 async def test_only_what_was_asked_for_is_written(store):

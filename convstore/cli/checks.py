@@ -13,6 +13,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from convstore.cli.covered import Pool
 from convstore.cli.readback import ReadBack
 from convstore.codec import PART_MINIMUM, Codec
 from convstore.extraction import find_sources
@@ -97,9 +98,15 @@ def unreachable(message: BaseMessage, found: ReadBack) -> int:
     """Characters of content, sources, artifact and other large parts that are on no page."""
     texts = list(found.passages.values())
     lost = _lost_of_content(message.content, texts)
+    artifact = 0
     if isinstance(message, ToolMessage) and message.artifact is not None:
         sources = [source.text for source in find_sources(message, None).items]
-        lost += min(_lost_of_sources(sources, list(found.sources.values())), _lost_of_value(message.artifact, texts))
+        artifact = min(_lost_of_sources(sources, list(found.sources.values())), _lost_of_value(message.artifact, texts))
+    if isinstance(message, ToolMessage) and (lost or artifact):
+        pool = Pool(texts, found.sources)
+        lost = min(lost, pool.missing(message.content))
+        artifact = min(artifact, pool.missing(message.artifact)) if artifact else 0
+    lost += artifact
     return lost + sum(_lost_of_value(part, texts) for part in _large_parts(message))
 
 

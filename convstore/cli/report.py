@@ -21,7 +21,7 @@ __all__ = ["FileReport", "Problem", "as_json", "print_report"]
 _SHOWN_PROBLEMS = 20
 _LEGEND = """
 tokens: over all loads, the whole log and what the view has of it
-tool context: what views save of the results of earlier turns
+context saved: what views save of the results of earlier turns
 stable: views that the view of the next turn begins with
 ms: median and 95th percentile
 """
@@ -116,6 +116,9 @@ def print_report(console: Console, reports: Sequence[FileReport]) -> None:
     """The table of all files and the first problems, readable at 80 columns."""
     console.print(_table(reports))
     console.print(_LEGEND, style="dim")
+    full, shown = (sum(getattr(report, name) for report in reports) for name in ("context_full", "context_shown"))
+    if full:
+        console.print(f"Tool context: saved {percent(max(0.0, 1 - shown / full))}.")
     problems = [problem for report in reports for problem in report.problems]
     if not problems:
         pages, sources = (sum(getattr(report, name) for report in reports) for name in ("pages", "sources"))
@@ -131,8 +134,9 @@ def _table(reports: Sequence[FileReport]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("file\n", overflow="fold", min_width=14)
     for heading in (
-        "convs\n", "msgs\n", "tokens\nfull", "\nview", "tool\ncontext", "stable\n", "append\nms", "load\nms", "errors\n"
-    ):  # fmt: skip
+        *("convs\n", "msgs\n", "tokens\nfull", "\nview", "context\nsaved"),
+        *("stable\n", "append\nms", "load\nms", "errors\n"),
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for report in reports:
         table.add_row(*_row(report))
@@ -147,7 +151,7 @@ def _row(report: FileReport) -> list[str | Text]:
         str(report.messages),
         compact(report.tokens_full),
         compact(report.tokens_loaded),
-        "-" if report.reduction is None else f"-{percent(report.reduction)}",
+        percent(report.reduction),
         percent(report.stability),
         _median_and_p95(report.append_ms),
         _median_and_p95(report.load_ms),

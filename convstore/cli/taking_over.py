@@ -240,5 +240,6 @@ def _told(problems: Sequence[Problem]) -> str:
     first = problems[0]
     what = {"conversation": "left out", "message": "message left out", "changed": "changed"}[first.what]
     name = f" ({first.conversation[:80]})" if first.conversation not in ("", first.where) else ""
-    others = f" and {len(problems) - 1:,} others" if problems[1:] else ""
+    more = len(problems) - 1
+    others = f" and {more:,} other{'' if more == 1 else 's'}" if more else ""
     return f"{what}: {first.where[:200]}{name}{others}: {first.reason[:400]}"

@@ -61,25 +61,26 @@ EXPORT = """Write conversations to a file, one after the other.
                       metadata, annotations, rewound messages
          openai       {"id": …, "scope": …, "messages": [OpenAI format]}, one
                       conversation a line, without rewound messages
-         openai-bare  {"messages": […]} as OpenAI's fine-tuning takes it
+         fine-tuning  {"messages": […]} as OpenAI's fine-tuning takes it:
+                      finished turns alone, and none that breaks its rules
 
 \b
 The file is there when it is whole, and only its owner can read it; one that
 ends in .gz is compressed. What the format cannot hold, such as artifacts
-in openai-bare, is said at the end. Exit code 1 if anything was left out.
+in fine-tuning, is said at the end. Exit code 1 if anything was left out.
 
 \b
 Examples:
   convstore export --uri mongodb://localhost:27017/app -o backup.jsonl.gz
   convstore export --uri mongodb://… --scope user_id=ada --format openai
-  convstore export --uri mongodb://… --format openai-bare -o train.jsonl
+  convstore export --uri mongodb://… --format fine-tuning -o train.jsonl
 """
 
 
 class _Format(StrEnum):
     CONVSTORE = "convstore"
     OPENAI = "openai"
-    OPENAI_BARE = "openai-bare"
+    FINE_TUNING = "fine-tuning"
 
 
 def import_command(

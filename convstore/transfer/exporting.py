@@ -30,15 +30,16 @@ from convstore.services.reader import PlacedMessage
 from convstore.store import ConversationStore
 from convstore.stubs import RETRIEVAL_TOOL
 from convstore.transfer.archive import begin_line, end_line, message_line
+from convstore.transfer.fine_tuning import as_training, training_problem
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.records import Problem
 from convstore.transfer.report import ExportReport
 
 __all__ = ["ExportFormat", "export_conversations"]
 
-ExportFormat: TypeAlias = Literal["convstore", "openai", "openai-bare"]
+ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
 
-_FORMATS = ("convstore", "openai", "openai-bare")
+_FORMATS = ("convstore", "openai", "fine-tuning")
 _PAGE = 200
 _IN_MEMORY = 8 << 20
 _COPY_BYTES = 1 << 20
@@ -60,14 +61,15 @@ async def export_conversations(
 
     "convstore" holds everything: messages with artifacts and ids, dates, numbers of sources, rewound messages, titles,
     metadata, annotations; `read_file` and `import_conversations` bring all of that back. "openai" has one conversation
-    a line with its live messages, with ids and what came in OpenAI's format; "openai-bare" only what OpenAI's
-    fine-tuning takes. What these cannot hold is noted. A conversation that cannot be read or written is left out and
-    noted; one deleted meanwhile is not there.
+    a line with its live messages, with ids and what came in OpenAI's format. "fine-tuning" has only what OpenAI's
+    fine-tuning takes: finished turns whose messages have valid roles, contents, calls and results. A turn that OpenAI
+    would refuse is left out and noted, and so is a conversation without an answer. What these cannot hold is noted. A
+    conversation that cannot be read or written is left out and noted; one deleted meanwhile is not there.
 
     Args:
         store: Where they are.
         write: Takes bytes, async or not: that of a file opened with ``open(path, "wb")``, for example.
-        format: "convstore", "openai" or "openai-bare".
+        format: "convstore", "openai" or "fine-tuning".
         scope: Values of some scope keys.
         limit: At most this many conversations to write, newest first.
         on_problem: Told everything that is not written as it is.
@@ -218,18 +220,28 @@ class _Export:
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
         """One line, written piece by piece."""
-        bare = self._format == "openai-bare"
-        number, lost = 0, dict[str, int]()
+        bare = self._format == "fine-tuning"
+        number, lost, skipped, answers = 0, dict[str, int](), list[Problem](), 0
         async for turn in self._store.conversation(**info.scope).turns():
-            for message in turn.messages:
-                made, missing = openai_message(message, bare=bare)
-                for field in missing:
-                    lost[field] = lost.get(field, 0) + 1
+            made = [openai_message(message, bare=bare) for message in turn.messages]
+            messages = [as_training(message) if bare else message for message, _ in made]
+            if bare and (problem := training_problem(messages, needs_answer=turn.number > 0)):
+                where = f"messages {turn.first}-{turn.last} of {name}"
+                skipped.append(Problem("message", where, name, f"turn {turn.number}: {problem}"))
+                continue
+            answers += sum(message["role"] == "assistant" for message in messages)
+            for field in (field for _, missing in made for field in missing):
+                lost[field] = lost.get(field, 0) + 1
+            for message in messages:
                 file.write(b", " if number else self._openai_begin(info, bare=bare))
-                file.write(openai_line(made).rstrip(b"\n"))
+                file.write(openai_line(message).rstrip(b"\n"))
                 number += 1
-        if not number:
+        if not number and not skipped:
             return None
+        if bare and not answers:
+            raise ValueError(f"no turn of it can be used: {skipped[0].reason if skipped else 'nobody answers'}")
+        for one in skipped:
+            self._report.note(one)
         file.write(b"]}\n")
         if lost:
             shown = ", ".join(f"{field} of {count}" for field, count in sorted(lost.items()))

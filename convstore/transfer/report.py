@@ -96,7 +96,7 @@ class ExportReport(_Report):
         messages: Their messages.
         size: Bytes written.
         left_out: Conversations that could not be written.
-        messages_left_out: Always 0.
+        messages_left_out: Turns left out of conversations that were written ("fine-tuning").
         changed: What the format cannot hold: artifacts, for example.
         problems: The first of what was left out or changed.
         on_problem: Told each of them.
