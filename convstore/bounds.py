@@ -5,9 +5,11 @@ Layer 0, for policies and for the arguments of the public API.
 
 from __future__ import annotations
 
+import math
+
 from convstore.exceptions import InvalidInputError
 
-__all__ = ["check_choice", "check_number"]
+__all__ = ["check_choice", "check_number", "check_seconds"]
 
 
 def check_choice(value: object, *choices: str | None, name: str) -> None:
@@ -41,4 +43,22 @@ def check_number(value: int, *, name: str, least: int, most: int | None = None) 
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f"from {least}" if most is None else f"from {least} to {most}"
         raise InvalidInputError(f"{name} is a whole number {bounds}, not {value!r}")
+    return value
+
+
+def check_seconds(value: float, *, name: str) -> float:
+    """Return the same number, if it is a time to wait: finite and not negative.
+
+    >>> check_seconds(0.5, name="wait")
+    0.5
+
+    Args:
+        value: What a caller passed.
+        name: What the error calls it.
+
+    Raises:
+        InvalidInputError: Anything else; NaN, infinity, True and False too.
+    """
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise InvalidInputError(f"{name} is a number of seconds from 0, not {value!r}")
     return value

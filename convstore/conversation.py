@@ -194,7 +194,7 @@ class Conversation:
         parts = await self._store.parts()
         history = await parts.loader.load(self._scope, chosen)
         if chosen.compact == "before_load" and parts.compactor.may_be_due(history):
-            compaction = await parts.compactor.compact(self._scope)
+            compaction = await parts.compactor.compact_in_time(self._scope)
             if compaction.status == "done":
                 history = await parts.loader.load(self._scope, chosen)
             return history.model_copy(update={"compaction": compaction})

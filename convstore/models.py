@@ -135,12 +135,13 @@ class Compaction(_Value):
 
     Attributes:
         status: "done"; "not_needed", as little would be saved; "busy", as another worker is at it; "failed"; "waiting",
-            as the last try failed a short time ago.
+            as the last try failed a short time ago; "running", as a load no longer waited for the summarizer, whose
+            work goes on and is committed later.
         summary: The new summary, if it is done.
         problem: Why it is not done, "" if it is or need not be.
     """
 
-    status: Literal["done", "not_needed", "busy", "failed", "waiting"]
+    status: Literal["done", "not_needed", "busy", "failed", "waiting", "running"]
     summary: Summary | None = None
     problem: str = ""
 

@@ -39,7 +39,7 @@ class HistoryPolicy:
             several at a time, so up to twice as many are whole.
         never_stub: Names of tools whose results always stay whole.
         compact: "explicit" leaves summarising to `compact`; "before_load" summarises first when that is due, so a load
-            may wait for the summarizer.
+            may wait for the summarizer, for the store's `compaction_seconds` at most.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
         provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai": the view is made safe for
             it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, no empty

@@ -15,6 +15,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from convstore.bounds import check_seconds
 from convstore.chain import ChainSummarizer
 from convstore.codec import Codec, Kind, functions_of
 from convstore.conversation import Conversation
@@ -58,6 +59,8 @@ class ConversationStore:
             store with another counter counts anew what it loads, and the log once.
         token_counter_name: What tells it from others; None takes the name of the function, and of the model. Lambdas
             and closures need one.
+        compaction_seconds: How long a load under ``compact="before_load"`` waits for the summarizer. Then it loads as
+            before; the work goes on, until `close` at the latest, and is committed once it is done.
         collection_prefix: Put before the names of the collections, for a database with a ``log`` of its own.
         clock: Where time comes from; for tests.
 
@@ -76,6 +79,7 @@ class ConversationStore:
         summarizer: SummarizerLike | ChainSummarizer | None = None,
         token_counter: TokenCounter = approximate_tokens,
         token_counter_name: str | None = None,
+        compaction_seconds: float = 30,
         collection_prefix: str = "",
         clock: Clock | None = None,
     ) -> None:
@@ -103,6 +107,7 @@ class ConversationStore:
             counter=named(token_counter, token_counter_name),
             clock=self._clock,
             folder=None if summarizer is None else as_folder(summarizer),
+            compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=self.source_extractors,
             forget=self._forget,
         )
@@ -170,11 +175,15 @@ class ConversationStore:
         await self._parts.retention.sweep()
 
     async def close(self) -> None:
-        """Bring listings up to date and close the client if it is the store's own; the store is then of no use."""
+        """End what still runs, bring listings up to date, and close the client if it is the store's own.
+
+        The store is then of no use.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         try:
+            await self._parts.compactor.close()
             if self._is_ready:
                 await self._parts.writer.flush()
         finally:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import html
 import itertools
+import math
 import random
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -805,6 +808,148 @@ async def test_a_load_tells_what_became_of_its_compaction() -> None:
     assert third.compaction is not None
     assert (third.compaction.status, third.compaction.summary) == ("done", (await chat.summaries())[0])
     assert (await chat.load_history()).compaction is None
+
+
+class Held:
+    """A summarizer that is at work until it is let go."""
+
+    rule = SMALL
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.ended = 0
+
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
+        """Wait, then sum up."""
+        self.begun.set()
+        try:
+            await self.go_on.wait()
+        finally:
+            self.ended += 1
+        assert messages
+        return summary or "So far."
+
+
+async def others_end() -> None:
+    """Wait for all that runs in the background."""
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+
+
+BEFORE_LOAD = HistoryPolicy(compact="before_load")
+
+
+async def test_a_summarizer_that_hangs_does_not_hang_a_load() -> None:
+    """The view comes as it was and says so; what the summarizer makes is committed when it is done."""
+    writer = Held()
+    chat = await six_turns(writer, policy=BEFORE_LOAD, compaction_seconds=0.05)
+    before = await chat.load_history(HistoryPolicy())
+    history = await chat.load_history()
+    assert (history.messages, history.summary) == (before.messages, None)
+    assert history.compaction is not None
+    assert (history.compaction.status, history.compaction.summary) == ("running", None)
+    assert "after 0.05 s" in history.compaction.problem
+    again = await chat.load_history()
+    assert again.compaction is not None
+    assert (again.compaction.status, again.messages) == ("busy", before.messages)
+    writer.go_on.set()
+    await others_end()
+    after = await chat.load_history()
+    assert (after.summary, after.compaction, len(await chat.summaries())) == ("So far.", None, 1)
+
+
+async def test_a_load_need_not_wait_at_all() -> None:
+    """With 0 seconds each summary is made behind a load."""
+    writer = Held()
+    writer.go_on.set()
+    chat = await six_turns(writer, policy=BEFORE_LOAD, compaction_seconds=0)
+    history = await chat.load_history()
+    assert history.compaction is not None
+    assert history.compaction.status == "running"
+    await others_end()
+    assert (await chat.load_history()).summary == "So far."
+
+
+async def test_close_ends_a_summarizer_that_hangs() -> None:
+    """No task is left, and another store may summarise at once."""
+    writer, database = Held(), memory()
+    chat = await six_turns(writer, database, policy=BEFORE_LOAD, compaction_seconds=0.01)
+    await chat.load_history()
+    assert writer.ended == 0
+    await chat.store.close()
+    assert writer.ended == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    other = ConversationStore(database, summarizer=Told(_nothing)).conversation(**chat.scope)
+    assert (await other.compact()).status == "done"
+
+
+async def test_what_fails_behind_a_load_is_told_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    """As a failure that was waited for is; nothing is logged about a task."""
+    begun = asyncio.Event()
+
+    async def fails_late() -> None:
+        await begun.wait()
+        raise RuntimeError("quota")
+
+    chat = await six_turns(Told(fails_late), policy=BEFORE_LOAD, compaction_seconds=0.01)
+    assert (await chat.load_history()).compaction
+    begun.set()
+    await others_end()
+    history = await chat.load_history()
+    assert history.compaction is not None
+    assert (history.compaction.status, caplog.records) == ("waiting", [])
+
+
+async def test_a_cancelled_load_cancels_the_summarizer_it_waits_for() -> None:
+    """And gives the lease back."""
+    writer = Held()
+    chat = await six_turns(writer, policy=BEFORE_LOAD)
+    task = asyncio.create_task(chat.load_history())
+    await writer.begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (writer.ended, asyncio.all_tasks()) == (1, {asyncio.current_task()})
+    writer.go_on.set()
+    history = await chat.load_history()
+    assert history.compaction is not None
+    assert history.compaction.status == "done"
+
+
+def test_a_sync_load_does_not_hang_either() -> None:
+    """On the loop of the sync callers; `close` ends what is still at work there."""
+    ended = threading.Event()
+
+    async def hangs(messages: Sequence[BaseMessage], summary: str | None) -> str:
+        try:
+            return str(await asyncio.Event().wait())
+        finally:
+            ended.set()
+
+    hangs.rule = SMALL  # type: ignore[attr-defined]
+
+    async def main() -> None:
+        async with await ConversationStore.connect(
+            "memory://", summarizer=hangs, policy=BEFORE_LOAD, compaction_seconds=0.01
+        ) as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="1")
+            await talk(chat, *range(1, 7))
+            load = partial(store.run_sync, lambda twin: twin.conversation(**chat.scope).load_history())
+            history = await asyncio.to_thread(load)
+            assert history.compaction is not None
+            assert history.compaction.status == "running"
+            assert not ended.is_set()
+
+    asyncio.run(main())
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, True, "30", None])
+def test_the_time_that_a_load_waits_is_a_number_of_seconds(seconds: Any) -> None:
+    """Anything else is refused when the store is made."""
+    with pytest.raises(InvalidInputError, match="compaction_seconds is a number of seconds"):
+        ConversationStore(memory(), compaction_seconds=seconds)
 
 
 async def test_a_cancelled_compact_gives_its_lease_back() -> None:

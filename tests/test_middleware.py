@@ -321,6 +321,25 @@ async def test_a_turn_is_summarised_behind_it(client: AsyncMongoClient[dict[str,
     await store.close()
 
 
+async def test_a_summarizer_that_hangs_does_not_hang_the_agent(database: Any, scope: Any):
+    """The answer is given after `compaction_seconds`; `close` ends the summarizer."""
+    asked = list[int]()
+
+    async def hangs(messages: Any, summary: Any) -> str:
+        asked.append(len(messages))
+        return str(await asyncio.Event().wait())
+
+    hangs.rule = CompactionRule(max_tokens_before_summary=60, max_summary_tokens=20, keep_last_turns=0)  # type: ignore[attr-defined]
+    store = ConversationStore(database, summarizer=hangs, compaction_seconds=0.01)
+    model = ScriptedModel(replies=[AIMessage("Bees. " * 100), AIMessage("Bees. " * 100)])
+    agent = create_agent(model, middleware=[ConversationMiddleware(store)])
+    for _ in range(2):
+        done = await agent.ainvoke({"messages": [("user", "Hello?")]}, config_of(scope))
+        assert done["messages"][-1].text.startswith("Bees.")
+    assert asked
+    await store.close()
+
+
 class Wavering:
     """A summarizer whose rule is one that nobody can make, once it is wrong."""
 

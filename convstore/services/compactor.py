@@ -25,6 +25,7 @@ from convstore.pairing import MISSING_TEXT
 from convstore.policy import CompactionRule
 from convstore.repository import Head, Heads, Log, Summaries
 from convstore.scopes import Scope
+from convstore.services.background import Background
 from convstore.services.clock import Clock
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import Known
@@ -88,10 +89,12 @@ class Compactor:
         counter: NamedCounter,
         clock: Clock,
         folder: Folder | None,
+        wait_seconds: float,
     ) -> None:
         self._reader, self._heads, self._log = reader, heads, log
         self._kept, self._summaries = kept, summaries
         self._codec, self._counter, self._clock, self._folder = codec, counter, clock, folder
+        self._wait_seconds, self._background = wait_seconds, Background()
 
     @property
     def has_summarizer(self) -> bool:
@@ -112,6 +115,18 @@ class Compactor:
     def may_be_due(self, history: History, *, later_tokens: int = 0) -> bool:
         """Whether `compact` may find work: after a load, or once so much was appended behind it."""
         return history.report.tokens_unsummarized + later_tokens > self.rule.max_tokens_before_summary
+
+    async def compact_in_time(self, scope: Scope) -> Compaction:
+        """`compact`, for callers that must not hang with a summarizer: what takes too long goes on without them."""
+        done = await self._background.finish(self.compact(scope), seconds=self._wait_seconds)
+        return done or Compaction(
+            status="running",
+            problem=f"the summarizer was not done after {self._wait_seconds:g} s; what it makes is committed later",
+        )
+
+    async def close(self) -> None:
+        """Cancel compactions that still run behind `compact_in_time`; their leases are given back."""
+        await self._background.close()
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
         """Summarise now if the rule says so; see `Conversation.compact`."""

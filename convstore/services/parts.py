@@ -65,6 +65,7 @@ def make_parts(
     counter: NamedCounter,
     clock: Clock,
     folder: Folder | None,
+    compaction_seconds: float,
     extractors: Mapping[str, SourceExtractor],
     forget: Callable[[dict[str, str]], None],
 ) -> Parts:
@@ -79,6 +80,7 @@ def make_parts(
         counter: Counts tokens.
         clock: Where time comes from.
         folder: Makes summaries; None if the store has no summarizer.
+        compaction_seconds: How long a load waits for one.
         extractors: By the name of a tool what finds the sources in its results.
         forget: Told of the scope of each conversation that ended.
     """
@@ -112,7 +114,16 @@ def make_parts(
             Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
         ),
         compactor=Compactor(
-            reader, heads, log, kept, summaries, codec=codec, counter=counter, clock=clock, folder=folder
+            reader,
+            heads,
+            log,
+            kept,
+            summaries,
+            codec=codec,
+            counter=counter,
+            clock=clock,
+            folder=folder,
+            wait_seconds=compaction_seconds,
         ),
         kept=kept,
         rewinder=Rewinder(reader, heads, log, kept, known, codec=codec, clock=clock),

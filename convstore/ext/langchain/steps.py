@@ -161,7 +161,7 @@ async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: 
     compactor = (await chat.store.parts()).compactor
     later = approximate_tokens(messages)
     if compactor.has_summarizer and compactor.may_be_due(run.history, later_tokens=later):
-        await _unstreamed(chat.compact())
+        await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
 
 
 def _turn_id(messages: Sequence[BaseMessage]) -> str | None:
