@@ -39,6 +39,8 @@ class AgentRun:
         folded: Ids of messages of the turn that the view's summary stands for.
         first: Ordinal of the human message; None if it is not known.
         is_answered: Whether the run only gives again what the log has, its question being answered.
+        resent: For the next append, the messages of the client's history that precede what is new; None if the client
+            sent no history.
         stubs: Results of this turn as the log's stubs, by id; None for one that has none.
     """
 
@@ -52,6 +54,7 @@ class AgentRun:
     folded: frozenset[str] = frozenset()
     first: int | None = None
     is_answered: bool = False
+    resent: list[BaseMessage] | None = None
     stubs: dict[str, ToolMessage | None] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:

@@ -19,12 +19,13 @@ from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.logged import LoggedTurn, ids_in_log, read_turn
+from convstore.ext.langchain.resent import find_resent
 from convstore.ext.langchain.results import give_result_ids
 from convstore.ext.langchain.run import AgentRun
 from convstore.ext.langchain.shorten import stubbed_until
 from convstore.ext.langchain.structured import may_be_structured
 from convstore.ext.langchain.turn import is_answer, is_made_up, last_question, turn_of
-from convstore.models import History
+from convstore.models import History, Receipt
 from convstore.policy import HistoryPolicy
 from convstore.tokens import approximate_tokens
 from convstore.view.providers import fit_for
@@ -67,13 +68,19 @@ async def begin(
         among these or in the state.
     """
     history = await _load(chat, rules)
-    place = last_question(messages) or 0
-    earlier, turn = messages[:place], messages[place:]
     shown = ids_of(one for one in history.messages if not is_made_up(one))
     logged = shown & ids_of(messages)
+    earlier = messages[: last_question(messages) or 0]
     logged |= await ids_in_log(chat, ids_of(one for one in earlier if not is_made_up(one)) - logged)
+    changes: list[BaseMessage] = []
+    resent = await find_resent(chat, messages, logged)
+    if resent:
+        messages, changes, logged = resent.messages, list(resent.changes), logged | resent.logged
+    place = last_question(messages) or 0
+    earlier, turn = messages[:place], messages[place:]
     run = AgentRun(chat.scope, _turn_id(messages), dict.fromkeys(logged), history=history)
-    changes: list[BaseMessage] = [_remove(one) for one in earlier if one.id in logged or is_made_up(one)]
+    run.resent = resent.known if resent else None
+    changes += [_remove(one) for one in earlier if one.id in logged or is_made_up(one)]
     if run.turn_id not in logged and len(turn) <= 1:
         run.view = None if _is_unfinished(history) else history.messages
         return run, changes
@@ -109,13 +116,14 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
     if not missing:
         return
     try:
-        receipt = await chat.append(missing, unencodable=rules.unencodable, on_source_clash=rules.on_source_clash)
+        receipt = await _append(chat, rules, run, missing)
     except ContentConflictError as error:
         error.add_note(
             "Another middleware changed a message after it was appended. Place ConversationMiddleware first, and if "
             'results of tools are changed before the model sees them, pass tool_results="after_hooks".'
         )
         raise
+    run.resent = None
     ordinals = dict(zip(receipt.message_ids, receipt.ordinals, strict=True))
     run.first = ordinals.get(run.turn_id or "", run.first)
     run.note(missing)
@@ -124,6 +132,16 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
         _take_note(run, found)
         run.ahead, run.view = (found.later if found else []), None
     run.is_known = True
+
+
+async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
+    """Append messages of the state, those of a client's history after comparing all of it with the log once more."""
+    how: dict[str, Any] = {"unencodable": rules.unencodable, "on_source_clash": rules.on_source_clash}
+    if run.resent is None:
+        return await chat.append(missing, **how)
+    # Copies: what is known gets the ids of the log, and the state keeps its own.
+    history = [one.model_copy() for one in (*run.resent, *missing)]
+    return await chat.append(history, resent="skip", **how)
 
 
 async def prepare(

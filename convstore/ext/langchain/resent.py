@@ -1,0 +1,115 @@
+"""Finds out which messages of a run's input the log already has, when a client sends the whole history again.
+
+Layer 6. Such a client gives no ids, so LangGraph makes new ones at every request and the log cannot know them. Only an
+input with earlier messages under unknown ids is compared; one with the new question alone costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import NAMESPACE_OID, uuid5
+
+from langchain_core.messages import BaseMessage, RemoveMessage
+
+from convstore.conversation import Conversation
+from convstore.entries.resent import is_history
+from convstore.exceptions import HistoryDivergedError
+from convstore.ext.langchain.logged import read_turn
+from convstore.ext.langchain.turn import is_made_up, last_question
+from convstore.services.resending import Decision
+
+__all__ = ["ResentInput", "find_resent"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResentInput:
+    """An input whose beginning may be in the log.
+
+    Attributes:
+        messages: What is left of the state's messages once the known ones are gone.
+        changes: What changes in the state's messages to get there.
+        known: The messages that are gone, as the client sent them, for the append that compares again; None if all is
+            known.
+        logged: Ids of those of `messages` that are in the log.
+    """
+
+    messages: list[BaseMessage]
+    changes: list[BaseMessage] = field(default_factory=list)
+    known: list[BaseMessage] | None = None
+    logged: frozenset[str] = frozenset()
+
+
+async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logged: set[str]) -> ResentInput | None:
+    """Compare an input with the log; None if there is nothing to compare.
+
+    Questions alone, without an answer between them, are no history: their runs broke off before they were logged.
+
+    Args:
+        chat: The conversation.
+        messages: The state's messages, the question last.
+        logged: Ids of those that are in the log.
+
+    Raises:
+        HistoryDivergedError: The input is another history than the log.
+    """
+    place = last_question(messages)
+    said = [one for one in messages[: (place or 0) + 1] if not is_made_up(one)]
+    first = next((at for at, one in enumerate(said) if one.id not in logged), len(said))
+    if place is None or first >= len(said) - 1:
+        return None
+    resender = (await chat.store.parts()).resender
+    error: HistoryDivergedError | None = None
+    # The state may hold a turn that is logged and, after it, all of the history once more; or one without ids in part.
+    for batch in filter(is_history, [said[first:], said] if first else [said]):
+        try:
+            decision = await resender.decide(tuple(chat.scope.items()), batch)
+        except HistoryDivergedError as diverged:
+            error = diverged
+        else:
+            return await _without_known(chat, messages, batch, decision, logged)
+    has_answers = any(one.type == "ai" for one in said[first:])
+    if error is not None and has_answers and is_history(said[first:]):
+        raise error
+    return None
+
+
+async def _without_known(
+    chat: Conversation, messages: Sequence[BaseMessage], batch: list[BaseMessage], decision: Decision, logged: set[str]
+) -> ResentInput:
+    """The input without what the log has.
+
+    If the client gives no ids, what is left gets ids that every worker would give it, so that the same request sent to
+    two of them is one question.
+    """
+    question = batch[-1]
+    is_last = messages[-1] is question
+    count = min(decision.known, len(batch) - 1)
+    known, rest = batch[:count], batch[count:]
+    gone = {one.id for one in known}
+    if not decision.is_known or not is_last or any(one.id in logged for one in known if one.type == "human"):
+        left = [one for one in messages if one.id not in gone]
+        return ResentInput(left, [_remove(one) for one in known], known)
+    changes = [_remove(one) for one in batch]
+    left = [one for one in messages if all(one is not other for other in batch)]
+    if decision.known == len(batch):
+        question_id = decision.places[-1].id
+        found = await read_turn(chat, question_id)
+        named = [found.question if found else question.model_copy(update={"id": question_id})]
+        return ResentInput([*left, *named], [*changes, *named], logged=frozenset({question_id}))
+    named = [
+        one.model_copy(update={"id": _derived_id(decision, place)}) for place, one in enumerate(rest, decision.known)
+    ]
+    return ResentInput([*left, *named], [*changes, *named], known)
+
+
+def _derived_id(decision: Decision, place: int) -> str:
+    """An id made from what the log has and what is new; after a rewind another one."""
+    before, digest = decision.places[-1].id, decision.batch[place].digest.hex()
+    made_of = ["convstore resent", before, decision.tail.marker, place - decision.known, digest]
+    return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
+
+
+def _remove(message: BaseMessage) -> BaseMessage:
+    return RemoveMessage(str(message.id))

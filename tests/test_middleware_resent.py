@@ -1,0 +1,179 @@
+"""Clients that send the whole history with every request, without ids: the middleware doubles nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from agents import ScriptedModel, calls, elsewhere, kinds, log_of
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+
+from convstore import ConversationStore, HistoryDivergedError
+from convstore.ext.langchain import ConversationMiddleware
+
+
+class BrokenOffError(Exception):
+    """What stands for a crash."""
+
+
+def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
+    """An agent with a tool that counts how often it ran; a new one stands for another worker."""
+    ran: list[str] = []
+
+    @tool
+    def search(query: str = "") -> str:
+        """Search."""
+        ran.append(query)
+        return f"found {query}"
+
+    model = ScriptedModel(replies=replies)
+    middleware = [ConversationMiddleware(store, prompt="")]
+    return create_agent(model, [search], middleware=middleware, **options), model, ran
+
+
+async def ask(agent: Any, scope: dict[str, str], *texts: str, prompt: str = "") -> Any:
+    """A request with all that was said, as a client keeps it: texts only."""
+    said: list[Any] = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+    if prompt:
+        said.insert(0, {"role": "system", "content": prompt})
+    return await agent.ainvoke({"messages": said}, {"configurable": scope})
+
+
+async def logged(store: ConversationStore, scope: dict[str, str]) -> list[str]:
+    """The texts of the log."""
+    return [message.text for message in await log_of(store.conversation(**scope))]
+
+
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("prompt", ["", "Be brief."])
+async def test_a_history_that_comes_again_is_logged_once(
+    store: ConversationStore, scope: dict[str, str], saves: bool, prompt: str
+):
+    """With a checkpointer and without; calls and results, of which the client knows nothing, stay where they are."""
+    saver = InMemorySaver() if saves else None
+    agent, model, _ = make_agent(store, [calls("search"), AIMessage("So.")], checkpointer=saver)
+    await ask(agent, scope, "How?", prompt=prompt)
+    for turn, history in enumerate((["How?", "So.", "Why?"], ["How?", "So.", "Why?", "Thus 0.", "When?"])):
+        agent, model, _ = make_agent(store, [AIMessage(f"Thus {turn}.")], checkpointer=saver)
+        result = await ask(agent, scope, *history, prompt=prompt)
+        assert result["messages"][-1].text == f"Thus {turn}."
+        shown = [text for _, text in kinds(model.shown[0])]
+        assert shown == ["How?", "", "found ", "So.", *history[2:]]
+    assert (await logged(store, scope))[bool(prompt) :] == [
+        *("How?", "", "found ", "So."),
+        *("Why?", "Thus 0.", "When?", "Thus 1."),
+    ]
+
+
+async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(store: ConversationStore, scope: dict[str, str]):
+    """What is known leaves the state, so a later run finds its messages by id."""
+    await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
+    result = await ask(make_agent(store, [AIMessage("Thus.")])[0], scope, "How?", "So.", "Why?")
+    log = await log_of(store.conversation(**scope))
+    assert [message.id for message in result["messages"]] == [message.id for message in log[2:]]
+    turn = await store.conversation(**scope).get_turn(str(log[2].id))
+    assert turn is not None
+    assert [message.text for message in turn.messages] == ["Why?", "Thus."]
+
+
+@pytest.mark.parametrize(
+    "history", [("How?", "No.", "Why?"), ("How, please?", "So.", "Why?"), ("How?", "So.", "Why?", "Thus.", "When?")]
+)
+async def test_another_history_is_refused_before_the_model_is_asked(
+    store: ConversationStore, scope: dict[str, str], history: tuple[str, ...]
+):
+    """An edited message, another answer, messages that the log never had: nothing is written."""
+    await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
+    if len(history) > 3:
+        await ask(make_agent(store, [AIMessage("Others.")])[0], scope, "How?", "So.", "Who?")
+    before = await logged(store, scope)
+    agent, model, _ = make_agent(store, [])
+    with pytest.raises(HistoryDivergedError, match="rewind"):
+        await ask(agent, scope, *history)
+    assert model.shown == []
+    assert await logged(store, scope) == before
+
+
+async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationStore, scope: dict[str, str]):
+    """The question is found open in the log: steps that are logged are not made again."""
+    await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
+    broken, _, ran = make_agent(store, [calls("search", query="x"), BrokenOffError()])
+    with pytest.raises(BrokenOffError):
+        await ask(broken, scope, "How?", "So.", "Why?")
+    agent, model, again = make_agent(store, [AIMessage("Thus.")])
+    await ask(agent, scope, "How?", "So.", "Why?")
+    assert (ran, again) == (["x"], [])
+    assert await logged(store, scope) == ["How?", "So.", "Why?", "", "found x", "Thus."]
+    assert len(model.shown) == 1
+
+
+async def test_a_history_that_is_sent_to_two_workers_is_one_question(
+    store: ConversationStore, database: Any, scope: dict[str, str]
+):
+    """Both make the same ids, so what both append is there once."""
+    await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
+    other = elsewhere(store, database)
+    agents = [make_agent(one, [AIMessage(f"Thus {at}.", id=f"a{at}")])[0] for at, one in enumerate((store, other))]
+    await asyncio.gather(*(ask(agent, scope, "How?", "So.", "Why?") for agent in agents))
+    log = await logged(store, scope)
+    assert log[:3] == ["How?", "So.", "Why?"]
+    assert log.count("Why?") == 1
+    assert set(log[3:]) <= {"Thus 0.", "Thus 1."}
+
+
+async def test_questions_with_ids_keep_them(store: ConversationStore, scope: dict[str, str]):
+    """A client may give its own messages ids, and send the agent's back without."""
+    agent, _, _ = make_agent(store, [AIMessage("So."), AIMessage("Thus.")])
+    config: Any = {"configurable": scope}
+    await agent.ainvoke({"messages": [HumanMessage("How?", id="q1")]}, config)
+    history = [HumanMessage("How?", id="q1"), AIMessage("So."), HumanMessage("Why?", id="q2")]
+    for _ in range(2):  # the second time it is answered from the log
+        result = await agent.ainvoke({"messages": [one.model_copy() for one in history]}, config)
+        assert result["messages"][-1].text == "Thus."
+        history[1].id = None
+    log = await log_of(store.conversation(**scope))
+    assert [message.text for message in log] == ["How?", "So.", "Why?", "Thus."]
+    assert log[2].id == "q2"
+
+
+async def test_a_question_that_was_never_logged_is_no_history(store: ConversationStore, scope: dict[str, str]):
+    """Two questions without an answer between them: the run of the first broke off before it was logged."""
+    await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
+    agent, _, _ = make_agent(store, [AIMessage("Both.")])
+    said: list[BaseMessage] = [HumanMessage("Lost?", id="l"), HumanMessage("Why?", id="w")]
+    await agent.ainvoke({"messages": said}, {"configurable": scope})
+    assert await logged(store, scope) == ["How?", "So.", "Lost?", "Why?", "Both."]
+
+
+async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationStore, scope: dict[str, str]):
+    """As the error advises; the same question may come again after a rewind."""
+    await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
+    await ask(make_agent(store, [AIMessage("Thus.")])[0], scope, "How?", "So.", "Why?")
+    with pytest.raises(HistoryDivergedError) as caught:
+        await ask(make_agent(store, [])[0], scope, "How?", "So.", "Why not?")
+    chat = store.conversation(**scope)
+    await chat.rewind(before=str(caught.value.before))
+    await ask(make_agent(store, [AIMessage("Well.")])[0], scope, "How?", "So.", "Why?")
+    live = [one.message.text for one in await chat.list_messages()]
+    assert live == ["How?", "So.", "Why?", "Well."]
+
+
+async def test_a_sync_agent_skips_too() -> None:
+    """`invoke` on a store that serves sync callers."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        scope: Any = {"configurable": {"user_id": "ada", "thread_id": "t"}}
+
+        def run() -> None:
+            agent, _, _ = make_agent(store, [AIMessage("So."), AIMessage("Thus.")])
+            agent.invoke({"messages": [SystemMessage("Be brief."), HumanMessage("How?")]}, scope)
+            said = [SystemMessage("Be brief."), HumanMessage("How?"), AIMessage("So."), HumanMessage("Why?")]
+            agent.invoke({"messages": said}, scope)
+
+        await asyncio.to_thread(run)
+        log = [message.text async for message in store.conversation(user_id="ada", thread_id="t").messages()]
+        assert log == ["Be brief.", "How?", "So.", "Why?", "Thus."]
