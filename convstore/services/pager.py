@@ -7,31 +7,33 @@ text; what it shows is then read at once, and only the chunks of payloads that h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from convstore.codec import Codec
-from convstore.entries import EntrySource, PayloadRef
+from convstore.entries import EntryMessage, EntrySource, PayloadRef
 from convstore.entries.reading import read_message
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.models import Source, SourcePage
 from convstore.repository import StoredMessageRow
 from convstore.scopes import MAX_IDS, Scope, id_problem
 from convstore.services.known import Known
-from convstore.services.pages import Page, Piece, fill_matches, fill_texts, next_texts
+from convstore.services.off_loop import off_loop
+from convstore.services.pages import MOST_APPENDS, Page, Piece, fill_matches, fill_texts, next_texts
 from convstore.services.passages import (
     Cursor,
     Passage,
     fold,
     in_line,
     in_order,
-    page_source,
+    is_compared,
     passage_of_source,
     passages_of,
     read_cursor,
 )
 from convstore.services.reader import Reader
+from convstore.services.source_values import page_source
 from convstore.stubs import in_one_line
 from convstore.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 
@@ -120,8 +122,7 @@ class Pager:
         if known is None:
             return SourcePage(not_found=request.names)
         async with self._reader.reading(known):
-            passages, not_found = await self._collect(known, request)
-            passages = [passage for passage in passages if passage.source]
+            passages, not_found = await self._collect(known, request, sources_only=True)
             page = await self._page(known, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
@@ -147,14 +148,20 @@ class Pager:
         last = f'More: cursor="{page.following}"' if page.following else "End."
         return "\n".join([*shown, *lines, last]), self._as_values(page, not_found, request)
 
-    async def _collect(self, known: Known, request: Request) -> tuple[list[Passage], list[int | str]]:
+    async def _collect(
+        self, known: Known, request: Request, *, sources_only: bool = False
+    ) -> tuple[list[Passage], list[int | str]]:
         """The passages of what is asked for, and what is not in the conversation."""
         if not request.names:
-            return await self._collect_at(known, read_cursor(request.cursor)), []
+            passages = await self._collect_at(known, read_cursor(request.cursor))
+            return [passage for passage in passages if passage.source or not sources_only], []
         rows, missing_ids = await self._find_messages(known, request.tool_message_ids[:MAX_IDS])
         numbers = list(dict.fromkeys(request.source_ids))
         found = await self._reader.sources_by_id(known, numbers) if numbers else {}
-        passages = [passage for row in rows for passage in self._passages(row)]
+        if sources_only:
+            passages = [passage_of_source(source, row) for row in rows for source in row.sources]
+        else:
+            passages = await self._passages(rows, await self._compared(known, rows, request))
         passages += [passage_of_source(found[number][1], found[number][0]) for number in numbers if number in found]
         missing_numbers = [number for number in numbers if number not in found]
         return in_order(passages), [*missing_ids, *missing_numbers]
@@ -167,7 +174,10 @@ class Pager:
             found = await self._reader.sources_by_id(known, [cursor.source_id])
             return [passage_of_source(source, row) for row, source in found.values()]
         row = await self._reader.message_at(known, cursor.ordinal or 0)
-        return [passage for passage in self._passages(row) if passage.key == cursor.key] if row else []
+        if row is None:
+            return []
+        payloads = await self._compared(known, [row], Request(cursor=cursor.key))
+        return [passage for passage in await self._passages([row], payloads) if passage.key == cursor.key]
 
     async def _find_messages(self, known: Known, ids: Sequence[str]) -> tuple[list[StoredMessageRow], list[str]]:
         """Messages by their ids, and results by those of their calls; and the ids that are of neither."""
@@ -193,11 +203,13 @@ class Pager:
             if cursor is None or cursor.key not in keys:
                 return None
             place, offset = keys.index(cursor.key), cursor.offset
-        page = Page(room, request.characters // 8)
+        offset = 0 if passages and passages[place].repeated else offset
+        passages = [passage for passage in passages[place:] if not passage.repeated]
+        page = Page(room, request.characters // 8, appends={one.read for one in passages if one.read})
         if request.find:
-            await self._fill_matches(known, page, passages[place:], offset, request.find)
+            await self._fill_matches(known, page, passages, offset, request.find)
         else:
-            pieces, following = next_texts(page, passages[place:], offset)
+            pieces, following = next_texts(page, passages, offset)
             await self._read_pieces(known, pieces)
             fill_texts(page, pieces, following)
         return page
@@ -244,8 +256,35 @@ class Pager:
         for piece, _ in items:
             piece.item = next(found)
 
-    def _passages(self, row: StoredMessageRow) -> list[Passage]:
-        return passages_of(row, read_message(self._codec, row.message))
+    async def _compared(self, known: Known, rows: Sequence[StoredMessageRow], request: Request) -> dict[int, str]:
+        """The payloads of those rows that a page may reach and whose content may repeat the rest of them, by ordinal.
+
+        No more of them than a page can show: how much their sources take is known before.
+        """
+        cursor, room = read_cursor(request.cursor), 2**62 if request.find else request.characters
+        begun = next((place for place, row in enumerate(rows) if not cursor or _holds(row, cursor)), len(rows))
+        wanted: list[EntryMessage] = []
+        appends, left = set[str](), _READ_AT_ONCE
+        for row in rows[begun:]:
+            ref = row.message.payload
+            if room <= 0 or left <= 0 or len(appends) >= MOST_APPENDS:
+                break
+            if ref is not None and is_compared(row, read_message(self._codec, row.message)):
+                wanted.append(row.message)
+                appends.add(ref.token)
+                left -= ref.ends[-1]
+            room -= sum(source.place.middle - source.place.start for source in row.sources)
+        payloads = await self._reader.payloads_of(known, wanted)
+        return {message.ordinal: payloads[message.id] for message in wanted}
+
+    async def _passages(self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]) -> list[Passage]:
+        def made() -> list[Passage]:
+            return [passage for row in rows for passage in self._passages_of(row, payloads.get(row.message.ordinal))]
+
+        return await off_loop(made, characters=2 * sum(map(len, payloads.values())))
+
+    def _passages_of(self, row: StoredMessageRow, payload: str | None) -> list[Passage]:
+        return passages_of(row, read_message(self._codec, row.message), self._codec, payload)
 
     def _as_values(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
         """A page for a program; what tools said of its sources takes no more room than its text may."""
@@ -284,7 +323,7 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
     pieces: list[Piece] = []
     size = 0
     for passage in passages:
-        if size >= _READ_AT_ONCE or not page.may_read(passage):
+        if size >= _READ_AT_ONCE or passage.deferred or not page.may_read(passage):
             break
         start = min(offset, passage.length)
         pieces.append(Piece(passage, start, min(passage.length, start + _READ_AT_ONCE)))
@@ -292,6 +331,11 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
         page.will_read(passage)
         offset = 0
     return pieces if any(piece.start < piece.end for piece in pieces) or len(pieces) < len(passages) else []
+
+
+def _holds(row: StoredMessageRow, cursor: Cursor) -> bool:
+    """Whether a cursor names a passage of a message."""
+    return row.message.ordinal == cursor.ordinal or any(source.id == cursor.source_id for source in row.sources)
 
 
 def _unknown_cursor(request: Request) -> str:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from convstore.services.passages import Passage, fold, matches, snippets
 from convstore.tokens import fitting, weight
 
-__all__ = ["Page", "Piece", "fill_matches", "fill_texts", "next_texts"]
+__all__ = ["MOST_APPENDS", "Page", "Piece", "fill_matches", "fill_texts", "next_texts"]
 
 _LEAST_TEXT = 200
-_MOST_APPENDS = 8
+MOST_APPENDS = 8
 """A page shows payloads of so many appends, as each of them is a command; a text is looked for in so many."""
 
 
@@ -69,7 +69,7 @@ class Page:
         """Whether a passage costs no command too many."""
         if passage.ref is None or passage.ref.token in self.appends:
             return True
-        return len(self.appends) < _MOST_APPENDS
+        return len(self.appends) < MOST_APPENDS
 
     def will_read(self, passage: Passage) -> None:
         """Note that it is read."""
@@ -95,7 +95,7 @@ def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[li
         room -= passage.overhead(page.label)
         left = passage.length - offset
         begins_page = passage.remark and not offset
-        if pieces and (begins_page or room < min(left, _LEAST_TEXT) or not page.may_read(passage)):
+        if pieces and (begins_page or passage.deferred or room < min(left, _LEAST_TEXT) or not page.may_read(passage)):
             return pieces, f"{passage.key}@{offset}"
         end = min(passage.length, offset + max(room, 1))
         pieces.append(Piece(passage, offset, end))

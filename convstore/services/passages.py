@@ -16,9 +16,8 @@ from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec, PayloadRange
 from convstore.entries import EntrySource, PayloadRef
-from convstore.marks import mark
-from convstore.models import Source
 from convstore.repository import StoredMessageRow
+from convstore.services.dedup import Result, deduplicated
 from convstore.sources import source_in
 from convstore.stubs import text_of
 from convstore.tokens import fitting, weight
@@ -29,9 +28,8 @@ __all__ = [
     "fold",
     "in_line",
     "in_order",
-    "make_source",
+    "is_compared",
     "matches",
-    "page_source",
     "passage_of_source",
     "passages_of",
     "read_cursor",
@@ -43,12 +41,12 @@ _AROUND = 200
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
 _REPEATS = 1_000
 """A shorter content is shown beside its sources, whatever it holds."""
+_COMPARED = 1_000_000
+"""Characters of a payload up to which content, artifact and sources are compared before they are shown."""
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
 _REST = "What follows is what else the tool said, the texts apart."
-_FRAMES = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}'))
+_FRAMES = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
 """What can stand around a list of items and says nothing; none can be taken for another one with one more value."""
-_LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
-_NAMED, _NAME_CHARACTERS = 5, 60
 _HIDDEN = "\ufffd"
 _GROWING = re.compile(
     "["
@@ -101,6 +99,9 @@ class Passage:
         start: Where it begins in the payload.
         source: The source that it is the text of.
         rest: Whether it holds what a result with sources says beside their texts and its content.
+        repeated: Whether everything in it is shown in another passage; it is left out.
+        read: Names the append whose payload was read to compare it with others, "" for none.
+        deferred: Whether it may repeat others, for which it was not compared yet; no page shows it.
         remark: What the page before says of it, as it begins a page of its own.
     """
 
@@ -112,6 +113,9 @@ class Passage:
     start: int = 0
     source: EntrySource | None = None
     rest: bool = False
+    repeated: bool = False
+    read: str = ""
+    deferred: bool = False
     remark: str = ""
     same: str = ""
 
@@ -142,25 +146,90 @@ class Passage:
         return self.source.place.middle, self.source.place.end
 
 
-def passages_of(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
-    """All passages of a message whose payload was not read: sources, content, and all else that it holds.
+def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
+    """Whether the payload of a message is read whole before a page shows its content, as that may repeat the rest."""
+    ref = row.message.payload
+    if ref is None or ref.ends[-1] > _COMPARED or row.message.type != "tool":
+        return False
+    return bool(row.sources) or getattr(message, "artifact", None) is not None
 
-    Tools that have their sources in an artifact mostly write them into the content too. Lengths tell, and nothing is
-    lost if they mislead.
+
+def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None) -> list[Passage]:
+    """All passages of a message: sources, content, and all else that it holds.
+
+    Each text is in one of them if the message has no payload, or its payload is at hand. Of a payload that is too large
+    for that, lengths tell whether the content holds the texts of its sources; nothing is lost if they mislead.
     """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
+    if payload is not None:
+        row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
     texts = [passage_of_source(source, row) for source in row.sources]
-    content = _of_value(in_line(row.message.tool or row.message.type, 200), message.content, ref)
-    if sum(passage.length for passage in content) >= max(_REPEATS, sum(text.length for text in texts) * 4 // 5):
-        content = [replace(passage, remark=_REPEATED if texts else "") for passage in content]
-    parts = [*content, *_artifact(row, message), *_large_parts(message, ref), *_items(row)]
-    own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate(parts)]
-    return [*texts, *own]
+    content = _of_value(in_line(row.message.tool or row.message.type, 200), message.content, ref, payload)
+    parts = _Parts(content, _artifact(row, message, payload), _items(row, payload))
+    if payload is not None or ref is None:
+        parts = _each_once(codec, row, getattr(message, "artifact", None), payload or "", parts)
+    elif not is_compared(row, message) and _is_long(content, texts):
+        parts = parts._replace(content=[replace(passage, remark=_REPEATED) for passage in content])
+    listed = [*parts.content, *parts.artifact, *_large_parts(message, ref, payload), *parts.items]
+    own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate(listed)]
+    if ref is None or not is_compared(row, message):
+        return [*texts, *own]
+    return [replace(one, read=ref.token if payload else "", deferred=payload is None) for one in (*texts, *own)]
+
+
+class _Parts(NamedTuple):
+    """What a message is read as beside its sources."""
+
+    content: list[Passage]
+    artifact: list[Passage]
+    items: list[Passage]
+
+
+def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
+    """Whether a content may hold the texts of its sources."""
+    length = sum(passage.length for passage in content)
+    return bool(texts) and length >= max(_REPEATS, sum(text.length for text in texts) * 4 // 5)
+
+
+def _each_once(codec: Codec, row: StoredMessageRow, artifact: Any, payload: str, parts: _Parts) -> _Parts:
+    """What a message is read as, without the texts that passages before hold."""
+
+    def value(text: str) -> Any:
+        try:
+            return codec.decode(text, fetch=lambda start, end: payload[start:end])
+        except ValueError:
+            return None  # of a type that this process does not know: read as it is stored
+
+    if isinstance(artifact, PayloadRange):
+        text = payload[artifact.start : artifact.end]
+        artifact = text if artifact.raw else value(text)
+    result = Result(
+        sources={source.id: source.piece[source.place.start : source.place.middle] for source in row.sources},
+        items={one.source.id: value(one.text) for one in parts.items if one.source},
+        content=[one.text for one in parts.content],
+        artifact=[one.text for one in parts.artifact],
+        value=artifact,
+    )
+    shown = deduplicated(result, codec)
+    others = zip(parts.artifact, shown.artifact, strict=True)
+    return _Parts(
+        [_with_text(passage, text) for passage, text in zip(parts.content, shown.content, strict=True)],
+        [_with_text(passage, text) for passage, text in others if text is not None],
+        [replace(one, source=None) for one in parts.items if one.source and one.source.id not in shown.items],
+    )
+
+
+def _with_text(passage: Passage, text: str | None) -> Passage:
+    """A passage of another text; left out if that is None."""
+    return replace(passage, text=text or "", length=len(text or ""), repeated=text is None)
 
 
 def in_order(passages: Sequence[Passage]) -> list[Passage]:
     """Passages as they are read: each once, and what most readers do not need last, from a page of its own on."""
-    each = list({passage.key: passage for passage in passages}.values())
+    by_key: dict[str, Passage] = {}
+    for passage in passages:
+        by_key.setdefault(passage.key, passage)
+    each = by_key.values()
     shown, rest = [one for one in each if not one.rest], [one for one in each if one.rest]
     if rest and shown and not shown[-1].remark:
         rest[0] = replace(rest[0], remark=_REST)
@@ -177,62 +246,6 @@ def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
     if source.piece or ref is None:
         return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source, same=same)
     return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source, same=same)
-
-
-def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -> Source:
-    """A source as the public API gives it.
-
-    Args:
-        codec: Decodes the item.
-        source: What its entry says of it.
-        content: Its text, or the part of it that is asked for.
-        item: What the tool said of it, as it is stored.
-
-    Raises:
-        ValueError: The item is not what was written.
-    """
-    found = source_in(codec.decode(item, fetch=lambda _start, _end: ""))
-    return Source(
-        source_id=source.id,
-        title=found.title if found else source.title,
-        url=found.url if found else source.url,
-        content=content,
-        metadata=found.metadata if found else {},
-        tool_message_id=source.message_id,
-        earlier_id=source.earlier,
-        given_id=source.given,
-    )
-
-
-def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | None, room: int) -> tuple[Source, int]:
-    """A source as a page gives it, and how much of the room for such things is left.
-
-    Of the metadata there is as much as fits, and a mark that says what is left out.
-
-    Args:
-        codec: Decodes the item.
-        source: What its entry says of it.
-        content: The part of its text that is on the page.
-        item: What the tool said of it, as it is stored; None if that is too much to read.
-        room: At most this many characters of what the tool said, as it is stored.
-
-    Raises:
-        ValueError: The item is not what was written.
-    """
-    whole = make_source(codec, source, content=content, item="{}" if item is None else item)
-    if item is not None and len(item) <= room:
-        return whole, room - len(item)
-    kept: dict[str, Any] = {}
-    for key, value in whole.metadata.items():
-        size = len(key) + len(codec.encode(value, omitted=[]))
-        if size <= room:
-            kept[key] = value
-            room -= size
-    gone = [name for name in ("title", "url") if getattr(whole, name) != getattr(source, name)]
-    gone += [in_line(key, _NAME_CHARACTERS) for key in whole.metadata if key not in kept]
-    more = [f"{len(gone) - _NAMED} more"] if len(gone) > _NAMED else []
-    kept |= mark("left_out", keys=[*gone[:_NAMED], *more], message=_LEFT_OUT)
-    return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept}), room
 
 
 def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
@@ -310,16 +323,23 @@ def _unfolded(place: int, grown: list[int], extra: list[int]) -> int:
     return max(grown[last] - before, place - extra[last])
 
 
-def _of_value(label: str, value: Any, ref: PayloadRef | None) -> list[Passage]:
+def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
     """A content or an artifact as passages; what lies in the payload in pieces of its own."""
     label = _one_line(label)
     if isinstance(value, PayloadRange):
-        return [Passage("", label, value.end - value.start, ref=ref, start=value.start)]
+        return [_stored(label, value.start, value.end, ref, payload)]
     parts = _parts_of(value)
     if any(isinstance(part, PayloadRange) for _, part in parts):
-        return [passage for name, part in parts for passage in _of_value(f"{label}, {name}", part, ref)]
+        return [passage for name, part in parts for passage in _of_value(f"{label}, {name}", part, ref, payload)]
     text = text_of(value)
     return [Passage("", label, len(text), text=text)]
+
+
+def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: str | None) -> Passage:
+    """A range of a payload, as it stands there or at hand."""
+    if payload is not None:
+        return Passage("", label, end - start, text=payload[start:end])
+    return Passage("", label, end - start, ref=ref, start=start)
 
 
 def _parts_of(value: Any) -> list[tuple[str, Any]]:
@@ -328,12 +348,12 @@ def _parts_of(value: Any) -> list[tuple[str, Any]]:
     return [(str(key), part) for key, part in value.items()] if isinstance(value, dict) else []
 
 
-def _artifact(row: StoredMessageRow, message: BaseMessage) -> list[Passage]:
+def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None) -> list[Passage]:
     """The artifact, unless it is no more than its sources."""
     artifact = getattr(message, "artifact", None)
     if artifact is None or (row.sources and _is_bare(artifact, row.sources)):
         return []
-    found = _of_value("artifact", artifact, row.message.payload)
+    found = _of_value("artifact", artifact, row.message.payload, payload)
     return [replace(passage, rest=bool(row.sources)) for passage in found]
 
 
@@ -353,17 +373,21 @@ def _is_bare(artifact: Any, sources: Sequence[EntrySource]) -> bool:
     return all(one and not one.says_more and one.text == text for one, text in zip(found, texts, strict=True))
 
 
-def _items(row: StoredMessageRow) -> list[Passage]:
+def _items(row: StoredMessageRow, payload: str | None) -> list[Passage]:
     """What the tool said of each source, its text apart; unless that is no more, or is read elsewhere."""
     ref = row.message.payload
     return [
-        Passage("", f"Rest of [{source.id}]", place.end - place.middle, ref=ref, start=place.middle, rest=True)
+        replace(
+            _stored(f"Rest of [{source.id}]", place.middle, place.end, ref, payload),
+            rest=True,
+            source=None if payload is None else source,
+        )
         for source in row.sources
         if ref and not (source.bare or source.held) and (place := source.place).middle > place.start
     ]
 
 
-def _large_parts(message: BaseMessage, ref: PayloadRef | None) -> list[Passage]:
+def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
     """Whatever stands outside the entry beside content and artifact."""
     calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
     found: list[tuple[str, Any]] = [
@@ -376,7 +400,10 @@ def _large_parts(message: BaseMessage, ref: PayloadRef | None) -> list[Passage]:
             parts = {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
             found += parts.items()
     return [
-        passage for label, value in found if isinstance(value, PayloadRange) for passage in _of_value(label, value, ref)
+        passage
+        for label, value in found
+        if isinstance(value, PayloadRange)
+        for passage in _of_value(label, value, ref, payload)
     ]
 
 

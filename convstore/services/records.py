@@ -18,8 +18,8 @@ from convstore.repository import StoredMessageRow
 from convstore.scopes import Scope
 from convstore.services.annotations import Annotator
 from convstore.services.off_loop import characters_of, off_loop
-from convstore.services.passages import make_source
 from convstore.services.reader import Reader
+from convstore.services.source_values import make_source
 
 __all__ = ["Records"]
 

@@ -37,6 +37,12 @@ def _cursor(page: str) -> str:
     return page.splitlines()[-1].removeprefix('More: cursor="').removesuffix('"')
 
 
+def _texts(number: int) -> list[tuple[str, str]]:
+    """Topics, and a long line on each."""
+    found = [(topic, passages(1, topic=topic, words=90)) for topic in ("whales", "seals", "orcas")[:number]]
+    return [(topic, text) for topic, [(text, _)] in found]
+
+
 class SourcesContract:
     """Numbers of sources, and where sources are found."""
 
@@ -169,17 +175,49 @@ class SourcesContract:
         assert _cursor(lines[0]).startswith("m2@")
         assert await pages(_cursor(lines[0])) == lines[1:]
 
-    async def test_a_result_is_not_read_back_twice(self, chat: Conversation) -> None:
-        """What the tool wrote around its sources begins a page of its own if it most likely holds the same texts."""
-        found = passages(3, words=100)
-        await chat.append(_result(*found, id_="r", content="\n".join(text for text, _ in found)))
-        tool = chat.retrieve_previous_sources_tool()
-        first = str(await tool.ainvoke({"tool_message_ids": ["r"]}))
-        assert first.endswith('as the tool wrote it, most likely the same texts.\nMore: cursor="m1@0"')
-        assert first.count("whales1w99") == 1
-        rest = str(await tool.ainvoke({"tool_message_ids": ["r"], "cursor": "m1@0"}))
-        assert rest.count("whales1w99") == 1
-        assert rest.endswith("End.")
+    @pytest.mark.parametrize("form", ["texts", "numbered", "indented", "json", "json, and an artifact", "blocks"])
+    async def test_a_result_is_not_read_back_twice(self, chat: Conversation, form: str) -> None:
+        """Content and artifact hold the same texts; each is shown once, and what only one of them has as well."""
+        texts = [f"{text}\nA «second» line of {topic}, long enough." for topic, text in _texts(3)]
+        items = [{"title": f"T{place}", "content": text, "score": 0.5} for place, text in enumerate(texts)]
+        content: Any = {
+            "texts": "\n\n".join(texts),
+            "numbered": "\n".join(f"[{place}] ONLY CONTENT {place}: {text}" for place, text in enumerate(texts)),
+            "indented": "ONLY CONTENT\n" + "\n".join(texts).replace("\n", "\n    "),
+            "json": json.dumps({"success": True, "sources": items, "note": "ONLY CONTENT"}),
+            "json, and an artifact": json.dumps({"sources": items}, indent=2),
+            "blocks": [{"type": "text", "text": "\n".join(["ONLY CONTENT", *texts])}],
+        }[form]
+        more = {} if form == "json, and an artifact" else {"more": "ONLY ARTIFACT"}
+        artifact = None if form == "json" else {"sources": items, **more}
+        await chat.append(ToolMessage(content, artifact=artifact, id="r", tool_call_id="c", name="search"))
+        for page_tokens in (4_000, 300):
+            tool, pages, cursor = chat.retrieve_previous_sources_tool(page_tokens=page_tokens), list[str](), ""
+            while cursor != "End.":
+                pages.append(str(await tool.ainvoke({"tool_message_ids": ["r"], "cursor": cursor})))
+                cursor = _cursor(pages[-1])
+            read = "".join(page.split("\n", 1)[1].rsplit("\n", 1)[0] for page in pages)
+            lines = [line for text in texts for line in text.splitlines()]
+            if page_tokens == 4_000:
+                counts = [sum(read.count(said) for said in {line, json.dumps(line)[1:-1]}) for line in lines]
+                assert counts == [1] * len(lines)
+            assert len(read) < sum(map(len, texts)) * 1.35 + 800
+            assert (form in ("texts", "json, and an artifact")) == ("ONLY CONTENT" not in read)
+            assert ("ONLY ARTIFACT" in read) == (form not in ("json", "json, and an artifact"))
+
+    async def test_an_artifact_that_repeats_the_content_is_not_read_back_twice(self, chat: Conversation) -> None:
+        """Results without sources: the same text, a text inside of it, and a value that the content is the JSON of."""
+        log = "\n".join(f"line {number} of the listing, which is long" for number in range(300))
+        value = {"rows": [{"line": line, "n": 1} for line in log.splitlines()], "exit": 0}
+        kinds: list[tuple[str, Any]] = [(log, log), (log, {"out": log, "ONLY": "HERE"}), (json.dumps(value), value)]
+        tool = chat.retrieve_previous_sources_tool(page_tokens=16_000)
+        for place, (content, artifact) in enumerate(kinds):
+            one = ToolMessage(content, artifact=artifact, id=f"r{place}", tool_call_id="c", name="run")
+            await chat.append(one)
+            read = str(await tool.ainvoke({"tool_message_ids": [f"r{place}"]}))
+            assert (read.count("line 7 of the listing"), _cursor(read)) == (1, "End.")
+            assert ("HERE" in read) == ("ONLY" in str(artifact))
+            assert (await chat.get_tool_messages([f"r{place}"]))[0].artifact == artifact
 
     @pytest.mark.parametrize("form", ["message", "without its artifact", "a dict"])
     async def test_what_was_read_back_names_its_sources_and_claims_none(
@@ -206,7 +244,9 @@ class SourcesContract:
         assert "again: retrieve_previous_sources" in listed
         assert (await other.append(_result(("new", {})))).source_ids == (13, 13)
         assert (await other.get_tool_messages(["again"]))[0].sources == []
-        assert (await new_store().verify(user_id=chat.scope["user_id"])).findings == ()
+        report = await new_store().verify(user_id=chat.scope["user_id"], thread_id=chat.scope["thread_id"])
+        found = {one.kind for one in report.findings}
+        assert not found & {"source", "stub", "message", "damaged", "totals"}
 
     @pytest.mark.parametrize("how", ["first", 1, None, True])
     async def test_an_unknown_way_with_clashes_is_refused(self, chat: Conversation, how: Any) -> None:

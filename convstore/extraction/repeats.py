@@ -1,0 +1,189 @@
+r"""Finds where a text repeats others, so that each is read back once.
+
+Layer 1. Tools that put their sources into an artifact mostly write them into the content as well: as they are, line by
+line between headings, cut off, or as strings of JSON. Time is bounded; a repetition that is missed is read twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import Any
+
+__all__ = ["Range", "dicts", "leaves", "repeats"]
+
+Range = tuple[int, int]
+"""From one character of a text to another."""
+
+_LEAST = 20
+"""A shorter line may stand in a text by chance."""
+_LONG = 200
+"""A shorter text is compared with whole parts, not with their lines."""
+_BEGINNING = 60
+"""A line that is cut off is known by so many characters."""
+_MOST_MISSED = 3
+"""After so many lines that are not there, the rest of a part is not looked for."""
+_SCANS = 8
+"""A text is scanned in vain about so many times, or for so many characters:"""
+_LEAST_SCANNED = 200_000
+_MOST_FOUND, _MOST_NODES = 1_000, 20_000
+
+_Form = Callable[[str], str]
+
+
+def repeats(text: str, parts: Sequence[str]) -> list[list[Range]]:
+    r"""For each part the ranges of a text that repeat it or lines of it, in order; no two ranges overlap.
+
+    If a text that is no JSON holds nothing else but white space, that belongs to the ranges.
+
+    >>> song, bark = "Whales sing all night long.", "Seals bark when they are hungry."
+    >>> repeats(f"[1] Whales\n{song}\n\n[2] Seals\n{bark}", [song, bark])
+    [[(11, 38)], [(50, 82)]]
+    >>> repeats(f"{song}\n", [song, bark])
+    [[(0, 28)], []]
+    """
+    search = _Search(text, left=max(_SCANS * (len(text) + sum(map(len, parts))), _LEAST_SCANNED))
+    found = [search.ranges_of(part) if len(text) >= _LEAST else [] for part in parts]
+    return found if search.is_json else _with_blanks(text, found)
+
+
+def leaves(value: Any) -> list[str]:
+    """The texts in dicts and lists that are long enough to be looked for, in order, up to a number.
+
+    >>> leaves({"a": ["x" * 20, 7], "b": "short"})
+    ['xxxxxxxxxxxxxxxxxxxx']
+    """
+    texts = (one for one in _nodes(value) if type(one) is str and len(one) >= _LEAST)
+    return list(islice(texts, _MOST_FOUND))
+
+
+def dicts(value: Any) -> list[dict[Any, Any]]:
+    """The dicts in dicts and lists, in order, up to a number.
+
+    >>> dicts([{"a": {"b": 1}}, 7])
+    [{'a': {'b': 1}}, {'b': 1}]
+    """
+    return list(islice((one for one in _nodes(value) if type(one) is dict), _MOST_FOUND))
+
+
+def _nodes(value: Any) -> Iterator[Any]:
+    todo = [value]
+    for _ in range(_MOST_NODES):
+        if not todo:
+            return
+        yield (one := todo.pop())
+        if type(one) in (list, tuple, dict):
+            todo.extend(reversed(list(one.values() if type(one) is dict else one)[:_MOST_NODES]))
+
+
+@dataclass(slots=True)
+class _Search:
+    """Looks for one part after the other: first behind the part before, as tools keep their order."""
+
+    text: str
+    left: int
+    is_json: bool = field(init=False)
+    forms: tuple[_Form, ...] = field(init=False)
+    position: int = 0
+    taken: list[Range] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        first, last = self.text[:100].lstrip()[:1], self.text[-100:].rstrip()[-1:]
+        self.is_json = first + last in ("{}", "[]", '""')
+        self.forms = (_quoted, _in_ascii, _quoted_twice, _quoted_in_ascii, str) if self.is_json else (str,)
+
+    def ranges_of(self, part: str) -> list[Range]:
+        if len(part.strip()) < _LEAST:
+            return []
+        missed = set[str]()
+        for form in self.forms:
+            if (needle := form(part)) not in missed and (place := self._find(needle)) >= 0:
+                return [self._take(place, len(needle))]
+            missed.add(needle)
+        for form in self.forms if len(self.text) >= _LONG else ():
+            if ranges := self._lines_of(part, form):
+                return _joined(self.text, ranges)
+        return []
+
+    def _lines_of(self, part: str, form: _Form) -> list[Range]:
+        ranges: list[Range] = []
+        missed = 0
+        for line in _lines(part):
+            found = self._line(form(line))
+            missed = 0 if found else missed + 1
+            ranges += [found] if found else []
+            if missed == _MOST_MISSED:
+                break
+        return ranges
+
+    def _line(self, needle: str) -> Range | None:
+        if (place := self._find(needle)) >= 0:
+            return self._take(place, len(needle))
+        if len(needle) <= _BEGINNING or (place := self._find(needle[:_BEGINNING])) < 0:
+            return None
+        standing = self.text[place : place + len(needle)]
+        alike = takewhile(lambda signs: signs[0] == signs[1], zip(needle, standing, strict=False))
+        return self._take(place, sum(1 for _ in alike))
+
+    def _find(self, needle: str) -> int:
+        """Where a text stands and nothing was found yet; -1 if nowhere."""
+        if self.left <= 0 or len(needle) > len(self.text):
+            return -1
+        place = self.text.find(needle, self.position)
+        if place < 0:
+            self.left -= len(self.text) - self.position
+            place = self.text.find(needle, 0, self.position)
+            self.left -= self.position
+            if any(start < place + len(needle) and place < end for start, end in self.taken):
+                return -1
+        return place
+
+    def _take(self, place: int, length: int) -> Range:
+        self.taken.append((place, place + length))
+        self.position = max(self.position, place + length)
+        return place, place + length
+
+
+def _lines(part: str) -> Iterator[str]:
+    """Lines that are long enough to be looked for."""
+    return (line for one in part.splitlines() if len(line := one.strip()) >= _LEAST)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _in_ascii(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _quoted_twice(text: str) -> str:
+    return _quoted(_quoted(text))
+
+
+def _quoted_in_ascii(text: str) -> str:
+    return _quoted(_in_ascii(text))
+
+
+def _joined(text: str, ranges: Sequence[Range]) -> list[Range]:
+    """Ranges in order, those that nothing but white space parts made one."""
+    joined: list[Range] = []
+    for start, end in sorted(ranges):
+        touches = bool(joined) and not text[joined[-1][1] : start].replace("\\n", "").strip()
+        joined.append((joined.pop()[0] if touches else start, end))
+    return joined
+
+
+def _with_blanks(text: str, found: list[list[Range]]) -> list[list[Range]]:
+    """The same ranges, and all of the text if the rest of it is white space."""
+    order = sorted((range_, index) for index, ranges in enumerate(found) for range_ in ranges)
+    starts = [0, *(start for (start, _), _ in order[1:]), len(text)]
+    between = [text[end:start] for ((_, end), _), start in zip(order, starts[1:], strict=True)] if order else [text]
+    if not order or text[: order[0][0][0]].strip() or any(blank.strip() for blank in between):
+        return found
+    whole: list[list[Range]] = [[] for _ in found]
+    for place, (_, index) in enumerate(order):
+        whole[index].append((starts[place], starts[place + 1]))
+    return whole
