@@ -306,13 +306,13 @@ class ConversationInfo(_Value):
         title: Set with `update`, None if never.
         metadata: Set with `update`, {} if never.
         created_at: When its first message was appended (UTC); None for a scope without a conversation.
-        updated_at: When its last message was appended (UTC); in a listing exact to 10 s.
+        updated_at: When its last message was appended (UTC); in a listing exact to 15 s.
         message_count: Messages in the log, rewound ones apart.
         tokens: Their size, by the token counter of the store that appended last.
         usage: By model the sums of its own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; the
             model is "unknown" where messages do not name it.
         last_message: The beginning of the last message with a text, None before there is one; in a listing exact to
-            10 s.
+            15 s.
     """
 
     scope: dict[str, str]
@@ -331,7 +331,8 @@ class ConversationPage(_Value):
 
     Attributes:
         conversations: Newest first.
-        next_cursor: Ask again with it for the next page; None on the last.
+        next_cursor: Ask again with it for the next page; None on the last. A conversation that was appended to less
+            than 15 s before the first page was read, or later, may have moved to the front, off the later pages.
     """
 
     conversations: list[ConversationInfo] = []

@@ -107,9 +107,9 @@ async def test_a_listing_tells_what_this_store_appended(open_chat: OpenChat, com
     with commands.counted():
         [told] = (await chat.store.list_conversations(**chat.scope)).conversations
     assert (told.message_count, told.last_message and told.last_message.text) == (2, "answered")
-    assert commands.names == ["find", "find", "update"]
+    assert commands.names == ["find", "update"]
     with commands.counted():
-        await chat.store.list_conversations(user_id="ada")
+        await chat.store.list_conversations(thread_id=chat.scope["thread_id"])
     assert commands.names == ["find"]
     await chat.append(AIMessage("and more"))
     with commands.counted():

@@ -843,7 +843,7 @@ async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(store,
 
     async def move() -> None:
         await last.append([HumanMessage("now")])
-        await store._parts.writer.flush()
+        await store._parts.open_heads.flush()
 
     file, moved = io.BytesIO(), []
 

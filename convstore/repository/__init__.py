@@ -9,7 +9,7 @@ from __future__ import annotations
 from convstore.repository.annotations import Annotations
 from convstore.repository.digests import Digests
 from convstore.repository.endings import Endings, HeadKey
-from convstore.repository.heads import Head, Heads, head_from
+from convstore.repository.heads import Head, HeadChange, Heads, Opening, head_from
 from convstore.repository.inspection import Inspection, SchemaInspection, said_of_log
 from convstore.repository.log import Log, SlotTaken, StoredMessageRow
 from convstore.repository.summaries import Summaries
@@ -19,10 +19,12 @@ __all__ = [
     "Digests",
     "Endings",
     "Head",
+    "HeadChange",
     "HeadKey",
     "Heads",
     "Inspection",
     "Log",
+    "Opening",
     "SchemaInspection",
     "SlotTaken",
     "StoredMessageRow",

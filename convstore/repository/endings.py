@@ -56,17 +56,26 @@ class Endings:
         return [_key_from(document) for document in documents]
 
     async def idle(
-        self, partial_scope: Mapping[str, str], *, before: datetime, after: HeadKey | None, limit: int
+        self,
+        partial_scope: Mapping[str, str],
+        *,
+        at: datetime,
+        before: datetime,
+        after: HeadKey | None,
+        limit: int,
     ) -> list[HeadKey]:
-        """Heads with these scope values that were last told of a message before a time, oldest first. One command.
+        """Closed heads with these scope values that were last told of a message before a time, oldest first.
+
+        One command.
 
         Args:
             partial_scope: Values of some scope keys.
+            at: The time now, by which a head is open or closed.
             before: The time.
             after: The last head of the page before.
             limit: At most this many heads.
         """
-        query = _of_scope(partial_scope) | {"updated_at": {"$lt": before}}
+        query = _of_scope(partial_scope) | {"updated_at": {"$lt": before}, **_is_closed(at)}
         if after is not None:
             query["$or"] = [
                 {"updated_at": {"$gt": after.updated_at}},
@@ -77,21 +86,22 @@ class Endings:
             documents = await self._heads.find(query, _KEY_FIELDS).sort(order).limit(limit).to_list(None)
         return [_key_from(document) for document in documents]
 
-    async def bury(self, head: HeadKey, *, sweep_at: datetime, pruned: bool) -> bool:
+    async def bury(self, head: HeadKey, *, at: datetime, sweep_at: datetime, pruned: bool) -> bool:
         """Replace a head by a tombstone; from now on the scope has no conversation. Three commands.
 
         Args:
             head: As it was read.
+            at: The time now, by which a head is open or closed.
             sweep_at: When nobody can be writing to the conversation any more.
-            pruned: Only if nobody has brought the head up to date since. A writer that learns of it then begins a
-                new conversation for what it has just written.
+            pruned: Only if nobody has opened the head or brought it up to date since. A writer that learns of it then
+                begins a new conversation for what it has just written.
 
         Returns:
             Whether this call ended it; False if another did, or if it is in use.
         """
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
-            query["updated_at"] = head.updated_at
+            query |= {"updated_at": head.updated_at, **_is_closed(at)}
         tombstone = {
             "conversation": head.conversation,
             "head": head.key,
@@ -151,6 +161,11 @@ class Endings:
         async with driver_errors():
             if not (await self._heads.delete_one({**due, "swept": True})).deleted_count:
                 await self._heads.update_one(due, {"$set": {"sweep_at": again, "swept": True}})
+
+
+def _is_closed(at: datetime) -> dict[str, Any]:
+    """Filters out the heads of conversations to which a store may append without a look at the head."""
+    return {"open_until": {"$not": {"$gt": at}}}
 
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1}

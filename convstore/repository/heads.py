@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from convstore.codec.stored import from_stored, stored_number, stored_text, to_stored, utc
+from convstore.codec.stored import from_stored, stored_list, stored_number, stored_text, to_stored, utc
 from convstore.driver import Driver, driver_errors
 from convstore.entries import Totals
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError
@@ -31,7 +31,7 @@ from convstore.schema import (
 )
 from convstore.summaries import SummaryRecord
 
-__all__ = ["Head", "Heads", "head_from"]
+__all__ = ["Head", "HeadChange", "Heads", "Opening", "head_from"]
 
 
 _Start = tuple[int, int, int, int, str]
@@ -54,6 +54,7 @@ class Head:
         versions: How many summaries were made.
         failures: Summaries that failed since the last one that was made.
         wait_until: After a failure the time of the next try.
+        open_until: Until then stores may append without a word to the head; None if it counts all that is appended.
     """
 
     conversation: str
@@ -70,13 +71,65 @@ class Head:
     versions: int = 0
     failures: int = 0
     wait_until: datetime | None = None
+    open_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a store tells a head that it is going to append more to without a word.
+
+    Attributes:
+        name: Tells it from the openings of others; in the order of time.
+        until: When it ends.
+    """
+
+    name: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChange:
+    """What brings a head up to date, and closes it.
+
+    Attributes:
+        scope: Whose conversation it is.
+        conversation: Its id.
+        totals: What the log holds.
+        through: A head that counts more entries is newer, and keeps its totals.
+        start: As of `Head`, if it is known.
+        opening: Of the store that sends this; None if it did not open the head.
+        abandoned: Openings before this name are of stores that died; what they appended is counted.
+        closes: The opening ends; the head is closed unless others have opened it.
+    """
+
+    scope: Mapping[str, str]
+    conversation: str
+    totals: Totals
+    through: int
+    start: _Start
+    opening: Opening | None = None
+    abandoned: str = ""
+    closes: bool = False
+
+    def updates(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Filters and updates, in order."""
+        key = {"_id": head_id(self.scope), "conversation": self.conversation}
+        updates = [({**key, "totals.entries": {"$lte": self.through}}, _told(self.totals, self.start))]
+        if self.closes and self.opening:
+            name, before = self.opening.name, {"$lt": self.abandoned}
+            updates += [
+                ({**key, "open_by": before}, {"$pull": {"open_by": before}}),
+                ({**key, "open_by": [name]}, {"$unset": {"open_until": "", "open_by": ""}}),
+                ({**key, "open_by": name}, {"$pull": {"open_by": name}}),
+            ]
+        return updates
 
 
 class Heads:
     """Commands on the ``heads`` collection."""
 
     def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._heads = driver.collection(prefix + HEADS)
+        self._driver, self._heads = driver, driver.collection(prefix + HEADS)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """The head of a scope; None if it has no conversation. One command."""
@@ -116,15 +169,28 @@ class Heads:
                 document = await upsert()
         return head_from(document), document["conversation"] == conversation
 
-    async def refresh(self, scope: Mapping[str, str], conversation: str, *, totals: Totals, start: _Start) -> bool:
-        """Bring a head up to date; False if the scope has another conversation by now. One command."""
-        update = {
-            "$max": {"updated_at": totals.updated_at, "start": list(start)},
-            "$set": {"totals": totals_document(totals)},
-        }
+    async def refresh(
+        self,
+        scope: Mapping[str, str],
+        conversation: str,
+        *,
+        totals: Totals,
+        start: _Start,
+        opening: Opening | None = None,
+    ) -> bool:
+        """Bring a head up to date, and open it; False if the scope has another conversation by now. One command."""
+        update = _told(totals, start)
+        if opening:
+            update["$max"]["open_until"] = opening.until
+            update["$addToSet"] = {"open_by": opening.name}
         async with driver_errors():
             result = await self._heads.update_one({"_id": head_id(scope), "conversation": conversation}, update)
         return bool(result.matched_count)
+
+    async def catch_up(self, changes: Sequence[HeadChange]) -> None:
+        """Bring heads up to date; those that count more, or are of another conversation by now, stay. One command."""
+        async with driver_errors():
+            await self._driver.update_each(self._heads, [update for change in changes for update in change.updates()])
 
     async def hint(self, scope: Mapping[str, str], conversation: str, *, start: _Start) -> None:
         """Keep where the default view begins, for those who do not know it yet. One command."""
@@ -208,6 +274,14 @@ class Heads:
         return [(head_from(document), _write_cursor(document)) for document in documents]
 
 
+def _told(totals: Totals, start: _Start) -> dict[str, Any]:
+    """What tells a head of the log; the date and the start of the view never go back."""
+    newest: dict[str, Any] = {"start": list(start)}
+    if totals.updated_at:
+        newest["updated_at"] = totals.updated_at
+    return {"$set": {"totals": totals_document(totals)}, "$max": newest}
+
+
 def head_from(document: Mapping[str, Any]) -> Head:
     """The head that a document holds.
 
@@ -236,9 +310,18 @@ def head_from(document: Mapping[str, Any]) -> Head:
             versions=stored_number(document.get("versions", 0)),
             failures=stored_number(document.get("failures", 0)),
             wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,
+            open_until=_open_until(document),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDocumentError(key, repr(error), collection=HEADS) from error
+
+
+def _open_until(document: Mapping[str, Any]) -> datetime | None:
+    if (until := document.get("open_until")) is None:
+        return None
+    for name in stored_list(document["open_by"]):
+        stored_text(name)
+    return utc(until)
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

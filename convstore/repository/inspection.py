@@ -40,10 +40,19 @@ class Inspection:
             found: Document | None = await self._heads.find_one({"_id": key})
         return found
 
-    async def set_head(self, head: Document, changes: Mapping[str, Any]) -> bool:
-        """Change a head if nobody has told it of a message since it was read. One command."""
+    async def set_head(self, head: Document, changes: Mapping[str, Any], *, closes: bool = False) -> bool:
+        """Change a head if nobody has told it of a message since it was read. One command.
+
+        Args:
+            head: As it was read.
+            changes: Fields and their values.
+            closes: The head is closed, too: the stores that opened it are gone.
+        """
+        update: dict[str, Any] = {"$set": dict(changes)}
+        if closes:
+            update["$unset"] = {"open_until": "", "open_by": ""}
         async with driver_errors():
-            return bool((await self._heads.update_one(said_of_log(head), {"$set": dict(changes)})).matched_count)
+            return bool((await self._heads.update_one(said_of_log(head), update)).matched_count)
 
     async def is_same(self, head: Document) -> bool:
         """Whether nobody has told a head of a message since it was read. One command."""
@@ -131,7 +140,7 @@ class Inspection:
 
 def said_of_log(head: Document) -> Document:
     """What of a head changes when it is told of a message."""
-    return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "totals", "start")}
+    return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "totals", "start", "open_by")}
 
 
 class SchemaInspection:

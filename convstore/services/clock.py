@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -42,6 +42,11 @@ def _now() -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
+def _call_later(seconds: float, callback: Callable[[], None]) -> object:
+    # In a context of its own: not in that of the request that happened to set the timer.
+    return asyncio.get_running_loop().call_later(seconds, callback, context=Context())
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Where time and unique tokens come from; tests pass their own."""
@@ -49,6 +54,7 @@ class Clock:
     now: Callable[[], datetime] = _now
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    call_later: Callable[[float, Callable[[], None]], object] = _call_later
     # An ObjectId begins with the time, which a sweep of orphaned chunks goes by.
     token: Callable[[], str] = lambda: str(ObjectId())
     # Fits BSON's 64-bit integer.

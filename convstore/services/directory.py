@@ -19,6 +19,8 @@ from convstore.schema import HEADS, head_id
 from convstore.scopes import Scope
 from convstore.services.clock import Clock
 from convstore.services.known import KnownConversations
+from convstore.services.open_heads import OpenHeads
+from convstore.services.parallel import in_parallel
 
 __all__ = ["Directory"]
 
@@ -35,11 +37,12 @@ class Directory:
         heads: Heads,
         log: Log,
         known: KnownConversations,
+        open_heads: OpenHeads,
         *,
         codec: Codec,
         clock: Clock,
     ) -> None:
-        self._heads, self._log, self._known = heads, log, known
+        self._heads, self._log, self._known, self._open_heads = heads, log, known, open_heads
         self._codec, self._clock = codec, clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
@@ -54,12 +57,27 @@ class Directory:
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
         """Conversations with these scope values, newest first."""
         check_number(limit, name="limit", least=1, most=_MOST_ON_A_PAGE)
+        if cursor is None:
+            await self._open_heads.flush(partial_scope)
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
-        shown = found[:limit]
+        shown, now = found[:limit], self._clock.now()
+        late = [head for head, _ in shown if head.open_until and head.open_until <= now]
+        read = {head.conversation: head for head in await in_parallel(self._with_last_entry, late)}
+        heads = [read.get(head.conversation, head) for head, _ in shown]
+        # The cursor goes by the order of the heads as stored, the page by the dates that it shows.
+        heads.sort(key=lambda head: head.updated_at, reverse=True)
         return ConversationPage(
-            conversations=[self._info(head) for head, _ in shown],
+            conversations=[self._info(head) for head in heads],
             next_cursor=shown[-1][1] if len(found) > limit else None,
         )
+
+    async def _with_last_entry(self, head: Head) -> Head:
+        """A head that nobody has closed in time, with what the log says: a process that died may have appended more."""
+        try:
+            totals = await self._log.last_totals(head.conversation)
+        except CorruptDocumentError:
+            return head  # loads and `verify` tell of the damage; it does not keep the other conversations from a list
+        return replace(head, totals=totals, updated_at=max(head.updated_at, totals.updated_at or head.updated_at))
 
     async def update(
         self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType

@@ -15,14 +15,14 @@ from typing import NamedTuple
 from convstore.entries import Entry, EntryMessage, Gap, Totals
 from convstore.policy import HistoryPolicy
 from convstore.scopes import Scope
-from convstore.services.clock import Clock, is_backdated
+from convstore.services.clock import Clock
 from convstore.services.keeping import Keeper, Room
 from convstore.view import NamedResult
 
 __all__ = ["ID_LIFETIME", "TAIL_LIFETIME", "UNKNOWN_START", "KeptPayload", "Known", "KnownConversations", "Start"]
 
 ID_LIFETIME = 10.0
-"""Seconds after which a remembered conversation id is checked before use, and a head is brought up to date."""
+"""Seconds after which a remembered conversation id is checked before use."""
 
 TAIL_LIFETIME = 10.0
 """Seconds after which a remembered tail is compared with the log before use: a backup may have been restored."""
@@ -80,7 +80,6 @@ class Known:
     What is rewound (`gaps`), starts and system messages are as of the newest `marker` that was seen. `asked` is the
     last human message that this store appended: its id, its place among the live messages, and the marker then.
     `counted` is the last tail that another token counter wrote, counted anew.
-    `appended` is the last entry that this store wrote, and `told_entries` the last that it told the head of.
     `entries` of the log are sure to be there, as they were acknowledged or read before; it never goes back.
     `confirmed_at` is when the log was last known to have them: at an acknowledged insert or a majority read.
     """
@@ -89,10 +88,6 @@ class Known:
     conversation: str
     verified_at: float
     confirmed_at: float = float("-inf")
-    told_at: float = float("-inf")
-    told_entries: int = 0
-    told_backdated: bool = False
-    appended: int = 0
     tail: Totals | None = None
     counted: Totals | None = None
     entries: int = 0
@@ -117,16 +112,6 @@ class Known:
         self.starts.move_to_end(policy)
         while len(self.starts) > _POLICIES:
             self.starts.popitem(last=False)
-
-    def told(self, totals: Totals, *, at: float) -> None:
-        """Note that the head now tells of the log up to these totals."""
-        self.verified_at = self.told_at = at
-        self.told_entries = totals.entries
-        self.told_backdated = is_backdated()
-
-    def unsay(self) -> None:
-        """Note that the head may have been told of an entry that did not come to be; it is to be told again."""
-        self.told_at, self.told_entries = float("-inf"), -1
 
     def advance(self, tail: Totals) -> None:
         """Keep the newest tail of an acknowledged insert or a majority read."""

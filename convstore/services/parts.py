@@ -21,6 +21,7 @@ from convstore.services.doctor import SchemaCheck, Verifier
 from convstore.services.kept_summaries import KeptSummaries
 from convstore.services.known import KnownConversations
 from convstore.services.loader import Loader
+from convstore.services.open_heads import OpenHeads
 from convstore.services.pager import Pager
 from convstore.services.reader import Reader
 from convstore.services.records import Records
@@ -40,6 +41,7 @@ class Parts:
     """What does the work of a store."""
 
     writer: Writer
+    open_heads: OpenHeads
     resender: Resender
     reader: Reader
     loader: Loader
@@ -86,6 +88,7 @@ def make_parts(
     """
     heads, endings, log = Heads(driver, prefix=prefix), Endings(driver, prefix=prefix), Log(driver, prefix=prefix)
     annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
+    open_heads = OpenHeads(heads, log, clock=clock)
     reader = Reader(heads, log, known, codec=codec, counter=counter)
     kept = KeptSummaries(reader, heads, log, summaries)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
@@ -95,6 +98,7 @@ def make_parts(
         endings,
         log,
         known,
+        open_heads=open_heads,
         codec=codec,
         counter=counter,
         clock=clock,
@@ -102,13 +106,14 @@ def make_parts(
     )
     return Parts(
         writer=writer,
+        open_heads=open_heads,
         resender=Resender(reader, Digests(driver, prefix=prefix), writer, known, codec=codec),
         reader=reader,
         loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
         pager=Pager(reader, codec=codec),
-        directory=Directory(heads, log, known, codec=codec, clock=clock),
+        directory=Directory(heads, log, known, open_heads, codec=codec, clock=clock),
         retention=Retention(endings, log, annotations, summaries, clock=clock, forget=forget),
         verifier=Verifier(
             Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock

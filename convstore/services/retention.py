@@ -9,11 +9,9 @@ by the next call.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.models import ErasureReceipt
@@ -22,22 +20,21 @@ from convstore.schema import HEADS
 from convstore.scopes import Scope
 from convstore.services.clock import Clock
 from convstore.services.known import ID_LIFETIME
+from convstore.services.parallel import in_parallel
 from convstore.services.writer import APPEND_SECONDS
 
 __all__ = ["LEAST_AGE", "Retention"]
 
 LEAST_AGE = timedelta(minutes=5)
-"""No policy may be shorter. A process that writes without a look at the head has told it of a message less than 10
-seconds ago; so a head that is older than this can be replaced without losing what is just being written."""
+"""No policy may be shorter. A process that writes without a look at the head has opened it less than 10 seconds ago; so
+a closed head that is older than this can be replaced without losing what is just being written."""
 
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
 """By then every append that did not know of a deletion has ended."""
 
 _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 
-_AT_ONCE, _PARALLEL = 200, 8
-_Item = TypeVar("_Item")
-_Done = TypeVar("_Done")
+_AT_ONCE = 200
 _NOTHING = ErasureReceipt()
 
 
@@ -74,7 +71,7 @@ class Retention:
         end = self._count if dry_run else self._end
         while heads := await self._endings.page(dict(partial_scope), after=after, limit=_AT_ONCE):
             damaged = damaged or next((head.key for head in heads if not head.conversation), "")
-            receipt = _sum([receipt, *await self._each(end, [head for head in heads if head.conversation])])
+            receipt = _sum([receipt, *await in_parallel(end, [head for head in heads if head.conversation])])
             after = heads[-1].key
         if not dry_run:
             await self.sweep()
@@ -108,7 +105,7 @@ class Retention:
 
         receipt = _NOTHING if dry_run else await self._finish(partial_scope)
         async for heads in self._idle(partial_scope, before):
-            receipt = _sum([receipt, *await self._each(end, heads)])
+            receipt = _sum([receipt, *await in_parallel(end, heads)])
         if not dry_run:
             await self.sweep()
         if damaged:
@@ -123,7 +120,7 @@ class Retention:
         """
         now, looked = self._clock.now(), 0
         while due := await self._endings.due(at=now, limit=min(_AT_ONCE, most or _AT_ONCE)):
-            await self._each(partial(self._sweep, now), due)
+            await in_parallel(partial(self._sweep, now), due)
             looked += len(due)
             if most:
                 break
@@ -136,7 +133,9 @@ class Retention:
 
     async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[HeadKey]]:
         last: HeadKey | None = None
-        while heads := await self._endings.idle(dict(partial_scope), before=before, after=last, limit=_AT_ONCE):
+        while heads := await self._endings.idle(
+            dict(partial_scope), at=self._clock.now(), before=before, after=last, limit=_AT_ONCE
+        ):
             yield heads
             last = heads[-1]
 
@@ -144,23 +143,10 @@ class Retention:
         written_at = (await self._log.last_totals(head.conversation)).updated_at
         return written_at is None or written_at < before
 
-    @staticmethod
-    async def _each(work: Callable[[_Item], Awaitable[_Done]], items: Sequence[_Item]) -> list[_Done]:
-        """Some at a time; an error is raised once all have ended."""
-        gate = asyncio.Semaphore(_PARALLEL)
-
-        async def one(item: _Item) -> _Done:
-            async with gate:
-                return await work(item)
-
-        tasks = [asyncio.ensure_future(one(item)) for item in items]
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return [task.result() for task in tasks]
-
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
         """End a conversation, unless another was quicker or, for a policy, somebody wrote to it."""
-        sweep_at = self._clock.now() + _SWEEP_AFTER
-        if not await self._endings.bury(head, sweep_at=sweep_at, pruned=pruned):
+        now = self._clock.now()
+        if not await self._endings.bury(head, at=now, sweep_at=now + _SWEEP_AFTER, pruned=pruned):
             return _NOTHING
         self._forget(dict(head.scope))
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})

@@ -37,9 +37,10 @@ from convstore.policy import HistoryPolicy
 from convstore.repository import Endings, Heads, Log, SlotTaken, StoredMessageRow
 from convstore.scopes import Scope
 from convstore.services.attempt import Attempt, renumbered_by
-from convstore.services.clock import Clock, is_backdated
-from convstore.services.known import ID_LIFETIME, UNKNOWN_START, KeptPayload, Known, KnownConversations
+from convstore.services.clock import Clock
+from convstore.services.known import UNKNOWN_START, KeptPayload, Known, KnownConversations
 from convstore.services.off_loop import off_loop
+from convstore.services.open_heads import Burst, OpenHeads
 from convstore.services.reader import Reader
 from convstore.sources import text_digest
 from convstore.tokens import NamedCounter
@@ -51,7 +52,6 @@ APPEND_SECONDS = 60.0
 
 _TRIES = 1_000
 _BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
-_FLUSHED_AT_ONCE = 16
 _DEFAULT = HistoryPolicy()
 
 
@@ -83,12 +83,14 @@ class Writer:
         log: Log,
         known: KnownConversations,
         *,
+        open_heads: OpenHeads,
         codec: Codec,
         counter: NamedCounter,
         clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:
         self._reader, self._heads, self._endings, self._log, self._known = reader, heads, endings, log, known
+        self._open_heads = open_heads
         self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
 
     async def append(
@@ -143,17 +145,6 @@ class Writer:
                 return tail.shown or {}
             return await self._log.shown(known.conversation, tail.shown_at)
 
-    async def flush(self, partial_scope: Scope = ()) -> None:
-        """Tell heads what this store appended since it told them last, of conversations with these scope values."""
-        owed = [known for known in self._known.all() if known.appended > known.told_entries]
-        owed = [known for known in owed if set(partial_scope) <= set(known.scope)]
-        for start in range(0, len(owed), _FLUSHED_AT_ONCE):
-            await asyncio.gather(*map(self._tell, owed[start : start + _FLUSHED_AT_ONCE]))
-
-    async def _tell(self, known: Known) -> None:
-        if not await self._refresh(known, await self._log.last_totals(known.conversation)):
-            self._known.forget(known)
-
     async def _write(
         self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "", after: Totals | None = None
     ) -> Attempt:
@@ -182,6 +173,7 @@ class Writer:
                     return attempt
                 except (_WasPruned, _WasReplaced, ConversationDeletedError):
                     self._known.forget(known)
+                    self._open_heads.doubt(known)
                 except BaseException:
                     known.tail = None  # what became of the insert is not known
                     raise
@@ -209,7 +201,7 @@ class Writer:
                 if tries:
                     await self._look_up(known, attempt)
                 if attempt.is_done:
-                    await self._correct_head(known)
+                    self._remind(known)
                     return
                 tail = await self._tail(known, attempt)
                 if not attempt.may_follow(tail):
@@ -218,6 +210,7 @@ class Writer:
                     # Behind the tail: what another adds later takes the number that this batch tries for.
                     await self._look_up(known, attempt)
                     if attempt.is_done:
+                        self._remind(known)
                         return
                     await self._check_continues(known, tail, known.tail or Totals())
                 await self._find_taken(known, attempt, tail)
@@ -260,7 +253,6 @@ class Writer:
         if last is not tail:
             self._known.confirm(known, last)
         if last.entries > tail.entries:
-            known.unsay()
             attempt.composed = None
         return last.entries == tail.entries
 
@@ -277,7 +269,9 @@ class Writer:
             raise _WasReplaced
 
     async def _check_id(self, known: Known, totals: Totals) -> bool:
-        return self._known.is_fresh(known) or await self._refresh(known, totals)
+        if self._known.is_fresh(known):
+            return True
+        return await self._refresh(known, self._open_heads.begin(known, totals), totals)
 
     async def _check_tail(self, known: Known, tail: Totals) -> Totals:
         return tail if self._known.is_confirmed(known) else await self._log.last_totals(known.conversation)
@@ -307,50 +301,48 @@ class Writer:
         assert composed is not None  # noqa: S101 - composed just before
         chunks = [chunk for chunk in composed.chunks if chunk.number not in attempt.sent]
         insert = self._log.insert(known.conversation, composed.entry, chunks, token=attempt.token)
-        was_told = self._was_told(known)
+        # Without a burst the head does not show that the conversation is in use, and a policy may end it at any moment.
+        running = self._open_heads.running(known, attempt.number)
+        burst = running or self._open_heads.begin(known, attempt.totals)
         try:
-            if was_told:
-                await insert
-            elif not await self._beside(insert, known, attempt.totals):
-                # Who deletes it means all that is on its way, too; a policy means only what is old.
-                if await self._endings.was_pruned(known.conversation):
-                    raise _WasPruned
-                self._known.forget(known)
-        except BaseException as error:
-            if not was_told or known.told_entries == attempt.number:
-                known.unsay()
-            if not isinstance(error, SlotTaken):
-                raise
+            with burst.appending():
+                if running:
+                    await insert
+                elif not await self._beside(insert, known, burst, attempt.totals):
+                    # Who deletes it means all that is on its way, too; a policy means only what is old.
+                    if await self._endings.was_pruned(known.conversation):
+                        raise _WasPruned
+                    self._known.forget(known)
+        except SlotTaken:
             attempt.sent.update(chunk.number for chunk in chunks)
             attempt.composed = None
             return False
+        burst.acknowledge(attempt.totals, known.starts.get(_DEFAULT, UNKNOWN_START))
         return True
 
-    def _was_told(self, known: Known) -> bool:
-        """Whether the head knows that the conversation is in use; if not, a policy may end it at any moment."""
-        is_recent = self._clock.monotonic() - known.told_at < ID_LIFETIME
-        return is_recent and (is_backdated() or not known.told_backdated)
-
-    async def _beside(self, insert: Awaitable[None], known: Known, totals: Totals) -> bool:
+    async def _beside(self, insert: Awaitable[None], known: Known, burst: Burst, totals: Totals) -> bool:
         """Insert, and tell the head; False if there is no head. What was not told is not acknowledged."""
-        outcome, is_there = await asyncio.gather(insert, self._refresh(known, totals), return_exceptions=True)
+        outcome, is_there = await asyncio.gather(insert, self._refresh(known, burst, totals), return_exceptions=True)
         if isinstance(outcome, BaseException):
             raise outcome
-        return await self._refresh(known, totals) if isinstance(is_there, BaseException) else is_there
+        return await self._refresh(known, burst, totals) if isinstance(is_there, BaseException) else is_there
 
-    async def _refresh(self, known: Known, totals: Totals) -> bool:
-        start = known.starts.get(_DEFAULT)
-        position = start.position if start else UNKNOWN_START.position
-        is_there = await self._heads.refresh(dict(known.scope), known.conversation, totals=totals, start=position)
+    async def _refresh(self, known: Known, burst: Burst, totals: Totals) -> bool:
+        position = known.starts.get(_DEFAULT, UNKNOWN_START).position
+        is_there = await self._heads.refresh(
+            dict(known.scope), known.conversation, totals=totals, start=position, opening=burst.opening
+        )
         if is_there:
-            known.told(totals, at=self._clock.monotonic())
+            self._known.verify(known)
+            burst.refresh(totals)
+        else:
+            self._open_heads.forget(burst)
         return is_there
 
-    async def _correct_head(self, known: Known) -> None:
-        """Take back what the head was told of a batch that then turned out to be in the log already."""
-        if known.told_entries < 0:
-            known.tail = await self._log.last_totals(known.conversation)
-            await self._refresh(known, known.tail)
+    def _remind(self, known: Known) -> None:
+        """Let the head count a batch that was in the log already: the process that wrote it may have died."""
+        if known.tail:
+            self._open_heads.remind(known, known.tail)
 
     async def _after_collision(self, known: Known, attempt: Attempt, tries: int) -> None:
         known.tail = None
@@ -412,7 +404,6 @@ class Writer:
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - it was just inserted
         self._known.confirm(known, composed.entry.totals)
-        known.appended = composed.entry.number
         attempt.stored.update({message.id: message.ordinal for message in composed.entry.messages})
         for one, message in zip(attempt.pending.prepared, composed.entry.messages, strict=True):
             if message.type == "human":

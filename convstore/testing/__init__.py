@@ -19,6 +19,7 @@ from convstore.testing.compacting import CompactContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
 from convstore.testing.isolation import IsolationContract
+from convstore.testing.listing import ListContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.long_texts import LongTextContract
 from convstore.testing.lossless import LosslessContract
@@ -49,6 +50,7 @@ class StoreContract(
     CompactContract,
     IsolationContract,
     EndContract,
+    ListContract,
     RetentionContract,
     VerifyContract,
     RepairContract,

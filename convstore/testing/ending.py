@@ -257,7 +257,7 @@ class EndContract:
         for number in range(2):
             await early.append(HumanMessage(f"q{number}"))
         await late.update(title="Seals")
-        await (await early.store.parts()).writer.flush()
+        await (await early.store.parts()).open_heads.flush()
         [listed] = (await early.store.list_conversations(user_id=scope["user_id"])).conversations
         assert listed.updated_at == start + timedelta(hours=1)
 

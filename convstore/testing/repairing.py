@@ -43,17 +43,22 @@ class RepairContract(VerifyFixtures):
         assert after.model_copy(update={"created_at": before.created_at}) == before
         assert after.created_at == entry["at"].replace(tzinfo=UTC)
 
-    async def test_a_head_that_was_not_told_is_told(self, full: Conversation, later: ConversationStore) -> None:
-        """Of a process that died right after an append: listings are out of date, and a repair brings them up."""
+    async def test_a_head_that_was_not_told_is_told(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """Of a process that died right after an append: listings read the log, until a repair closes the head."""
         user = full.scope["user_id"]
         await full.append(HumanMessage("quick", id=new_id()))
         await full.append(HumanMessage("quick again", id=new_id()))
         [listed] = (await later.list_conversations(user_id=user)).conversations
-        assert listed.message_count == 22
+        assert listed.message_count == 23
+        assert (await self.head_of(database, full))["totals"]["live"] == 22
         report = await later.verify(user_id=user, repair=True)
         assert [(one.kind, one.repaired) for one in report.findings if one.kind == "head_behind"] == [
             ("head_behind", True)
         ]
+        head = await self.head_of(database, full)
+        assert (head["totals"]["live"], "open_until" in head, "open_by" in head) == (23, False, False)
         [listed] = (await later.list_conversations(user_id=user)).conversations
         assert listed.message_count == 23
 

@@ -326,11 +326,11 @@ class VerifyContract(VerifyFixtures):
         """What it said when the check began is not held against it."""
         await full.append(HumanMessage("quick", id=new_id()))
         await full.append(HumanMessage("quick again", id=new_id()))
-        writer, read = (await full.store.parts()).writer, Inspection.entries
+        heads, read = (await full.store.parts()).open_heads, Inspection.entries
 
         async def read_and_flush(self: Inspection, conversation: str, **options: Any) -> Any:
             found = await read(self, conversation, **options)
-            await writer.flush()
+            await heads.flush()
             return found
 
         monkeypatch.setattr(Inspection, "entries", read_and_flush)
@@ -363,7 +363,7 @@ class VerifyContract(VerifyFixtures):
     ) -> None:
         """The head was told of entries that a backup may bring back, and they of chunks."""
         await full.append(rag_turn("And the end?"))
-        await (await full.store.parts()).writer.flush()
+        await (await full.store.parts()).open_heads.flush()
         head = await self.head_of(database, full)
         await database["log"].delete_one({"_id": f"{head['conversation']}:{head['totals']['entries']:012d}"})
         before = await database["log"].count_documents({"conversation": head["conversation"]})

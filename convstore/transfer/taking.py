@@ -89,7 +89,9 @@ class Taking:
         await self._describe(self._parts)
         await self._annotate(self._parts)
         if taken.written:
-            await self._parts.writer.flush(self._scope)  # the next 10 s may never come
+            await self._parts.open_heads.close(
+                self._scope
+            )  # no more is coming: `prune` may end it, listings need no look at its log
         return taken
 
     async def _look(self, parts: Parts) -> _There:

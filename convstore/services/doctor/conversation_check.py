@@ -122,12 +122,13 @@ class ConversationCheck:
         """Look at what the head says of the log."""
         tail = check.tail
         if head is None:
-            await self._mend("head", problem, self._rebuilt(check))
+            await self._mend("head", problem, self._rebuilt(check), closes=True)
             return
         if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
             await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
         if doubtful := self._doubtful(head, check):
-            self.doubt = Doubt(*doubtful, said_of_log(self.document), tail.entries, self._told(head, tail))
+            changes, closes = self._told(head, tail), self._is_old(head.open_until)
+            self.doubt = Doubt(*doubtful, said_of_log(self.document), tail.entries, changes, closes)
 
     def _doubtful(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
         """Kind and text of what is wrong with the head, unless it is about to be told."""
@@ -140,7 +141,8 @@ class ConversationCheck:
             lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
             return "head_totals", f"what it tells of the log is not what the log says{lost}"
         if ahead < 0 and self._is_old(check.tail.updated_at):
-            return "head_behind", f"it was not told of the last {-ahead} entries; listings are out of date"
+            lists = "listings read them in the log each time" if head.open_until else "listings are out of date"
+            return "head_behind", f"it was not told of the last {-ahead} entries; {lists}"
         return None
 
     def _is_old(self, moment: datetime | None) -> bool:
@@ -167,18 +169,26 @@ class ConversationCheck:
             if moment and not isinstance(self.document.get(name), datetime)
         }
         try:
-            head_from({**self.document, **changes})
+            head_from({**self.document, **changes, "open_until": None})
         except CorruptDocumentError:
             return None
         return changes
 
-    async def _mend(self, kind: str, problem: str, changes: Mapping[str, Any] | None, *, if_same: bool = False) -> None:
+    async def _mend(
+        self,
+        kind: str,
+        problem: str,
+        changes: Mapping[str, Any] | None,
+        *,
+        if_same: bool = False,
+        closes: bool = False,
+    ) -> None:
         """Tell what is wrong with the head, and set it right unless somebody just did."""
         if if_same and not await self.inspection.is_same(self.document):
             return
         repaired = False
         if changes and self.findings.repair:
-            repaired = await self.inspection.set_head(self.document, changes)
+            repaired = await self.inspection.set_head(self.document, changes, closes=closes)
             self.document = {**self.document, **changes} if repaired else self.document
         self._tell(kind, problem, repairable=bool(changes), repaired=repaired)
 

@@ -31,6 +31,7 @@ class Doubt:
         head: What of it changes when it is told of the log.
         entries: Number of the last entry that could be read.
         changes: What sets the head right.
+        closes: The stores that opened the head are gone.
     """
 
     kind: str
@@ -38,13 +39,15 @@ class Doubt:
     head: Mapping[str, Any]
     entries: int
     changes: Mapping[str, Any]
+    closes: bool
 
     async def settle(self, inspection: Inspection, findings: Findings) -> None:
         """Tell of it, and set the head right, if all is as it was."""
         conversation = str(self.head["conversation"])
         if await inspection.lean_entries(conversation, after=entry_id(conversation, self.entries)):
             return
-        if await (inspection.set_head(self.head, self.changes) if findings.repair else inspection.is_same(self.head)):
+        mend = inspection.set_head(self.head, self.changes, closes=self.closes) if findings.repair else None
+        if await (mend or inspection.is_same(self.head)):
             findings.add(
                 Finding(
                     kind=self.kind,
