@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
 
 from convstore.entries import Totals
 from convstore.exceptions import StoreClosedError, StoreError
@@ -240,16 +241,9 @@ class OpenHeads:
 
     def _due(self) -> list[Burst]:
         """The oldest bursts that have ended, or if too many heads are open the oldest bursts."""
-        now = self._clock.monotonic()
-        due: list[Burst] = []
-        for burst in self._queue:
-            if burst.ends > now + _TOLERANCE and len(self._queue) - len(due) < _MOST:
-                break
-            if not burst.in_flight:
-                due.append(burst)
-            if len(due) == _AT_ONCE:
-                break
-        return due
+        last = float("inf") if len(self._queue) >= _MOST else self._clock.monotonic() + _TOLERANCE
+        ended = takewhile(lambda burst: burst.ends <= last, self._queue)
+        return list(islice((burst for burst in ended if not burst.in_flight), _AT_ONCE))
 
     async def _close(self, bursts: Sequence[Burst]) -> None:
         """Bring heads up to date and close them; one with an append in flight stays open."""

@@ -1,0 +1,53 @@
+"""Processes that append and list; started by test_open_heads, which kills one of them.
+
+``write`` appends to three conversations in turn and prints a line for each acknowledged append, until it is killed.
+``list`` prints what a listing says at a given moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore
+from convstore.services.clock import Clock
+
+
+async def write(store: ConversationStore, user: str, name: str) -> None:
+    """Append until the end."""
+    for number in count():
+        thread = f"{name}{number % 3}"
+        await store.conversation(user_id=user, thread_id=thread).append(HumanMessage(f"{number}"))
+        sys.stdout.write(f"{thread} {number}\n")
+        sys.stdout.flush()
+
+
+async def show(store: ConversationStore, user: str) -> None:
+    """Print count and last text of each conversation."""
+    page = await store.list_conversations(user_id=user)
+    told = {
+        info.scope["thread_id"]: [info.message_count, info.last_message.text if info.last_message else ""]
+        for info in page.conversations
+    }
+    sys.stdout.write(json.dumps(told))
+
+
+async def main(uri: str, database: str, call: str, user: str, argument: str) -> None:
+    """Do one of the two."""
+    async with AsyncMongoClient[dict[str, Any]](uri) as client:
+        if call == "write":
+            await write(ConversationStore(client[database]), user, argument)
+        else:
+            moment = datetime.fromisoformat(argument)
+            await show(ConversationStore(client[database], clock=Clock(now=lambda: moment)), user)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,206 @@
+"""Heads that are open: what the timer costs and keeps alive, and listings after a writer was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import uuid
+import weakref
+from collections.abc import AsyncIterator
+from datetime import UTC, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting import Commands
+from langchain_core.messages import AIMessage, HumanMessage
+from mongomock_motor import AsyncMongoMockClient
+from pymongo import AsyncMongoClient
+
+from convstore import ConversationStore
+from convstore.services import open_heads
+from convstore.testing.listing import HandMovedTime
+
+CRASH = Path(__file__).with_name("listing_crash.py")
+
+
+@pytest.fixture
+def time() -> HandMovedTime:
+    """A clock at zero."""
+    return HandMovedTime()
+
+
+@pytest.fixture
+def user() -> str:
+    """A user whom no other test has."""
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+async def counted(
+    client: AsyncMongoClient[dict[str, Any]], database_name: str, time: HandMovedTime
+) -> AsyncIterator[ConversationStore]:
+    """A store on the counted client, whose time the test moves."""
+    store = ConversationStore(client[database_name], clock=time.clock)
+    await store.setup()
+    yield store
+    await store.close()
+
+
+async def question_and_answer(store: ConversationStore, user: str, thread: str) -> None:
+    """A burst of two appends; the second one is owed."""
+    chat = store.conversation(user_id=user, thread_id=thread)
+    await chat.append(HumanMessage("q"))
+    await chat.append(AIMessage("a"))
+
+
+async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: str, database: Any, user: str):
+    """Two writers are killed in a burst; a third process lists all that is in the logs as soon as the burst is over."""
+    await ConversationStore(database).setup()
+
+    async def start(call: str, argument: str) -> asyncio.subprocess.Process:
+        words = (str(CRASH), server_uri, database.name, call, user, argument)
+        return await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
+
+    writers = [await start("write", name) for name in ("k", "o")]
+    acknowledged: dict[str, str] = {}
+    for writer in writers:
+        assert writer.stdout
+        for _ in range(20):
+            thread, number = (await writer.stdout.readline()).decode().split()
+            acknowledged[thread] = number
+    for writer in writers:
+        writer.kill()
+        await writer.wait()
+    heads = await database["heads"].find({"scope.user_id": user}).to_list(None)
+    moment = max(head["open_until"] for head in heads).replace(tzinfo=UTC)
+    lister = await start("list", moment.isoformat())
+    listed = json.loads((await lister.communicate())[0])
+    assert set(listed) == set(acknowledged) == {f"{name}{number}" for name in "ko" for number in range(3)}
+    looker = ConversationStore(database)
+    for thread, (count, text) in listed.items():
+        log = [one.text async for one in looker.conversation(user_id=user, thread_id=thread).messages()]
+        assert (count, text) == (len(log), log[-1])
+        assert int(text) >= int(acknowledged[thread])
+    assert any(head["totals"]["live"] < listed[head["scope"]["thread_id"]][0] for head in heads)
+
+
+async def test_closing_many_heads_is_one_command(
+    counted: ConversationStore, commands: Commands, time: HandMovedTime, user: str
+):
+    """By the timer and by `close`; and a store that owes nothing sends nothing."""
+    for number in range(10):
+        await question_and_answer(counted, user, f"t{number}")
+    with commands.counted():
+        await time.pass_by(10, counted)
+    assert commands.names == ["update"]
+    await question_and_answer(counted, user, "t0")
+    await question_and_answer(counted, user, "t1")
+    heads = (await counted.parts()).open_heads
+    with commands.counted():
+        await heads.close()
+    assert commands.names == ["update"]
+    with commands.counted():
+        await heads.close()
+        await time.pass_by(30, counted)
+    assert commands.names == []
+
+
+async def test_a_listing_reads_the_log_of_late_heads_alone(  # noqa: PLR0917 - fixtures
+    client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    counted: ConversationStore,
+    commands: Commands,
+    time: HandMovedTime,
+    user: str,
+):
+    """One command for each of those on its page."""
+    for number in range(6):
+        await question_and_answer(counted, user, f"t{number}")
+        time.seconds += 2
+    other = ConversationStore(client[database_name], clock=time.clock)
+    other._is_ready = True
+    with commands.counted():
+        page = await other.list_conversations(user_id=user)
+    assert [info.message_count for info in page.conversations] == [1, 1, 1, 1, 2, 2]
+    assert commands.names == ["find"] * 3
+    with commands.counted():
+        await other.list_conversations(user_id=user, limit=4)
+    assert commands.names == ["find"]
+
+
+async def test_a_timer_closes_500_heads_a_second(
+    counted: ConversationStore, commands: Commands, time: HandMovedTime, user: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The oldest first; the others a second later."""
+    monkeypatch.setattr(open_heads, "_AT_ONCE", 2)
+    for number in range(5):
+        await question_and_answer(counted, user, f"t{number}")
+    sent = []
+    for seconds in (10, 0.5, 0.5, 1, 1):
+        with commands.counted():
+            await time.pass_by(seconds, counted)
+        sent.append(len(commands.sent))
+    assert sent == [1, 0, 1, 1, 0]
+
+
+async def test_too_many_open_heads_are_closed_early(  # noqa: PLR0917 - fixtures
+    client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    counted: ConversationStore,
+    commands: Commands,
+    time: HandMovedTime,
+    user: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The oldest; their next append opens them again, so that nothing is owed without a listing that looks."""
+    monkeypatch.setattr(open_heads, "_AT_ONCE", 2)
+    monkeypatch.setattr(open_heads, "_MOST", 4)
+    for number in range(4):
+        await counted.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
+    await (await counted.parts()).open_heads.settled()
+    heads = client[database_name]["heads"]
+    query = {"scope.user_id": user, "open_until": {"$exists": True}}
+    assert {head["scope"]["thread_id"] async for head in heads.find(query)} == {"t2", "t3"}
+    chat = counted.conversation(user_id=user, thread_id="t0")
+    with commands.counted():
+        await chat.append(AIMessage("a"))
+    assert commands.names == ["insert", "update"]
+    head = await heads.find_one({"scope": chat.scope})
+    assert head
+    assert head["open_until"].replace(tzinfo=UTC) == time.now + timedelta(seconds=10)
+
+
+async def test_the_timer_keeps_no_store_alive():
+    """A store that nobody uses any more is collected, though its timer is set."""
+    store = ConversationStore(AsyncMongoMockClient()["app"])
+    await store.setup()
+    await question_and_answer(store, "ada", "t")
+    kept = weakref.ref((await store.parts()).open_heads)
+    assert kept()
+    del store
+    gc.collect()
+    assert kept() is None
+
+
+def test_each_event_loop_has_a_timer_that_does_not_keep_it(time: HandMovedTime):
+    """A store in memory may be used on one loop after the other; what the first one owed the second one writes."""
+    database = AsyncMongoMockClient()["app"]
+    store = ConversationStore(database, clock=time.clock)
+
+    async def use(thread: str) -> None:
+        await store.setup()
+        await question_and_answer(store, "ada", thread)
+
+    async def see() -> list[int]:
+        await use("t2")
+        await time.pass_by(10, store)
+        return sorted([head["totals"]["live"] async for head in database["heads"].find()])
+
+    asyncio.run(use("t1"))
+    assert len(time.timers) == 1
+    time.timers.clear()
+    assert asyncio.run(see()) == [2, 2]
+    assert len((store._parts.open_heads)._armed) == 0
