@@ -27,6 +27,11 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its 
 """Where a server keeps its data if there is such a place: these tests do not pull the plug, and syncing takes time."""
 
 
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Take one worker where there is one server for all: a test that makes commands fail would fail others."""
+    return 1 if os.environ.get("CONVSTORE_TEST_URI") else None
+
+
 @pytest.fixture(scope="session")
 def server_uri() -> Iterator[str]:
     """The address of a real server: CONVSTORE_TEST_URI, or a private one that is started here."""
