@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import STRIDE
 from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTimeoutError
 from typer.testing import CliRunner
 
@@ -268,8 +269,17 @@ def test_every_command_is_tried():
     assert set(COMMANDS) == {command.name for command in app.registered_commands}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@every_malformed
+@pytest.mark.parametrize(
+    ("command", "uri"),
+    [
+        pytest.param(command, uri, id=f"{command}-{name}", marks=() if sum(at) % STRIDE == 0 else pytest.mark.slow)
+        for *at, command, (name, uri) in (
+            (row, column, command, malformed)
+            for row, command in enumerate(COMMANDS)
+            for column, malformed in enumerate(MALFORMED.items())
+        )
+    ],
+)
 def test_no_command_repeats_a_malformed_address(command, uri, file):
     """As its option, from the environment, as JSON, as one argument too many, or in the place of another value."""
     arguments = [command, *(file if one == "FILE" else one for one in COMMANDS[command])]

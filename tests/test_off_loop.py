@@ -197,12 +197,22 @@ def test_a_long_text_is_counted_as_the_sum_of_its_pieces() -> None:
     assert abs(ten - 10 * one) <= 10 * 4
 
 
-async def test_the_loop_turns_while_a_large_result_is_loaded(store: ConversationStore) -> None:
+async def test_the_loop_turns_while_a_large_result_is_loaded(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others have their turn between the beginning and the end of the decoding."""
+    begun, turned, decode = threading.Event(), threading.Event(), reading.decode_message
+
+    def waits(*arguments: Any, **options: Any) -> BaseMessage:
+        begun.set()
+        assert turned.wait(30), "the loop stands still"
+        return decode(*arguments, **options)
+
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append(turn(LARGE))
-    turns, loading = 0, asyncio.ensure_future(chat.load_history())
-    while not loading.done():
-        turns += 1
+    monkeypatch.setattr(reading, "decode_message", waits)
+    loading = asyncio.ensure_future(chat.load_history())
+    while not begun.is_set():
         await asyncio.sleep(0)
-    assert turns > 100
+    turned.set()
+    assert [message.id for message in (await loading).messages] == ["question", "call", "result"]
