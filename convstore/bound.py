@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from convstore.models import SourcePage
 from convstore.scopes import Scope
-from convstore.services.pager import Request
+from convstore.services.request import Request
 from convstore.tools import ReadBack
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from convstore.models import (
 )
 from convstore.policy import HistoryPolicy, check_policy
 from convstore.scopes import Scope, check_id, check_ids
-from convstore.services.pager import Request
+from convstore.services.request import Request
 from convstore.sources import MAX_SOURCES, read_ids
 from convstore.tools import PAGE_TOKENS, check_page_tokens, make_retrieval_tool
 

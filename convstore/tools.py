@@ -21,8 +21,8 @@ from convstore.bounds import check_number
 from convstore.exceptions import StoreError, SyncUnsupportedError
 from convstore.models import SourcePage
 from convstore.scopes import MAX_ID_BYTES, MAX_IDS
-from convstore.services.pager import Request
 from convstore.services.passages import in_line
+from convstore.services.request import Request
 from convstore.sources import MAX_SOURCES, read_ids
 from convstore.stubs import RETRIEVAL_TOOL
 from convstore.tokens import fitting
@@ -52,7 +52,8 @@ _CURSOR_TEXT = re.compile(r'"([\w.]{1,40}@\d{1,20})"', re.ASCII)
 
 _DESCRIPTION = (
     "Read the full content of earlier tool results of this conversation, which history shows shortened. "
-    "Name tool_message_ids or source_ids as the shortened results do; find shows only the passages around a text. "
+    "Name tool_message_ids or source_ids as the shortened results do; find shows only the passages around a text, "
+    "and without ids looks for it in the whole conversation. "
     "A long answer comes page by page: call again with the same ids and the cursor of its last line. "
     "Without arguments: what can be read."
 )

@@ -26,7 +26,7 @@ from convstore import (
     retrieve_previous_sources_tool,
 )
 from convstore.pairing import check_pairing
-from convstore.services.pager import Request
+from convstore.services.request import Request
 from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn, same_messages
 from convstore.tools import ReadBack, make_retrieval_tool
 

@@ -22,7 +22,7 @@ from convstore import (
     SyncUnsupportedError,
     sources_prompt,
 )
-from convstore.services.pager import Request
+from convstore.services.request import Request
 from convstore.testing import rag_turn
 from convstore.tokens import CHARACTERS_PER_TOKEN
 from convstore.tools import ReadBack, make_retrieval_tool

@@ -146,7 +146,7 @@ def _number(text: str) -> int | float:
 
 def _has_few_levels(value: Any) -> bool:
     """Return whether json can write the value, however deep the caller's own stack is."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list | tuple) else []
     for _ in range(_MOST_LEVELS):
         children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
         level = [child for child in children if isinstance(child, dict | list | tuple)]

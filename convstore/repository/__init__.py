@@ -12,6 +12,7 @@ from convstore.repository.endings import Endings, HeadKey
 from convstore.repository.heads import Head, HeadChange, Heads, Opening, head_from
 from convstore.repository.inspection import Inspection, SchemaInspection, said_of_log
 from convstore.repository.log import Log, SlotTaken, StoredMessageRow
+from convstore.repository.newest import Newest
 from convstore.repository.summaries import Summaries
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Heads",
     "Inspection",
     "Log",
+    "Newest",
     "Opening",
     "SchemaInspection",
     "SlotTaken",

@@ -36,7 +36,7 @@ from convstore.schema import (
 )
 from convstore.sources import unpack_shown
 
-__all__ = ["Log", "SlotTaken", "StoredMessageRow"]
+__all__ = ["Log", "SlotTaken", "StoredMessageRow", "rows_of"]
 
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
@@ -171,7 +171,7 @@ class Log:
         async with driver_errors():
             query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
             documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
-        return {id_: row for id_, row in _rows(documents).items() if id_ in wanted}
+        return {id_: row for id_, row in rows_of(documents).items() if id_ in wanted}
 
     async def messages_by_call(self, conversation: str, calls: Iterable[str]) -> list[StoredMessageRow]:
         """The results of some tool calls, in the order of the log. One command.
@@ -183,7 +183,7 @@ class Log:
             query = {"conversation": conversation, "messages.call": {"$in": sorted(wanted)}}
             found = self._log.find(query).sort("_id", -1).limit(_MOST_OF_CALLS)
             documents = await found.batch_size(_BATCH).to_list(None)
-        rows = [row for row in _rows(documents).values() if row.message.call in wanted]
+        rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
@@ -191,7 +191,7 @@ class Log:
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
         async with driver_errors():
             documents = await self._log.find(query).sort([("first", -1), ("_id", -1)]).limit(1).to_list(None)
-        return next((row for row in _rows(documents).values() if row.message.ordinal == ordinal), None)
+        return next((row for row in rows_of(documents).values() if row.message.ordinal == ordinal), None)
 
     async def sources_by_id(
         self, conversation: str, numbers: Iterable[int]
@@ -201,7 +201,7 @@ class Log:
         async with driver_errors():
             query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
             documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
-        rows = _rows(documents)
+        rows = rows_of(documents)
         return {source.id: (row, source) for row in rows.values() for source in row.sources if source.id in wanted}
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
@@ -362,7 +362,7 @@ def _with_empty_bodies(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**document, "messages": [{**message, "body": ""} for message in messages]}
 
 
-def _rows(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:
+def rows_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:
     """The messages of some entries by id, each with its sources."""
     rows = {}
     for entry in map(entry_from, documents):

@@ -8,18 +8,19 @@ text; what it shows is then read at once, and only the chunks of payloads that h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from convstore.codec import Codec
 from convstore.entries import EntryMessage, EntrySource, PayloadRef
 from convstore.entries.reading import read_message
+from convstore.entries.rewinds import is_live
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.models import Source, SourcePage
-from convstore.repository import StoredMessageRow
+from convstore.repository import Newest, StoredMessageRow
 from convstore.scopes import MAX_IDS, Scope, id_problem
 from convstore.services.known import Known
 from convstore.services.off_loop import off_loop
+from convstore.services.page_lines import no_match, remarks, unknown_cursor
 from convstore.services.pages import MOST_APPENDS, Page, Piece, fill_matches, fill_texts, next_texts
 from convstore.services.passages import (
     Cursor,
@@ -33,64 +34,37 @@ from convstore.services.passages import (
     read_cursor,
 )
 from convstore.services.reader import Reader
+from convstore.services.request import Request
 from convstore.services.source_values import page_source
-from convstore.stubs import in_one_line
-from convstore.tokens import CHARACTERS_PER_TOKEN, fitting, weight
+from convstore.stubs import RETRIEVAL_TOOL, in_one_line
+from convstore.tokens import CHARACTERS_PER_TOKEN, weight
 
-__all__ = ["Pager", "Request"]
+__all__ = ["Pager"]
 
 _LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
 """What a message takes beside its text, by `approximate_tokens`."""
 _SUGGESTED = 5
 _LISTED = 20
-_NAMED = 20
-_NAME_CHARACTERS, _CALL_CHARACTERS = 60, 300
+_LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
+"""A message of a person or a model is listed from so many tokens on, if it is in so many newest entries."""
+_CALL_CHARACTERS = 300
 _READ_AT_ONCE = 4_000_000
 _ITEMS_AT_ONCE = 1_000_000
 """What tools said of the sources on a page is read up to so many characters."""
+_ENTRIES_SEARCHED = 24
+"""A search of the whole conversation reads so many entries at a time."""
 _MOST_ROUNDS = 4
 """A text is looked for in so many times so many characters; beyond, the page says where to go on."""
 
 _Range = tuple[PayloadRef, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for, in the order in which it is shown.
-
-    Attributes:
-        tool_message_ids: Messages, each with its sources; or tool calls, each with its results.
-        source_ids: Single sources.
-        find: Show only what is around this text, in any case; "" for everything.
-        cursor: Where the page before ended; "" for the first page. Alone it goes on in its passage.
-        page_tokens: Size of a page.
-        remarks: Lines for the model: what of its call is not done.
-    """
-
-    tool_message_ids: Sequence[str] = ()
-    source_ids: Sequence[int] = ()
-    find: str = ""
-    cursor: str = ""
-    page_tokens: int = 4_000
-    remarks: Sequence[str] = ()
-
-    @property
-    def characters(self) -> int:
-        """Size of a page, in characters of English text; see `tokens.weight`."""
-        return self.page_tokens * CHARACTERS_PER_TOKEN
-
-    @property
-    def names(self) -> list[int | str]:
-        """Everything that is asked for by name."""
-        return [*dict.fromkeys(self.tool_message_ids[:MAX_IDS]), *dict.fromkeys(self.source_ids)]
-
-
 class Pager:
     """Cuts what a model or a program asks for into pages."""
 
-    def __init__(self, reader: Reader, *, codec: Codec) -> None:
-        self._reader, self._codec = reader, codec
+    def __init__(self, reader: Reader, newest: Newest, *, codec: Codec) -> None:
+        self._reader, self._newest, self._codec = reader, newest, codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
         """One page as text for the model and as values for the program.
@@ -98,13 +72,15 @@ class Pager:
         What cannot be found is named in both; nothing that a model sends raises.
         """
         known = await self._reader.find(scope)
-        if not request.names and not request.cursor:
+        if not request.names and not request.cursor and not request.find:
             return await self._listing(known, request.characters - _MESSAGE), SourcePage()
         if known is None:
             missing = request.names
-            unknown = [] if missing else [_unknown_cursor(request)]
-            return "\n".join([*unknown, *_remarks(missing, [], request), "End."]), SourcePage(not_found=missing)
+            unknown = [] if missing else [unknown_cursor(request) if request.cursor else no_match(request)]
+            return "\n".join([*unknown, *remarks(missing, [], request), "End."]), SourcePage(not_found=missing)
         async with self._reader.reading(known):
+            if request.find and not request.names:
+                return await self._search(known, request)
             return await self._read(known, request)
 
     async def sources(self, scope: Scope, request: Request) -> SourcePage:
@@ -133,20 +109,61 @@ class Pager:
     async def _read(self, known: Known, request: Request) -> tuple[str, SourcePage]:
         passages, not_found = await self._collect(known, request)
         valid = await self._reader.newest_results(known, limit=_SUGGESTED) if not_found else []
-        lines = _remarks(not_found, [message.id for message in valid], request)
+        lines = remarks(not_found, [message.id for message in valid], request)
         room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
         page = await self._page(known, request, passages, room=room)
         if page is None:
-            return "\n".join([_unknown_cursor(request), *lines, "End."]), SourcePage(not_found=not_found)
-        shown, remarks = list(page.text), {f"{passage.key}@0": passage.remark for passage in passages}
+            return "\n".join([unknown_cursor(request), *lines, "End."]), SourcePage(not_found=not_found)
+        shown, said_of = list(page.text), {f"{passage.key}@0": passage.remark for passage in passages}
         if request.find and passages and not shown:
-            so_far = " in what was read so far" if page.following else ""
-            shown = [f"No match for '{_said(request.find, 50)}'{so_far}."]
-        remark = remarks.get(page.following, "")
+            shown = [no_match(request, page)]
+        remark = said_of.get(page.following, "")
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
         last = f'More: cursor="{page.following}"' if page.following else "End."
         return "\n".join([*shown, *lines, last]), self._as_values(page, not_found, request)
+
+    async def _search(self, known: Known, request: Request) -> tuple[str, SourcePage]:
+        """What is around a text in all results and messages, newest first; looks at a number of entries at a time."""
+        cursor = read_cursor(request.cursor)
+        begun = await self._row_at(known, cursor) if cursor else None
+        if request.cursor and begun is None:
+            return "\n".join([unknown_cursor(request), *remarks([], [], request), "End."]), SourcePage()
+        lines = remarks([], [], request)
+        room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
+        page = Page(room, request.characters // 8)
+        await self._search_back(known, request, page, begun, cursor)
+        shown = list(page.text) or [no_match(request, page)]
+        last = f'More: cursor="{page.following}"' if page.following else "End."
+        return "\n".join([*shown, *lines, last]), self._as_values(page, [], request)
+
+    async def _search_back(
+        self, known: Known, request: Request, page: Page, begun: StoredMessageRow | None, cursor: Cursor | None
+    ) -> None:
+        """Fill a page from a message on, or from the end of the log; pages of this tool are copies, and left out."""
+        gaps = await self._reader.gaps(known)
+        before, oldest = begun.entry.number + 1 if begun else None, begun.message.ordinal if begun else 2**53
+        for _ in range(_MOST_ROUNDS):
+            found, before = await self._newest.rows(known.conversation, before=before, limit=_ENTRIES_SEARCHED)
+            rows = [row for row in found if is_live(gaps, row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL]
+            rows = [row for row in rows if row.message.ordinal <= oldest]
+            payloads = await self._compared(known, rows, Request(find=request.find), appends=_ENTRIES_SEARCHED)
+            passages = [one for one in await self._passages(rows, payloads, named=True) if not one.repeated]
+            place = next((index for index, one in enumerate(passages) if cursor and one.key == cursor.key), None)
+            offset = cursor.offset if cursor and place is not None else 0
+            page.appends = set()
+            await self._fill_matches(known, page, passages[place or 0 :], offset, request.find)
+            cursor, oldest = None, found[-1].message.ordinal if found else oldest
+            if page.following or before <= 1:
+                return
+        page.following = f"m{oldest - 1}@0" if oldest > 1 else ""
+
+    async def _row_at(self, known: Known, cursor: Cursor) -> StoredMessageRow | None:
+        """The message that a cursor names, or whose source it names."""
+        if cursor.source_id is None:
+            return await self._reader.message_at(known, cursor.ordinal or 0)
+        found = await self._reader.sources_by_id(known, [cursor.source_id])
+        return next((row for row, _ in found.values()), None)
 
     async def _collect(
         self, known: Known, request: Request, *, sources_only: bool = False
@@ -223,10 +240,9 @@ class Pager:
             if not pieces:
                 break
             await self._read_pieces(known, pieces)
-            for piece in pieces:
-                fill_matches(page, piece, find)
-                if page.following:
-                    return
+            await off_loop(partial(_fill, page, pieces, find), characters=sum(len(piece.text) for piece in pieces))
+            if page.following:
+                return
             last = pieces[-1]
             passages = passages[len({piece.passage.key for piece in pieces}) - 1 :]
             # A match may lie across the end of a piece.
@@ -256,7 +272,9 @@ class Pager:
         for piece, _ in items:
             piece.item = next(found)
 
-    async def _compared(self, known: Known, rows: Sequence[StoredMessageRow], request: Request) -> dict[int, str]:
+    async def _compared(
+        self, known: Known, rows: Sequence[StoredMessageRow], request: Request, *, appends: int = MOST_APPENDS
+    ) -> dict[int, str]:
         """The payloads of those rows that a page may reach and whose content may repeat the rest of them, by ordinal.
 
         No more of them than a page can show: how much their sources take is known before.
@@ -264,27 +282,31 @@ class Pager:
         cursor, room = read_cursor(request.cursor), 2**62 if request.find else request.characters
         begun = next((place for place, row in enumerate(rows) if not cursor or _holds(row, cursor)), len(rows))
         wanted: list[EntryMessage] = []
-        appends, left = set[str](), _READ_AT_ONCE
+        tokens, left = set[str](), _READ_AT_ONCE
         for row in rows[begun:]:
             ref = row.message.payload
-            if room <= 0 or left <= 0 or len(appends) >= MOST_APPENDS:
+            if room <= 0 or left <= 0 or len(tokens) >= appends:
                 break
             if ref is not None and is_compared(row, read_message(self._codec, row.message)):
                 wanted.append(row.message)
-                appends.add(ref.token)
+                tokens.add(ref.token)
                 left -= ref.ends[-1]
             room -= sum(source.place.middle - source.place.start for source in row.sources)
         payloads = await self._reader.payloads_of(known, wanted)
         return {message.ordinal: payloads[message.id] for message in wanted}
 
-    async def _passages(self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]) -> list[Passage]:
+    async def _passages(
+        self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str], *, named: bool = False
+    ) -> list[Passage]:
         def made() -> list[Passage]:
-            return [passage for row in rows for passage in self._passages_of(row, payloads.get(row.message.ordinal))]
+            texts = [payloads.get(row.message.ordinal) for row in rows]
+            found = zip(rows, texts, strict=True)
+            return [one for row, text in found for one in self._passages_of(row, text, named=named)]
 
         return await off_loop(made, characters=2 * sum(map(len, payloads.values())))
 
-    def _passages_of(self, row: StoredMessageRow, payload: str | None) -> list[Passage]:
-        return passages_of(row, read_message(self._codec, row.message), self._codec, payload)
+    def _passages_of(self, row: StoredMessageRow, payload: str | None, *, named: bool) -> list[Passage]:
+        return passages_of(row, read_message(self._codec, row.message), self._codec, payload, named=named)
 
     def _as_values(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
         """A page for a program; what tools said of its sources takes no more room than its text may."""
@@ -302,20 +324,39 @@ class Pager:
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
 
+    async def _long_messages(self, known: Known) -> list[EntryMessage]:
+        """The newest live messages of people and models that are long, among as many entries as are looked at."""
+        tail = await self._reader.tail(known)
+        gaps = await self._reader.gaps(known, tail.marker)
+        start = max(1, tail.entries - _ENTRIES_LISTED)
+        found = await self._newest.long_messages(known.conversation, start=start, tokens=_LONG_TOKENS, limit=_LISTED)
+        return [one for one in found if is_live(gaps, one.ordinal)]
+
     async def _listing(self, known: Known | None, room: int) -> str:
-        """What can be read, for a model that names nothing."""
+        """What can be read, for a model that names nothing: results, and long messages of people and models."""
         results = await self._reader.newest_results(known, limit=_LISTED) if known else []
-        if not results:
-            return "There are no tool results in this conversation yet."
+        messages = await self._long_messages(known) if known else []
+        if not results and not messages:
+            return "There are no tool results or long messages in this conversation yet."
         text = "Tool results that can be read, newest first (tool_message_id: tool and its arguments, source ids):"
-        for result in results:
-            called = in_line(f"{result.tool or 'tool'} {result.arguments}".strip(), _CALL_CHARACTERS)
-            sources = f", source ids {result.sources}" if result.sources else ""
-            line = f"\n{in_one_line(result.id)}: {called}{sources}"
+        if messages:
+            text = text.replace("Tool results", "Tool results and long messages", 1)
+        for one in sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_LISTED]:
+            called = in_line(f"{one.tool or 'tool'} {one.arguments}".strip(), _CALL_CHARACTERS)
+            sources = f", source ids {one.sources}" if one.sources else ""
+            line = f"\n{in_one_line(one.id)}: "
+            line += f"{called}{sources}" if one.type == "tool" else f"{one.type} message of {one.tokens} tokens"
             if weight(text) + weight(line) > room:
                 break
             text += line
         return text
+
+
+def _fill(page: Page, pieces: Sequence[Piece], find: str) -> None:
+    for piece in pieces:
+        fill_matches(page, piece, find)
+        if page.following:
+            return
 
 
 def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[Piece]:
@@ -336,44 +377,3 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
 def _holds(row: StoredMessageRow, cursor: Cursor) -> bool:
     """Whether a cursor names a passage of a message."""
     return row.message.ordinal == cursor.ordinal or any(source.id == cursor.source_id for source in row.sources)
-
-
-def _unknown_cursor(request: Request) -> str:
-    return f"Unknown cursor '{_said(request.cursor, 50)}'. Ask again without a cursor."
-
-
-def _remarks(names: Sequence[int | str], valid: Sequence[str], request: Request) -> list[str]:
-    """Lines that say what of a call is not done, in three eighths of a page at most."""
-    lines = _not_found(names, valid, room=request.characters // 4)
-    room = request.characters * 3 // 8 - sum(weight(line) + 1 for line in lines)
-    for remark in request.remarks:
-        room -= len(remark) + 1
-        lines += [remark] if room >= 0 else []
-    return lines
-
-
-def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -> list[str]:
-    """A line that says what is not there and what could be asked for; none if all is there."""
-    if not names:
-        return []
-    named: list[str] = []
-    left = room // 2 - len("Not found: , and 10000 more.")
-    for name in names[:_NAMED]:
-        text = _said(name, _NAME_CHARACTERS if named else min(_NAME_CHARACTERS, left))
-        left -= weight(text) + 2
-        if named and left < 0:
-            break
-        named.append(text)
-    more = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
-    ids, left = list[str](), room // 2 - len(" Valid ids: .")
-    for id_ in map(in_one_line, valid):
-        left -= weight(id_) + 2
-        ids += [id_] if left >= 0 else []
-    line = f"Not found: {', '.join(named)}{more}."
-    return [line + (f" Valid ids: {', '.join(ids)}." if ids else "")]
-
-
-def _said(text: Any, most: int) -> str:
-    """The beginning of what somebody sent, in a line of ours, up to a weight."""
-    shown = in_line(text, most)
-    return shown[: fitting(shown, most)]

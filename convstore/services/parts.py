@@ -12,7 +12,7 @@ from convstore.codec import Codec
 from convstore.driver import Driver
 from convstore.extraction import SourceExtractor
 from convstore.migrate import Migrator
-from convstore.repository import Annotations, Digests, Endings, Heads, Inspection, Log, Summaries
+from convstore.repository import Annotations, Digests, Endings, Heads, Inspection, Log, Newest, Summaries
 from convstore.services.annotations import Annotator
 from convstore.services.clock import Clock
 from convstore.services.compactor import Compactor
@@ -112,7 +112,7 @@ def make_parts(
         loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
-        pager=Pager(reader, codec=codec),
+        pager=Pager(reader, Newest(driver, prefix=prefix), codec=codec),
         directory=Directory(heads, log, known, open_heads, codec=codec, clock=clock),
         retention=Retention(endings, log, annotations, summaries, clock=clock, forget=forget),
         verifier=Verifier(

@@ -19,7 +19,7 @@ from convstore.entries import EntrySource, PayloadRef
 from convstore.repository import StoredMessageRow
 from convstore.services.dedup import Result, deduplicated
 from convstore.sources import source_in
-from convstore.stubs import text_of
+from convstore.stubs import in_one_line, text_of
 from convstore.tokens import fitting, weight
 
 __all__ = [
@@ -154,17 +154,22 @@ def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
     return bool(row.sources) or getattr(message, "artifact", None) is not None
 
 
-def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None) -> list[Passage]:
+def passages_of(
+    row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None, *, named: bool = False
+) -> list[Passage]:
     """All passages of a message: sources, content, and all else that it holds.
 
     Each text is in one of them if the message has no payload, or its payload is at hand. Of a payload that is too large
-    for that, lengths tell whether the content holds the texts of its sources; nothing is lost if they mislead.
+    for that, lengths tell whether the content holds the texts of its sources; nothing is lost if they mislead. `named`
+    passages have the id of the message in their headers.
     """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     if payload is not None:
         row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
     texts = [passage_of_source(source, row) for source in row.sources]
-    content = _of_value(in_line(row.message.tool or row.message.type, 200), message.content, ref, payload)
+    label = in_line(row.message.tool or row.message.type, 200)
+    label = f"{label} {in_one_line(row.message.id)}" if named else label
+    content = _of_value(label, message.content, ref, payload)
     parts = _Parts(content, _artifact(row, message, payload), _items(row, payload))
     if payload is not None or ref is None:
         parts = _each_once(codec, row, getattr(message, "artifact", None), payload or "", parts)

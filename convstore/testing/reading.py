@@ -6,6 +6,8 @@ Layer 6, part of the contract.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyId
 from convstore.models import SourcePage, StoredMessage
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
+from convstore.tokens import approximate_tokens
 
 __all__ = ["ReadBackContract"]
 
@@ -123,6 +126,70 @@ class ReadBackContract:
         assert text.startswith("".join(bodies))
         assert len("".join(bodies)) > 1_000 * 4
 
+    async def test_long_messages_are_listed_too(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """What people and models said at length stands among the results, newest first; what was rewound does not."""
+        paste, answer = HumanMessage("paste " * 900, id="paste"), AIMessage("answer " * 900, id="answer")
+        await chat.append([paste, AIMessage("Read.")])
+        await chat.append([*rag_turn("What about seals?"), HumanMessage("And?"), answer])
+        await chat.append([HumanMessage("gone " * 900, id="gone"), AIMessage("Yes.")])
+        await chat.rewind(before="gone")
+        listed = str((await _ask(new_store().conversation(**chat.scope), 1_000)).content).splitlines()
+        assert listed[0].startswith("Tool results and long messages that can be read, newest first")
+        assert [line.split(":")[0] for line in listed[1:]][::2] == ["answer", "paste"]
+        assert "ai message of" in listed[1]
+        assert "source ids 1-3" in listed[2]
+        read = await _ask(chat, 4_000, tool_message_ids=["paste"])
+        assert str(paste.content) in str(read.content)
+
+    @pytest.mark.parametrize("page_tokens", [300, 4_000])
+    async def test_a_text_is_found_without_ids(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], page_tokens: int
+    ) -> None:
+        """In results and messages, small and large, newest first; every match is on one page, others' are on none."""
+        filler = "Nothing of that kind is said in this line.\n"
+        for place in range(30):
+            found = [(f"{filler * 40}NEEDLE s{place} {filler * 40}", {"title": f"T{place}"})]
+            text = f"{filler * 500}needle h{place}." if place % 10 == 0 else f"Where is the Needle h{place}?"
+            result = ToolMessage(found[0][0], artifact=found, id=f"r{place}", tool_call_id=f"c{place}", name="search")
+            call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": f"c{place}"}])
+            await chat.append([HumanMessage(text), call, result, AIMessage("Here [1].")])
+        await chat.append([HumanMessage("the needle that is gone", id="gone"), AIMessage("Yes.")])
+        await chat.rewind(before="gone")
+        own = ToolMessage("a copy: needle", id="own", tool_call_id="x", name="retrieve_previous_sources")
+        await chat.append([HumanMessage("Thanks."), own, AIMessage("Yes.")])
+        other = new_store().conversation(**{**chat.scope, "thread_id": new_id()})
+        await other.append([HumanMessage("Her needle is not yours."), AIMessage("Right.")])
+        pages: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await _ask(new_store().conversation(**chat.scope), page_tokens, find="needle", cursor=cursor)
+            assert approximate_tokens([HumanMessage(str(page.content))]) <= page_tokens
+            assert isinstance(page.artifact, SourcePage)
+            assert page.artifact.next_cursor != cursor
+            pages.append(str(page.content))
+            cursor = page.artifact.next_cursor
+        read = "\n".join(pages)
+        found_in = re.findall(r"(?i)needle ([hs]\d+)", read)
+        assert found_in == [f"{kind}{place}" for place in reversed(range(30)) for kind in "sh"]
+        assert "gone" not in read
+        assert "Her needle" not in read
+        assert "a copy" not in read
+        none = str((await _ask(chat, page_tokens, find="not there at all")).content)
+        while "More: cursor=" in none:
+            assert none.startswith("No match for 'not there at all' in what was read so far.")
+            cursor = none.splitlines()[-1].removeprefix('More: cursor="').removesuffix('"')
+            none = str((await _ask(chat, page_tokens, find="not there at all", cursor=cursor)).content)
+        assert none == "No match for 'not there at all'.\nEnd."
+
+    async def test_nothing_is_found_where_there_is_nothing(self, chat: Conversation) -> None:
+        """In a conversation that does not exist, and with a cursor of no message."""
+        assert str((await _ask(chat, 1_000, find="x")).content) == "No match for 'x'.\nEnd."
+        await chat.append([HumanMessage("Hi"), AIMessage("Hello")])
+        assert "Unknown cursor 'm9@0'" in str((await _ask(chat, 1_000, find="x", cursor="m9@0")).content)
+        assert "Unknown cursor 'nine'" in str((await _ask(chat, 1_000, find="x", cursor="nine")).content)
+
     async def test_unknown_ids_are_named_with_valid_ones(self, chat: Conversation) -> None:
         """Nothing that a model sends raises; it is told what it may ask for."""
         turn = rag_turn("What about seals?")
@@ -162,7 +229,7 @@ class ReadBackContract:
 
     async def test_without_arguments_the_tool_tells_what_can_be_read(self, chat: Conversation) -> None:
         """Ids, tools with their arguments, and source ids of the newest results."""
-        assert "no tool results" in str((await _ask(chat, 1_000)).content)
+        assert "no tool results or long messages" in str((await _ask(chat, 1_000)).content)
         turns = [rag_turn(f"Fish {number}?") for number in range(3)]
         for turn in turns:
             await chat.append(turn)
