@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
 from convstore.entries import Totals
-from convstore.exceptions import StoreClosedError, StoreError
+from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreError
 from convstore.repository import HeadChange, Heads, Log, Opening
 from convstore.scopes import Scope
 from convstore.services.clock import Clock, as_of, is_backdated
@@ -235,7 +235,8 @@ class OpenHeads:
             pause = None  # the client was closed before the store, so no later try does better; `close` raises
         except StoreError:
             pause = OPEN_SECONDS  # still owed: the timer, a listing and `close` try again, and `close` raises
-        self._armed.discard(asyncio.get_running_loop())
+        finally:
+            self._armed.discard(asyncio.get_running_loop())
         if self._queue and pause is not None:
             self._arm(max(pause, next(iter(self._queue)).ends - self._clock.monotonic()))
 
@@ -265,11 +266,13 @@ class OpenHeads:
 
     async def _change(self, burst: Burst) -> HeadChange:
         """What the head is to say; the log is read if an append failed after the head was told of it."""
-        totals, through = burst.totals, burst.totals.entries - 1
+        totals, through, opening = burst.totals, burst.totals.entries - 1, burst.opening
         if burst.unsure and not burst.in_flight:
-            totals = await self._log.last_totals(burst.conversation)
-            through = max(totals.entries, burst.unsure)
-        opening = burst.opening
+            try:
+                totals = await self._log.last_totals(burst.conversation)
+                through = max(totals.entries, burst.unsure)
+            except CorruptDocumentError:
+                opening = None  # `verify` tells of the damage; until it is mended the head stays open
         abandoned = _name(opening.until - timedelta(seconds=OPEN_SECONDS) - _ABANDONED) if opening else ""
         return HeadChange(dict(burst.scope), burst.conversation, totals, through, burst.start, opening, abandoned)
 

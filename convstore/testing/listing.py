@@ -259,6 +259,25 @@ class ListContract:
         time.seconds += 11
         assert await _listed(new_store(clock=time.clock), user) == dict.fromkeys(("t0", "t1"), (1, "q"))
 
+    async def test_a_damaged_log_keeps_no_other_head_open(
+        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+    ) -> None:
+        """The others are brought up to date though this one cannot be, and the store can be closed."""
+        one, other = (
+            store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
+        )
+        await one.append(HumanMessage("q", id="q"))
+        await other.append(AIMessage("a"))
+        time.seconds += 11
+        with pytest.raises(ContentConflictError):
+            await one.append([HumanMessage("never said", id="q"), AIMessage("nor this")])
+        await appender.conversation(user_id=user, thread_id="whole").append(HumanMessage("q"))
+        head = await _head(database, user)
+        await database["log"].update_one({"_id": f"{head['conversation']}:{2:012d}"}, {"$set": {"first": "x"}})
+        await time.pass_by(10, appender)
+        assert "open_until" not in await _head(database, user, "whole")
+        await appender.close()
+
     async def test_a_page_is_in_the_order_of_its_dates_and_the_next_goes_on_behind_it(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
