@@ -15,6 +15,7 @@ import pytest
 from langchain import chat_models
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
@@ -140,11 +141,12 @@ def test_sync_async_and_node_take_the_same():
 
 
 def test_a_running_summary_is_made_like_that_of_langmem():
-    """By position and by name, and equal if its three fields are."""
+    """By position and by name, and equal if its three fields are; the third may be left out."""
     one = RunningSummary("text", {"1"}, "1")
     two = RunningSummary(summary="text", summarized_message_ids={"1"}, last_summarized_message_id="1")
     assert one == two
     assert repr(one) == "RunningSummary(summary='text', summarized_message_ids={'1'}, last_summarized_message_id='1')"
+    assert RunningSummary("text", {"1"}) == RunningSummary("text", {"1"}, None)
     assert SummarizationResult([]).running_summary is None
 
 
@@ -214,10 +216,11 @@ def test_a_system_message_is_set_aside_counted_and_kept_first(summarize):
     model, messages = ScriptedModel(), talk(*"shahahahaha")
     kwargs = {"max_tokens": 7, "max_tokens_before_summary": 2, "token_counter": counter}
     result = summarize(messages, model=model, **kwargs)
-    # 7 - 1 for the summary - 3 for the system message leave 3 of the 10 others; the seventh is a human message.
-    assert model.shown == [list("234567")]
+    # 7 - 1 for the summary - 3 for the system message leave 3 of the 10 others; the seventh is a human message, and
+    # before it 4 would stay, so it is folded with its answer.
+    assert model.shown == [list("234567"), list("89")]
     assert result.messages[0] is messages[0]
-    assert ids(result.messages[2:]) == ["8", "9", "10", "11"]
+    assert ids(result.messages[2:]) == ["10", "11"]
     without = summarize(messages[1:], model=ScriptedModel(), **kwargs)
     assert ids(without.messages[1:]) == ["6", "7", "8", "9", "10", "11"]
 
@@ -447,6 +450,178 @@ def test_a_summary_of_another_kind_is_a_message(summarize):
     model = ScriptedModel()
     summarize([stored, *talk("h", "a")], model=model, max_tokens=3, running_summary=running)
     assert model.shown[0][0] == "stored"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The limit comes first
+
+
+def by_words(messages: Sequence[BaseMessage]) -> int:
+    """Tokens: words, at least one for a message."""
+    return sum(max(1, len(message.text.split())) for message in messages)
+
+
+def sized(*kinds: str) -> list[BaseMessage]:
+    """`talk`, each message with as many words as the number behind a colon says, else one."""
+    found = talk(*(kind.partition(":")[0] for kind in kinds))
+    return [
+        message.model_copy(update={"content": "word " * int(kind.partition(":")[2] or 1)})
+        for message, kind in zip(found, kinds, strict=True)
+    ]
+
+
+def test_a_long_question_is_folded_with_its_answer(summarize):
+    """Nothing can be cut before the sum is reached, but behind it: the result keeps to the limit."""
+    model = ScriptedModel("They met.")
+    messages = [
+        HumanMessage("word " * 95, id="1"),
+        AIMessage("I have read it all.", id="2"),
+        HumanMessage("And what do you think?", id="3"),
+        AIMessage("Fine.", id="4"),
+    ]
+    result = summarize(
+        messages, model=model, max_tokens=100, max_summary_tokens=20, token_counter=count_tokens_approximately
+    )
+    assert model.prompts
+    assert count_tokens_approximately(result.messages) <= 100
+    assert not result.over_budget
+
+
+def test_a_paste_does_not_keep_all_that_follows_it(summarize):
+    """However the conversation grows, each result keeps to the limit, and the model is not asked in every turn."""
+    messages: list[BaseMessage] = [HumanMessage("word " * 4_800, id="paste"), AIMessage("I see.", id="a")]
+    options = {"max_tokens": 8_000, "max_tokens_before_summary": 4_000, "max_summary_tokens": 256}
+    model, running = ScriptedModel(), None
+    for number in range(60):
+        messages += [HumanMessage("why " * 60, id=f"q{number}"), AIMessage("so " * 60, id=f"a{number}")]
+        result = summarize(
+            messages, model=model, running_summary=running, token_counter=count_tokens_approximately, **options
+        )
+        assert count_tokens_approximately(result.messages) <= 8_000
+        assert not result.over_budget
+        running = result.running_summary
+    assert 1 <= len(model.prompts) <= 4
+
+
+@pytest.mark.parametrize(
+    ("kinds", "folded"),
+    [
+        pytest.param("h,a x y,t x:90,h:15", 3, id="a call that was given up, before the open question"),
+        pytest.param("h,a x y,t x:95,h,a:15", 3, id="before a question that is answered"),
+        pytest.param("h:90,a:15", 2, id="a question with its answer"),
+        pytest.param("h,a:50,h:50,a:10", 2, id="the sum is reached at a question, which may stay"),
+        pytest.param("h,a:5,h:95,a:10", 4, id="the sum is reached at a question, which may not stay"),
+        pytest.param("h:50,a:50,h:10", 2, id="the open question stays"),
+        pytest.param("h,a,a x,h,t x:95,a:20", 5, id="a question between a call and its result"),
+        pytest.param("h,a:30,h:120", 2, id="the open question alone is larger: the rest is folded"),
+        pytest.param("h,a:30,a x:120", 2, id="a call whose result may come"),
+        pytest.param("h:120", 0, id="nothing but an open question"),
+        pytest.param("h,a x:120", 0, id="nothing but a call"),
+    ],
+)
+def test_the_limit_decides_what_is_folded(summarize, kinds, folded):
+    """Where what would stay is too much, more is folded; what cannot be parted stays and the result says so."""
+    model, messages = ScriptedModel("Summary."), sized(*kinds.split(","))
+    result = summarize(
+        messages,
+        model=model,
+        max_tokens=100,
+        max_tokens_before_summary=95,
+        max_summary_tokens=10,
+        token_counter=by_words,
+    )
+    rest = result.messages[1:] if folded else result.messages
+    assert all(one is two for one, two in zip(rest, messages[folded:], strict=True))
+    assert bool(model.prompts) == bool(folded)
+    assert result.over_budget == (by_words(result.messages) > 100)
+    assert result.over_budget == (max(by_words([message]) for message in rest) > 100 if rest else False)
+
+
+def test_the_limit_holds_before_the_sum_is_reached(summarize):
+    """With a system message and a summary, or with a sum that is asked for above the limit; in large steps."""
+    model, running = ScriptedModel(), None
+    system, log = SystemMessage("word " * 40), list[BaseMessage]()
+    for number in range(100):
+        log += [HumanMessage("why", id=f"q{number}"), AIMessage("so", id=f"a{number}")]
+        result = summarize(
+            [system, *log],
+            model=model,
+            max_tokens=100,
+            max_tokens_before_summary=200,
+            max_summary_tokens=10,
+            running_summary=running,
+            token_counter=by_words,
+        )
+        assert by_words(result.messages) <= 100
+        running = result.running_summary
+    assert 3 <= len(model.prompts) <= 10
+
+
+def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize):
+    """All else is folded, and the result says that it is larger."""
+    messages = [SystemMessage("word " * 97), *sized("h", "a", "h", "a", "h")]
+    result = summarize(
+        messages, model=ScriptedModel("Old."), max_tokens=100, max_summary_tokens=10, token_counter=by_words
+    )
+    assert ids(result.messages[2:]) == ["5"]
+    assert result.over_budget
+
+
+def test_an_overlong_summary_does_not_cost_a_call_in_each_turn(summarize):
+    """A summary above the limit is no reason to make another: that would hardly be shorter."""
+    model, messages = ScriptedModel("old " * 300), sized("h", "a:99", "h")
+    options = {"model": model, "max_tokens": 100, "max_summary_tokens": 10, "token_counter": by_words}
+    one = summarize(messages, **options)
+    assert one.over_budget
+    grown = [*messages, *talk("h", "h", "h", "a", "h")[3:]]
+    two = summarize(grown, running_summary=one.running_summary, **options)
+    assert len(model.prompts) == 1
+    assert two.over_budget
+    assert ids(two.messages[1:]) == ["3", "4", "5"]
+
+
+def test_a_lower_limit_is_kept_without_a_new_message(summarize):
+    """The same list again asks nothing, unless less is allowed to stay."""
+    model, messages = ScriptedModel("one", "two"), sized("h", "a:90", "h", "a:50", "h", "a:3")
+    options = {"model": model, "max_summary_tokens": 10, "token_counter": by_words, "max_tokens_before_summary": 90}
+    one = summarize(messages, max_tokens=100, **options)
+    assert ids(one.messages[1:]) == ["3", "4", "5", "6"]
+    two = summarize(messages, max_tokens=50, running_summary=one.running_summary, **options | {"overflow": "fold"})
+    assert len(model.prompts) > 1
+    assert by_words(two.messages) <= 50
+
+
+def test_a_late_result_counts_as_it_comes_out(summarize):
+    """As text with a heading, which is larger than the result."""
+    log = talk("h", "a x", "h", "a", "h", "t x", "t y")
+    first = summarize(log[:4], model=ScriptedModel("Old."), max_tokens=4)
+    result = summarize(
+        log,
+        model=ScriptedModel(),
+        running_summary=first.running_summary,
+        max_tokens=100,
+        max_summary_tokens=10,
+        token_counter=by_words,
+    )
+    assert result.messages[2].text.startswith("[Result of an earlier call")
+    again = summarize(
+        log,
+        model=ScriptedModel(),
+        running_summary=first.running_summary,
+        max_tokens=by_words(result.messages),
+        max_summary_tokens=10,
+        token_counter=by_words,
+    )
+    assert (again.over_budget, len(again.messages)) == (False, len(result.messages))
+    less = summarize(
+        log,
+        model=ScriptedModel(),
+        running_summary=first.running_summary,
+        max_tokens=by_words(result.messages) - 1,
+        max_summary_tokens=10,
+        token_counter=by_words,
+    )
+    assert less.over_budget  # an open question, and results behind it
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -756,6 +931,32 @@ def test_a_running_summary_of_langmem_is_taken_up(summarize, stored):
     result = summarize(talk(*"haha"), model=ScriptedModel("new"), max_tokens=3, running_summary=stored)
     assert result.running_summary == RunningSummary("old", {"1", "2"}, "2")
     assert ids(result.messages[1:]) == ["3", "4"]
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_two_fields_are_a_running_summary(summarize, as_dict):
+    """As in langmem's reference: messages that it names are passed over, wherever they stand, and the rest goes on."""
+    fields = {"summary": "They met.", "summarized_message_ids": {"1", "2"}}
+    running: Any = fields if as_dict else RunningSummary(**fields)
+    model = ScriptedModel("They met again.")
+    below = summarize(talk(*"hahah"), model=model, max_tokens=9, running_summary=running)
+    assert [message.text for message in below.messages][1:] == ["text 3", "text 4", "text 5"]
+    assert below.messages[0].text == "Summary of the conversation so far: They met."
+    assert below.running_summary == RunningSummary("They met.", {"1", "2"})
+    fed_back = summarize(below.messages, model=model, max_tokens=9, running_summary=below.running_summary)
+    assert ids(fed_back.messages) == ids(below.messages)
+    assert model.prompts == []
+    above = summarize(talk(*"hahah"), model=model, max_tokens=3, running_summary=running)
+    assert above.running_summary == RunningSummary("They met again.", set("1234"), "4")
+    assert model.shown == [["3", "4"]]
+    assert "They met." in model.prompts[0][-1].text
+    grown = [*below.messages, *talk(*"hahahah")[5:]]
+    state = summarize(grown, model=ScriptedModel("All."), max_tokens=5, running_summary=below.running_summary)
+    assert [message.text for message in state.messages if message.additional_kwargs == MARK] == [
+        "Summary of the conversation so far: All."
+    ]
+    other = RunningSummary("They met.", {"1", "3"})
+    assert summarize(talk("h"), model=model, max_tokens=9, running_summary=other).messages[0].id != below.messages[0].id
 
 
 @pytest.mark.parametrize("wrong", ["text", 7, {}, {"summary": "old"}, {"summary": 1, "summarized_message_ids": []}])

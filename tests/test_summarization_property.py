@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, To
 from properties import examples
 from test_summarization import ScriptedModel, ids, talk
 
-from convstore.pairing import calls_of, check_pairing, pair
+from convstore.pairing import calls_of, check_pairing, pair, without_orphans
 from convstore.summarization import RunningSummary, SummarizationResult, asummarize_messages, summarize_messages
 
 many = examples(300)
@@ -242,3 +242,71 @@ def test_the_input_is_left_alone(case):
         result = case.summarize(messages, running, ScriptedModel())
         assert (messages, running) == before
         running = result.running_summary
+
+
+def _may_be_cut(log: Sequence[BaseMessage], place: int) -> bool:
+    """Whether all before a place may be folded: no call is parted from its result, no question is open."""
+    pairing = pair(log)
+    answered = [index for index in pairing.indexes if index is not None]
+    results = {index: message for index, message in enumerate(log) if isinstance(message, ToolMessage)}
+    owner = -1
+    for index in pairing.indexes:
+        if index is None:  # a call without a result is given up once a human message follows
+            if owner < place and not any(isinstance(later, HumanMessage) for later in log[owner:]):
+                return False
+        elif index in results:
+            if owner < place <= index:
+                return False
+        else:
+            owner = index
+    strays = {index for index in results if index not in answered}
+    before = [message for index, message in enumerate(log[:place]) if index not in strays]
+    if place and (not before or isinstance(before[-1], HumanMessage)):
+        return not before  # nothing but results of calls that are not here
+    return True
+
+
+def _sizes(messages: Sequence[BaseMessage]) -> int:
+    """Tokens by the length of the text."""
+    return sum(max(1, len(message.text) // 10) for message in messages)
+
+
+@examples(300)
+@given(cases, st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(0, 30))
+def test_the_limit_is_kept_wherever_a_cut_keeps_it(case, weights, system):
+    """Compared with all cuts there are: over the limit only if none is within it, and then nothing is left to fold."""
+    log = [
+        message.model_copy(update={"content": f"{message.text} {'y' * 10 * weights[at % len(weights)]}"})
+        for at, message in enumerate(case.log)
+    ]
+    case.options |= {
+        "max_tokens": 10 * case.options["max_tokens"],
+        "max_tokens_before_summary": 10 * case.options["max_tokens_before_summary"],
+        "max_summary_tokens": 10 * case.options["max_summary_tokens"],
+        "token_counter": _sizes,
+    }
+    first = [SystemMessage("z" * 10 * system)] if case.system else []
+    most, running = case.options["max_tokens"], None
+    for stop in case.stops:
+        model, messages = ScriptedModel(), [*first, *log[:stop]]
+        result = case.summarize(messages, running, model)
+        new = log[len(folded_by(running)) : stop]
+        shown = without_orphans(new)
+        fixed = _sizes(first)
+        summary = max(case.options["max_summary_tokens"], 0)
+        sizes = [fixed + summary + _sizes(without_orphans(new[at:])) for at in range(1, len(new) + 1)]
+        cuts = [size for at, size in enumerate(sizes, start=1) if _may_be_cut(new, at)]
+        whole = fixed + _sizes(shown) + (_sizes([result.messages[len(first)]]) if running else 0)
+        if new and (min(cuts, default=most + 1) <= most or whole <= most):
+            assert _sizes(result.messages) <= most
+        elif new and model.prompts:
+            rest = result.messages[len(first) + 1 :]
+            assert fixed + summary + _sizes(rest) == min(cuts)
+        if new:
+            assert result.over_budget == (_sizes(result.messages) > most)
+        running = result.running_summary
+
+
+def folded_by(running: RunningSummary | None) -> set[str]:
+    """Ids that a running summary stands for."""
+    return running.summarized_message_ids if running else set()

@@ -17,8 +17,9 @@ from langchain_core.messages.utils import trim_messages
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import InvalidInputError, SummaryError
+from convstore.pairing import without_orphans
 from convstore.summarization.models import RunningSummary, SummarizationResult
-from convstore.summarization.plan import Cuts, choose_cut, find_trigger, next_step
+from convstore.summarization.plan import Cuts, choose_cut, next_step
 from convstore.summarization.shown import added_messages, for_summarizer, was_added, with_summary
 
 __all__ = ["Options", "Overflow", "Summarization", "SummaryTokenCounter"]
@@ -72,8 +73,15 @@ class Summarization:
         self._system = self._system_of(messages)
         self._new = self._not_summarized(messages[1:] if self._system else messages)
         _check_ids(self._new, running)
-        self._tokens = [options.token_counter([message]) for message in self._new]
-        self._cut = self._choose_cut()
+        all_cuts = Cuts(self._new)
+        # A result whose call was folded comes out as text.
+        shown = (
+            without_orphans([message])[0] if index in all_cuts.orphans else message
+            for index, message in enumerate(self._new)
+        )
+        self._tokens = [options.token_counter([message]) for message in shown]
+        self._system_tokens = options.token_counter([self._system]) if self._system else 0
+        self._cut = self._choose_cut(all_cuts)
         self._cuts = Cuts(self._new[: self._cut])
         self._done = 0
         self._shown = 0
@@ -112,11 +120,13 @@ class Summarization:
             before = running.summarized_message_ids if running else set[str]()
             running = RunningSummary(self._text, before | set(folded), folded[-1], self._new[-1].id)
         nothing_but_system = len(self._messages) == (1 if self._system else 0)
+        size = self._system_tokens + sum(self._tokens[self._cut :])
         if running is None or nothing_but_system:
-            return SummarizationResult(list(self._messages), running)
+            return SummarizationResult(list(self._messages), running, size > self._options.max_tokens)
+        size += self._summary_tokens(running)
         rest = self._new[self._cut :]
         shown = with_summary(running, rest, system=self._system, prompt=self._options.final_prompt)
-        return SummarizationResult(shown, running)
+        return SummarizationResult(shown, running, size > self._options.max_tokens)
 
     def _system_of(self, messages: Sequence[BaseMessage]) -> SystemMessage | None:
         """The leading system message. A summary is none: it is replaced, or summarised."""
@@ -132,27 +142,43 @@ class Summarization:
         return message.text in {made.text for made in added_messages(self._running, self._options.final_prompt)}
 
     def _not_summarized(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """The messages behind the last summarised one, the summary that was put before them left out."""
+        """The messages behind the last summarised one, the summary that was put before them left out.
+
+        If the last one is not known, those whose ids the running summary does not name.
+        """
         running = self._running
         if running is None:
             return list(messages)
         if messages and self._is_known_text(messages[0]):
             messages = messages[1:]
-        ids = [message.id for message in messages]
         last = running.last_summarized_message_id
-        start = ids.index(last) + 1 if last is not None and last in ids else 0
+        if last is None:
+            known = running.summarized_message_ids
+            return [one for one in messages if one.id not in known and not was_added(one, running)]
+        ids = [message.id for message in messages]
+        start = ids.index(last) + 1 if last in ids else 0
         return [message for message in messages[start:] if not was_added(message, running)]
 
-    def _choose_cut(self) -> int:
-        if not self._new or (self._running and self._running.newest_message_id == self._new[-1].id):
-            return 0  # nothing came since the last summary was made
-        options = self._options
-        room = options.max_tokens - options.max_summary_tokens
-        if self._system:
-            room -= options.token_counter([self._system])
+    def _summary_tokens(self, running: RunningSummary) -> int:
+        """Tokens of the messages that show a summary."""
+        made = added_messages(running, self._options.final_prompt)
+        return sum(self._options.token_counter([message]) for message in made)
+
+    def _choose_cut(self, cuts: Cuts) -> int:
+        if not self._new:
+            return 0
+        options, running = self._options, self._running
+        most = options.max_tokens - self._system_tokens
+        room = most - options.max_summary_tokens
+        unfolded_room = most - (self._summary_tokens(running) if running else 0)
+        if unfolded_room < 0 and running:
+            unfolded_room = room  # no cut helps against a summary that is larger than the limit
         wanted = options.max_tokens_before_summary
         before_summary = options.max_tokens if wanted is None else wanted
-        return choose_cut(self._new, find_trigger(self._tokens, before_summary=before_summary, room=room))
+        if running and running.newest_message_id == self._new[-1].id:
+            # Nothing came since the summary was made: only a lower limit is a reason to make another.
+            before_summary, unfolded_room = sum(self._tokens) + 1, max(room, unfolded_room)
+        return choose_cut(cuts, self._tokens, before_summary=before_summary, room=room, unfolded_room=unfolded_room)
 
     def _budget(self) -> int:
         """At most this many tokens to show the model next to the summary that it extends."""

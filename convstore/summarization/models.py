@@ -26,14 +26,15 @@ class RunningSummary:
         summary: The bare text, as the model gave it.
         summarized_message_ids: Ids of all messages that it stands for. Grows with the conversation: any of them that
             comes again behind the last one is refused, and only this set can tell.
-        last_summarized_message_id: Id of the last of them. The next call looks only at what follows it.
+        last_summarized_message_id: Id of the last of them. The next call looks only at what follows it; if it is None,
+            at all messages whose ids are not in the set.
         newest_message_id: Id of the newest message there was when the summary was made. As long as no newer one
             comes, nothing more is summarised. None if unknown; two summaries that differ only here are equal.
     """
 
     summary: str
     summarized_message_ids: set[str]
-    last_summarized_message_id: str | None
+    last_summarized_message_id: str | None = None
     newest_message_id: str | None = field(default=None, compare=False, repr=False)
 
 
@@ -45,10 +46,13 @@ class SummarizationResult:
         messages: The system message, the summary and the messages that it does not stand for, in order; the input
             as it was if there is no summary.
         running_summary: The summary, None if nothing has been summarised yet.
+        over_budget: Whether the messages are larger than `max_tokens`: the open question, a call and its results, the
+            system message or an overlong summary take more. Two results that differ only here are equal.
     """
 
     messages: list[BaseMessage]
     running_summary: RunningSummary | None = None
+    over_budget: bool = field(default=False, compare=False)
 
 
 def as_running_summary(value: Any) -> RunningSummary | None:

@@ -5,7 +5,9 @@ without parting a call from its results. A place is the number of messages befor
 
 - A call that has no result may still get one. Nothing is cut behind it before a human message follows: then it is
   given up, and is folded like any other message.
-- A cut never follows a human message, or an AI message whose calls lack a result: their answers are yet to come.
+- A cut never follows a human message: its answer is yet to come. Nor does it follow an AI message whose calls lack a
+  result, as long as the limit can be kept without that.
+- Within that, the limit comes first: an answered question is folded with its answer rather than that too much stays.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
-from convstore.pairing import has_calls, pair
+from convstore.marks import kind_of
+from convstore.pairing import Pairing, has_calls, pair
 
 __all__ = ["Cuts", "choose_cut", "find_trigger", "next_step"]
 
@@ -42,7 +45,14 @@ class Cuts:
 
     def __init__(self, messages: Sequence[BaseMessage]) -> None:
         self.messages = messages
-        exchanges, owners = _exchanges(messages)
+        pairing = pair(messages)
+        exchanges, owners = _exchanges(messages, pairing)
+        in_place = set(pairing.indexes)
+        self.orphans = frozenset(
+            index
+            for index, message in enumerate(messages)
+            if isinstance(message, ToolMessage) and index not in in_place
+        )
         self._reach = _reaches(exchanges, len(messages))
         self._limit = _first_in_flight(exchanges, messages)
         self._owners = owners
@@ -53,7 +63,19 @@ class Cuts:
 
     def is_good(self, place: int) -> bool:
         """Whether what stands before the place, at least one message, can be folded and nothing else."""
-        return 0 < place <= self._limit and self.keeps_pairs(place) and not self._waits(place)
+        return self.is_permitted(place) and not self._waits(place, calls=True)
+
+    def is_permitted(self, place: int) -> bool:
+        """Whether what stands before the place can be folded if it must: it may end with a call that was given up."""
+        return 0 < place <= self._limit and self.keeps_pairs(place) and not self._waits(place, calls=False)
+
+    def permitted_from(self, place: int) -> int:
+        """The first permitted place from one on; 0 if there is none."""
+        return next(filter(self.is_permitted, range(place, self._limit + 1)), 0)
+
+    def permitted_until(self, place: int) -> int:
+        """The last permitted place up to one; 0 if there is none."""
+        return next(filter(self.is_permitted, range(place, 0, -1)), 0)
 
     def good_until(self, place: int) -> int:
         """The last good place up to one; 0 if there is none."""
@@ -69,16 +91,16 @@ class Cuts:
         """Whether a message is a human one, or an AI message that has a call without a result."""
         owner = self._owners.get(index)
         calls_wait = owner is not None and owner.start == index and not owner.answered
-        return calls_wait or isinstance(self.messages[index], HumanMessage)
+        return calls_wait or _is_human(self.messages[index])
 
-    def _waits(self, place: int) -> bool:
-        """Whether the last message before a place, or the AI message that it answers, waits."""
+    def _waits(self, place: int, *, calls: bool) -> bool:
+        """Whether the last message before a place, or the AI message that it answers, waits; calls only if told so."""
         for index in range(place - 1, -1, -1):
             owner = self._owners.get(index)
             if owner is not None:
-                return not owner.answered
-            if not isinstance(self.messages[index], ToolMessage):
-                return isinstance(self.messages[index], HumanMessage)
+                return calls and not owner.answered
+            if not _is_result(self.messages[index]):
+                return _is_human(self.messages[index])
         return False  # nothing but results of calls that are not here
 
 
@@ -96,26 +118,51 @@ def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> in
     return 0
 
 
-def choose_cut(messages: Sequence[BaseMessage], trigger: int) -> int:
-    """How many messages are folded when the sum was reached at a place.
+def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: int, unfolded_room: int) -> int:
+    """How many messages are folded.
+
+    What stays fits, wherever a permitted cut makes it fit; if none does, all is folded that may be. Else it is those up
+    to the place where `before_summary` is reached, less a message there that waits for its answer.
+
+    Args:
+        cuts: Where what has not been summarised yet may be cut.
+        tokens: The size of each message.
+        before_summary: Messages are folded once they are so large.
+        room: At most this many tokens should stay behind a new summary.
+        unfolded_room: At most this many should stay if nothing is folded.
+
+    Returns:
+        The number of messages, 0 if none are folded.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> cuts = Cuts([HumanMessage("paste"), AIMessage("Yes."), HumanMessage("And?"), AIMessage("No.")])
+    >>> choose_cut(cuts, [95, 3, 3, 3], before_summary=90, room=80, unfolded_room=100)
+    2
+    >>> choose_cut(cuts, [70, 3, 3, 3], before_summary=70, room=80, unfolded_room=100)
+    0
+    """
+    trigger = find_trigger(tokens, before_summary=before_summary, room=room)
+    cut = _preferred(cuts, trigger)
+    if sum(tokens[cut:]) <= (room if cut else unfolded_room):
+        return cut
+    # Before the sum is reached, half of the room is left free, so that not every turn costs a call of the model.
+    wanted = trigger or find_trigger(tokens, before_summary=0, room=room // 2)
+    return (cuts.permitted_from(wanted) if wanted else 0) or cuts.permitted_until(len(tokens))
+
+
+def _preferred(cuts: Cuts, trigger: int) -> int:
+    """How many messages are folded if the sum was reached at a place and the limit plays no part.
 
     A message that waits for its answer stays out, with all that belongs to it. An AI message whose results follow is
     folded with all of them, unless a human message is among them.
-
-    Args:
-        messages: What has not been summarised yet.
-        trigger: The place that `find_trigger` gave.
-
-    Returns:
-        The number of messages, 0 if none can be folded.
     """
     if not trigger:
         return 0
-    cuts = Cuts(messages)
+    messages = cuts.messages
     if cuts.waits_at(trigger - 1):
         return cuts.good_until(trigger - 1)
     onward = cuts.closed_from(trigger)
-    passes_human = any(isinstance(message, HumanMessage) for message in messages[trigger:onward])
+    passes_human = any(map(_is_human, messages[trigger:onward]))
     return onward if cuts.is_good(onward) and not passes_human else cuts.good_until(trigger - 1)
 
 
@@ -146,11 +193,11 @@ def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> 
     return end
 
 
-def _exchanges(messages: Sequence[BaseMessage]) -> tuple[list[_Exchange], dict[int, _Exchange]]:
+def _exchanges(messages: Sequence[BaseMessage], pairing: Pairing) -> tuple[list[_Exchange], dict[int, _Exchange]]:
     """All exchanges in order, and for each message with calls, and each result, the one that it belongs to."""
     exchanges: list[_Exchange] = []
     owners: dict[int, _Exchange] = {}
-    for index in pair(messages).indexes:
+    for index in pairing.indexes:
         if index is None:
             exchanges[-1].answered = False  # a made result stands behind its call
             continue
@@ -175,5 +222,14 @@ def _reaches(exchanges: Sequence[_Exchange], length: int) -> list[int]:
 
 def _first_in_flight(exchanges: Sequence[_Exchange], messages: Sequence[BaseMessage]) -> int:
     """Index of the first message with a call whose result may still come; the length if there is none."""
-    last_human = max((i for i, message in enumerate(messages) if isinstance(message, HumanMessage)), default=-1)
+    last_human = max((i for i, message in enumerate(messages) if _is_human(message)), default=-1)
     return next((e.start for e in exchanges if not e.answered and e.start > last_human), len(messages))
+
+
+def _is_human(message: BaseMessage) -> bool:
+    """Whether a user wrote it: a late result that is shown as text of a human message is none."""
+    return isinstance(message, HumanMessage) and kind_of(message) != "late_result"
+
+
+def _is_result(message: BaseMessage) -> bool:
+    return isinstance(message, ToolMessage) or kind_of(message) == "late_result"

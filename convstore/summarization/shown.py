@@ -6,6 +6,7 @@ result came, it is shown as text.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 
@@ -40,7 +41,7 @@ def with_summary(
     """What the final prompt makes of a summary and the messages that follow it.
 
     Every message that the prompt adds is marked ``{"convstore": {"kind": "summary"}}`` and has an id made from the
-    last message that the summary stands for, so that it is known when it comes back.
+    last message that the summary stands for, or from all their ids, so that it is known when it comes back.
     """
     given = [*([system] if system else []), *without_orphans(rest)]
     made = prompt.format_messages(
@@ -65,7 +66,10 @@ def was_added(message: BaseMessage, running: RunningSummary | None = None) -> bo
 
 
 def _summary_id(running: RunningSummary, place: int | str) -> str:
-    return f"{running.last_summarized_message_id}:summary-{place}"
+    last = running.last_summarized_message_id
+    if last is None:
+        last = hashlib.sha256(repr(sorted(running.summarized_message_ids)).encode(errors="replace")).hexdigest()[:16]
+    return f"{last}:summary-{place}"
 
 
 def _marked(message: BaseMessage, running: RunningSummary, place: int) -> BaseMessage:

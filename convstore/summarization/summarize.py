@@ -47,16 +47,18 @@ def summarize_messages(
     Args:
         messages: The conversation, each message with an id; a leading system message needs none and is never
             summarised. The list that an earlier call gave, with messages added, will do as well.
-        running_summary: What the earlier call gave; None if there was none. Messages that it stands for are passed
-            over, and if no new summary is due it is put before the others.
+        running_summary: What the earlier call gave; None if there was none. Its first two fields will do. Messages that
+            it stands for are passed over, and if no new summary is due it is put before the others.
         model: Is called with `invoke` and a list of messages, nothing else.
-        max_tokens: At most this many tokens should come out, and are shown to the model at a time.
+        max_tokens: At most this many tokens come out wherever a cut makes that possible; at most this many are shown
+            to the model at a time. Only what cannot be parted may be larger: the system message, a call and its
+            results, and the open question. `SummarizationResult.over_budget` says so.
         max_tokens_before_summary: Where summarising begins: the cut is the first message where the running sum of
             what is not summarised reaches this and the rest fits `max_tokens`, less the summary and the system
-            message. A human message there, or an AI message with unanswered calls, stays out. The default is
-            `max_tokens`.
-        max_summary_tokens: What the budget sets aside for the summary. The model is not told; bind its own limit to
-            it to enforce this.
+            message. A human message there, or an AI message with unanswered calls, stays out if the rest still fits
+            then; else it is folded with its answer. The default is `max_tokens`.
+        max_summary_tokens: What the budget sets aside for the summary message, with the words that `final_prompt` adds.
+            The model is not told; bind its own limit to it to enforce this.
         token_counter: Gives the size of a list of messages; is given one message at a time.
         initial_summary_prompt: Asks for the first summary; variable `messages`.
         existing_summary_prompt: Asks for an extended one; variables `messages` and `existing_summary`.
