@@ -212,7 +212,6 @@ async def test_the_loop_turns_while_a_large_result_is_loaded(
     await chat.append(turn(LARGE))
     monkeypatch.setattr(reading, "decode_message", waits)
     loading = asyncio.ensure_future(chat.load_history())
-    while not begun.is_set():
-        await asyncio.sleep(0)
+    assert await asyncio.to_thread(begun.wait, 30)
     turned.set()
     assert [message.id for message in (await loading).messages] == ["question", "call", "result"]
