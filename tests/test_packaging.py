@@ -101,6 +101,17 @@ def test_a_wheel_made_from_the_sdist_is_the_same(wheel, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_lowest_versions_are_those_that_are_tried():
+    """The constraints with which .ci/run installs everything once have each bound of the package, and nothing else."""
+    extras = PROJECT["optional-dependencies"]
+    bounds = [
+        *PROJECT["dependencies"],
+        *(one for name in extras if name not in ("test", "dev") for one in extras[name]),
+    ]
+    lines = (ROOT / ".ci" / "lowest.txt").read_text(encoding="utf-8").splitlines()
+    assert sorted(one.replace(">=", "==") for one in bounds) == sorted(one for one in lines if not one.startswith("#"))
+
+
 def test_the_demo_runs_from_the_wheel(unpacked, tmp_path):
     """With its own migrations: the checkout is not looked at."""
     shown = run("-m", "convstore", "demo", folder=tmp_path, path=unpacked)

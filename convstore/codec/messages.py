@@ -29,6 +29,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from pydantic.fields import FieldInfo
 
 from convstore.codec.media import is_media, media_description
 from convstore.codec.ranges import PayloadRange
@@ -78,15 +79,21 @@ _CLASSES: dict[str, type[BaseMessage]] = {
 MESSAGE_TYPES = frozenset(_CLASSES)
 """What a message calls its class."""
 
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    name: {
-        key: None if info.default_factory or info.is_required() else info.default
-        for key, info in class_.model_fields.items()
-    }
+
+def _factory_of(info: FieldInfo) -> Callable[[], Any] | None:
+    """The function that makes a field's default. Before langchain-core 1.3 the default is an empty list instead."""
+    return type(info.default) if info.default in ([], {}) else info.default_factory  # type: ignore[return-value]
+
+
+_EMPTY: dict[str, dict[str, Callable[[], Any]]] = {
+    name: {key: make for key, info in class_.model_fields.items() if (make := _factory_of(info))}
     for name, class_ in _CLASSES.items()
 }
-_EMPTY: dict[str, dict[str, Callable[[], Any]]] = {
-    name: {key: info.default_factory for key, info in class_.model_fields.items() if info.default_factory}  # type: ignore[misc]
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    name: {
+        key: None if key in _EMPTY[name] or info.is_required() else info.default
+        for key, info in class_.model_fields.items()
+    }
     for name, class_ in _CLASSES.items()
 }
 
