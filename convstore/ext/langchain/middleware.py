@@ -233,7 +233,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self, chat: Conversation, state: Any, messages: list[Any]
     ) -> tuple[AgentRun, AIMessage | list[BaseMessage]]:
         run = run_in(state, chat.scope) or await take_up(chat, messages)
-        return run, await prepare(chat, self._rules, run, messages)
+        return run, await prepare(chat, self._rules, run, messages, state["messages"])
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
         run = run_in(state, chat.scope) or await take_up(chat, state["messages"])

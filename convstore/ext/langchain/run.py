@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
 from convstore.ext.ids import ids_of
+from convstore.ext.langchain.evicted import is_evicted
 from convstore.ext.langchain.turn import answers, came_with, is_made_up, result_id
 from convstore.models import History
 
@@ -69,7 +70,7 @@ class AgentRun:
         if message.id not in self.logged:
             return False
         known = self.logged[message.id]
-        return known is None or known is message or known == message
+        return known is None or known is message or known == message or is_evicted(message, known)
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """What the model said at this step of the turn in an earlier run; None if it has to be asked."""

@@ -18,6 +18,7 @@ from langchain_core.runnables.config import set_config_context, var_child_runnab
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
+from convstore.ext.langchain.evicted import SETTING, as_in_state
 from convstore.ext.langchain.logged import LoggedTurn, ids_in_log, read_turn
 from convstore.ext.langchain.resent import find_resent
 from convstore.ext.langchain.results import give_result_ids
@@ -120,7 +121,8 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
     except ContentConflictError as error:
         error.add_note(
             "Another middleware changed a message after it was appended. Place ConversationMiddleware first, and if "
-            'results of tools are changed before the model sees them, pass tool_results="after_hooks".'
+            'results of tools are changed before the model sees them, pass tool_results="after_hooks". '
+            f"If deepagents moved it to a file, put {SETTING} in front of it."
         )
         raise
     run.resent = None
@@ -145,11 +147,23 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
 
 
 async def prepare(
-    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
+    chat: Conversation,
+    rules: Rules,
+    run: AgentRun,
+    messages: Sequence[BaseMessage],
+    state: Sequence[BaseMessage],
 ) -> AIMessage | list[BaseMessage]:
-    """What the model is shown at this step: the view and the turn; or what it said, if it was asked before."""
+    """What the model is shown at this step: the view and the turn; or what it said, if it was asked before.
+
+    Args:
+        chat: The conversation.
+        rules: How the middleware works.
+        run: The run.
+        messages: The turn in the request, as other middleware left it.
+        state: The state's messages, which have whole what the request may show shortened.
+    """
     give_result_ids(messages)
-    await catch_up(chat, rules, run, messages)
+    await catch_up(chat, rules, run, as_in_state(messages, state))
     if answer := run.next_answer(messages):
         return answer
     if run.view is None:
