@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -32,7 +33,20 @@ from convstore.codec.stored import (
     to_stored,
     utc,
 )
-from convstore.entries import UNREAD, Entry, EntryMessage, EntrySource, Gap, OpenCall, PayloadRef, Preview, Totals
+from convstore.entries import (
+    UNREAD,
+    Entry,
+    EntryMessage,
+    EntrySource,
+    Gap,
+    Lost,
+    OpenCall,
+    PayloadRef,
+    Preview,
+    Recount,
+    Repair,
+    Totals,
+)
 from convstore.entries.reading import BODY_DIGEST_BYTES, CONTENT_DIGEST_BYTES
 from convstore.entries.rewinds import all_gaps
 from convstore.exceptions import CorruptDocumentError
@@ -122,7 +136,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         "_id": entry_id(conversation, entry.number),
         "conversation": conversation,
         "first": entry.first,
-        "count": len(entry.messages),
+        "count": entry.last - entry.first + 1,
         "at": entry.at,
         "messages": [_message_document(message) for message in entry.messages],
         "totals": totals_document(entry.totals),
@@ -132,6 +146,10 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         del document["messages"]  # the unique index covers documents that have message ids
     if entry.totals.marker == entry.number:
         document |= {"gaps": [list(gap) for gap in entry.gaps], "undo": entry.undo}
+    if entry.repair:
+        document["repair"] = _repair_document(entry.repair)
+    if entry.lost:
+        document["lost"] = list(entry.lost)
     if _has_results(entry):
         document["results_at"] = entry.first
     return document
@@ -139,12 +157,25 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
 
 def source_parts(entry: Entry) -> dict[str, Any]:
     """What an entry keeps of its sources, which loads leave out; nothing without sources."""
-    if not entry.sources:
+    if entry.totals.shown_at != entry.number:
         return {}
+    sources = {"sources": [_source_document(source) for source in entry.sources]} if entry.sources else {}
+    return {**sources, "shown": pack_shown(entry.totals.shown or {})}
+
+
+def _repair_document(repair: Repair) -> dict[str, Any]:
     return {
-        "sources": [_source_document(source) for source in entry.sources],
-        "shown": pack_shown(entry.totals.shown or {}),
+        "span": [repair.entry, repair.until],
+        "joins": list(repair.joins),
+        "recounts": [list(recount) for recount in repair.recounts],
     }
+
+
+def _repair_from(document: Mapping[str, Any]) -> Repair:
+    entry, until = map(stored_number, stored_list(document["span"]))
+    joins = tuple(map(stored_number, stored_list(document["joins"])))
+    recounts = (Recount(*map(_any_number, stored_list(one))) for one in stored_list(document["recounts"]))
+    return Repair(entry, until, joins, tuple(recounts))
 
 
 def _source_document(source: EntrySource) -> dict[str, Any]:
@@ -173,11 +204,8 @@ def entry_from(document: Mapping[str, Any]) -> Entry:
 
 
 def _entry_from(document: Mapping[str, Any]) -> Entry:
-    first, count, totals = (
-        stored_number(document["first"]),
-        stored_number(document["count"]),
-        totals_from(document["totals"]),
-    )
+    first, count = stored_number(document["first"]), stored_number(document["count"])
+    totals = totals_from(document["totals"])
     if "shown" in document or not totals.shown_at:
         totals = replace(totals, shown=unpack_shown(document.get("shown", b"")))
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
@@ -194,6 +222,8 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
         gaps=_gaps_from(document, totals) if "gaps" in document else (),
         undo=stored_number(document["undo"]) if totals.marker == totals.entries else 0,
+        lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
+        repair=_repair_from(document["repair"]) if "repair" in document else None,
         size=stored_number(document["size"]),
     )
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
@@ -204,11 +234,18 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
 def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[Gap, ...]:
     """What a marker says is rewound."""
     gaps = (Gap(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
-    return all_gaps(gaps, totals)
+    return all_gaps(gaps, totals, is_repaired="repair" in document)
 
 
 def _has_results(entry: Entry) -> bool:
     return any(message.type == "tool" for message in entry.messages)
+
+
+_any_number = partial(stored_number, least=None)
+_NUMBERS = (
+    *("entries", "messages", "live", "turns", "results", "tokens", "view_tokens"),
+    *("marker", "sources_through", "shown_at", "link"),
+)
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
@@ -235,30 +272,17 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 
 def totals_from(document: Mapping[str, Any]) -> Totals:
     """The totals that `totals_document` wrote."""
+    numbers: dict[str, Any] = {name: stored_number(document[name]) for name in _NUMBERS}
     return Totals(
-        entries=stored_number(document["entries"]),
-        messages=stored_number(document["messages"]),
-        live=stored_number(document["live"]),
-        turns=stored_number(document["turns"]),
-        results=stored_number(document["results"]),
-        tokens=stored_number(document["tokens"]),
-        view_tokens=stored_number(document["view_tokens"]),
+        **numbers,
         counter=from_stored(document["counter"]),
-        marker=stored_number(document["marker"]),
-        sources_through=stored_number(document["sources_through"]),
         usage={
-            from_stored(model): (
-                stored_number(a, least=None),
-                stored_number(b, least=None),
-                stored_number(c, least=None),
-            )
+            from_stored(model): (_any_number(a), _any_number(b), _any_number(c))
             for model, a, b, c in stored_list(document["usage"])
         },
         calls=tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
         preview=_preview_from(document["preview"]) if "preview" in document else UNREAD,
-        shown_at=stored_number(document["shown_at"]),
         updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
-        link=stored_number(document["link"]),
     )
 
 

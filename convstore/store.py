@@ -293,7 +293,9 @@ class ConversationStore:
 
         Args:
             repair: Mend what follows from the rest: what heads repeat of the log, missing indexes and migrations, and
-                remove what is left of broken appends and deletions after 24 hours. The log is never changed.
+                remove what is left of broken appends and deletions after 24 hours. A log that lost entries, as after a
+                restore beneath running processes, gets others in their place, which name what is lost. No entry is
+                ever changed or removed.
             progress: Called with the numbers so far after each conversation.
             partial_scope: Values of some scope keys, or of none for all conversations.
 

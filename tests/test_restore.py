@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -12,9 +13,12 @@ from pymongo import AsyncMongoClient
 
 from convstore import BrokenLogError, Conversation, ConversationStore
 from convstore.exceptions import StoreUnavailableError
+from convstore.policy import CompactionRule
 from convstore.services import reader
 from convstore.services.clock import Clock
-from convstore.testing.restoring import restore, saved, talk, texts
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing import rag_turn
+from convstore.testing.restoring import conversation_of, restore, saved, talk, texts
 
 Client = AsyncMongoClient[dict[str, Any]]
 
@@ -30,7 +34,7 @@ async def chat(client: Client, database_name: str, seconds: list[float]) -> Conv
     """A conversation on the counted client."""
     store = ConversationStore(client[database_name], clock=Clock(monotonic=lambda: seconds[0]))
     await store.setup()
-    return store.conversation(user_id="restored", thread_id=uuid.uuid4().hex)
+    return store.conversation(user_id=uuid.uuid4().hex, thread_id=uuid.uuid4().hex)
 
 
 def turn() -> list[HumanMessage | AIMessage]:
@@ -73,7 +77,7 @@ async def test_an_idle_store_goes_on_behind_what_another_appended(
     assert await texts(chat) == [f"q{number}" for number in range(6)]
     await chat.store.close()
     assert (await cold(client, database_name, chat).info()).message_count == 12
-    assert (await cold(client, database_name, chat).store.verify(user_id="restored")).counts.get("head_totals") is None
+    assert (await cold(client, database_name, chat).store.verify(**chat.scope)).counts.get("head_totals") is None
 
 
 @pytest.mark.parametrize("idle", [0, 5])
@@ -130,3 +134,120 @@ async def test_a_young_store_is_told_once_that_the_end_is_lost(
         await chat.load_history()
     assert await texts(chat) == [f"q{number}" for number in range(5)]
     assert (await chat.append(turn())).first == 11
+
+
+async def repaired(chat: Conversation) -> None:
+    """Let the doctor repair a conversation, and look again."""
+    user = chat.scope["user_id"]
+    report = await chat.store.verify(user_id=user, repair=True)
+    assert {one.repaired for one in report.findings if one.collection == "log"} == {True}
+    assert [one for one in (await chat.store.verify(user_id=user)).findings if one.collection == "log"] == []
+
+
+@pytest.mark.parametrize("idle", [0, 5])
+@pytest.mark.parametrize("answers", [1, 3, 20])
+async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledged(
+    client: Client, database: Any, seconds: list[float], idle: int, answers: int
+) -> None:
+    """One writes in the hole, the other behind it: once repaired, all readers see both, and can go on."""
+    clock = Clock(monotonic=lambda: seconds[0])
+    stores = [ConversationStore(client[database.name], clock=clock) for _ in range(2)]
+    await stores[0].setup()
+    scope = {"user_id": uuid.uuid4().hex, "thread_id": "t"}
+    ahead, behind = (store.conversation(**scope) for store in stores)
+    await talk(ahead, range(5))
+    backup = await saved(database, ahead)
+    await talk(behind, range(5, 7))
+    await talk(ahead, range(7, 10))
+    await restore(database, backup)
+    seconds[0] += idle
+    await talk(ahead, range(20, 22))
+    await talk(behind, range(30, 31), answers=answers)
+    await talk(ahead, range(22, 23))
+    fresh = ConversationStore(client[database.name]).conversation(**scope)
+    with pytest.raises(BrokenLogError):
+        await fresh.load_history()
+    await repaired(fresh)
+    expected = ["q0", "q1", "q2", "q3", "q4", "q30", "q20", "q21", "q22"]
+    for chat in (ahead, behind, fresh):
+        assert await texts(chat) == expected
+        assert [message.text async for message in chat.messages() if message.type == "human"] == expected
+    assert (await fresh.info()).message_count == 2 * 9 + answers - 1
+    last = (await behind.append(turn())).first
+    await talk(ahead, range(40, 41))
+    assert last > 26
+    assert await texts(fresh) == [*expected, "q", "q40"]
+    assert (await fresh.store.verify(user_id=scope["user_id"])).counts.get("totals") is None
+
+
+async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, database: Any) -> None:
+    """Nor does a new source say that it was shown under one of them."""
+    await chat.append(rag_turn("What about seals?"))
+    backup = await saved(database, chat)
+    lost = rag_turn("And orcas?")
+    first, last = (await chat.append(lost)).source_ids or (0, 0)
+    await chat.append(turn())
+    await restore(database, backup)
+    await chat.append(turn())
+    fresh = ConversationStore(database).conversation(**chat.scope)
+    await repaired(fresh)
+    [entry] = (
+        await database["log"]
+        .find({"lost": {"$exists": True}, "count": {"$gt": 0}, "conversation": conversation_of(backup)})
+        .to_list(None)
+    )
+    assert entry["lost"][2:] == [first, last]
+    again = rag_turn("And orcas?")
+    given = (await fresh.append(again)).source_ids or (0, 0)
+    assert given[0] == last + 1
+    assert {source.earlier_id for source in (await fresh.get_sources(range(given[0], given[1] + 1))).sources} == {None}
+    assert (await fresh.get_sources([first])).not_found == [first]
+
+
+async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
+    """Where the heads were not restored; a new one is made of what is there."""
+    rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=50, keep_last_turns=1)
+    store = ConversationStore(database, summarizer=HeadTailSummarizer(rule))
+    chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
+    await talk(chat, range(5), answers=20)
+    backup = await saved(database, chat)
+    await talk(chat, range(5, 10), answers=20)
+    assert (await chat.compact(force=True)).status == "done"
+    await restore(database, {"log": backup["log"]})
+    await chat.append(turn())
+    fresh = ConversationStore(database, summarizer=HeadTailSummarizer(rule)).conversation(**chat.scope)
+    await repaired(fresh)
+    assert (await fresh.load_history()).summary is None
+    assert (await fresh.compact(force=True)).status == "done"
+    expected = await fresh.load_history()
+    assert expected.summary is not None
+    again = ConversationStore(database).conversation(**chat.scope)
+    assert (await again.load_history()).messages == expected.messages
+
+
+async def test_a_repair_beside_running_writers_loses_nothing(client: Client, database: Any) -> None:
+    """Whoever is first in a hole or at the end stays."""
+    stores = [ConversationStore(client[database.name]) for _ in range(4)]
+    scope = {"user_id": uuid.uuid4().hex, "thread_id": "t"}
+    chats = [store.conversation(**scope) for store in stores]
+    await stores[0].setup()
+    await talk(chats[0], range(5))
+    backup = await saved(database, chats[0])
+    for number, chat in enumerate(chats):
+        await talk(chat, range(10 + number, 11 + number))
+    await restore(database, backup)
+    await talk(chats[-1], range(20, 21))
+
+    async def write(number: int) -> None:
+        await talk(chats[number], range(100 * (number + 1), 100 * (number + 1) + 10))
+
+    doctor = ConversationStore(client[database.name])
+    await asyncio.gather(*map(write, range(3)), doctor.verify(user_id=scope["user_id"], repair=True))
+    await doctor.verify(user_id=scope["user_id"], repair=True)
+    fresh = ConversationStore(client[database.name]).conversation(**scope)
+    found = [message.text async for message in fresh.messages() if message.type == "human"]
+    written = [f"q{number}" for start in (100, 200, 300) for number in range(start, start + 10)]
+    assert sorted(found) == sorted([*(f"q{number}" for number in range(5)), "q20", *written])
+    assert await texts(fresh) == found
+    assert (await fresh.info()).message_count == 2 * len(found)
+    assert [one for one in (await doctor.verify(user_id=scope["user_id"])).findings if one.collection == "log"] == []

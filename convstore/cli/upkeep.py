@@ -66,7 +66,8 @@ Heads that seem out of date are looked at again 15 seconds later.
 \b
 --repair mends what follows from the rest: what heads repeat of the log,
 missing indexes and migrations; and removes what broken appends and
-deletions left behind more than 24 hours ago. It never changes the log.
+deletions left behind more than 24 hours ago. It gives up entries that are
+missing: restore them first if you can. No entry is changed or removed.
 Exit code 3 if anything was found that was not repaired, 1 if it could not
 look at everything, 2 if the command line makes no sense.
 

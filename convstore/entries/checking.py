@@ -163,10 +163,11 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
         return _of_marker(entry, before)
     made = totals_behind(before, zip(entry.messages, messages, strict=True), at=entry.at)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
-    if not messages:  # numbers were set aside
+    if not messages:  # numbers were set aside, or are lost
         through = max(through, stored.sources_through)
     made = replace(
         made,
+        messages=stored.messages if entry.lost else made.messages,
         counter=stored.counter,
         sources_through=through,
         shown_at=entry.number if entry.sources else before.shown_at,
@@ -178,7 +179,9 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
 
 
 def _of_marker(entry: Entry, before: Totals) -> Totals:
-    """The totals of a marker, as far as it follows from them what is live."""
+    """The totals of a marker, as far as it follows from them what is live; a repair counts everything again."""
+    if entry.repair and entry.repair.until == entry.number:
+        return replace(entry.totals, entries=before.entries + 1, updated_at=entry.at)
     gone = sum(gap.last - gap.first + 1 for gap in entry.gaps)
     ends = [0, *(gap.last for gap in entry.gaps)]
     is_ordered = all(end < gap.first <= gap.last for end, gap in zip(ends, entry.gaps, strict=False))
@@ -186,12 +189,17 @@ def _of_marker(entry: Entry, before: Totals) -> Totals:
         entry.totals,
         entries=before.entries + 1,
         messages=before.messages,
-        live=before.messages - gone if is_ordered and ends[-1] <= before.messages else -1,
+        live=_live(entry, before.messages - gone) if is_ordered and ends[-1] <= before.messages else -1,
         sources_through=before.sources_through,
         usage=before.usage,
         shown_at=before.shown_at,
         updated_at=entry.at,
     )
+
+
+def _live(entry: Entry, live: int) -> int:
+    """Messages that are live behind a marker; after a repair two messages may have one ordinal."""
+    return entry.totals.live if entry.repair else live
 
 
 def _differs(name: str, one: Totals, other: Totals) -> bool:

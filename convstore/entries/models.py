@@ -19,9 +19,12 @@ __all__ = [
     "EntryMessage",
     "EntrySource",
     "Gap",
+    "Lost",
     "OpenCall",
     "PayloadRef",
     "Preview",
+    "Recount",
+    "Repair",
     "Totals",
     "Usage",
 ]
@@ -151,6 +154,43 @@ class Gap(NamedTuple):
     until: int
 
 
+class Lost(NamedTuple):
+    """Ordinals and source ids that a lost entry stands for, first and last of each; none if the last is lower."""
+
+    first: int
+    last: int
+    first_source: int
+    last_source: int
+
+
+class Recount(NamedTuple):
+    """By how much the totals of some entries, first and last number, are higher than what the log holds there."""
+
+    entry: int
+    until: int
+    live: int
+    turns: int
+    results: int
+    tokens: int
+    view_tokens: int
+
+
+class Repair(NamedTuple):
+    """What a repair found out about a log that was restored beneath running processes.
+
+    Attributes:
+        entry: The first entry that did not follow the one before it.
+        until: The entry that says so: from there on all totals are right.
+        joins: Entries that follow another entry than they name, all the same.
+        recounts: How to correct the totals of entries before `until`.
+    """
+
+    entry: int
+    until: int
+    joins: tuple[int, ...]
+    recounts: tuple[Recount, ...]
+
+
 class Preview(NamedTuple):
     """The beginning of the last message with a text of its own, for listings: its type and the text."""
 
@@ -220,6 +260,8 @@ class Entry:
         sources: Those of its tool results.
         gaps: In a marker all messages that are rewound.
         undo: In a marker the number of the rewind that can be taken back, 0 for none.
+        lost: In an entry that stands for a lost one, what is lost with it.
+        repair: In a marker what the last repair found out, None if there was none.
         size: Its stored size in bytes, its sources apart.
     """
 
@@ -231,6 +273,8 @@ class Entry:
     sources: tuple[EntrySource, ...] = ()
     gaps: tuple[Gap, ...] = ()
     undo: int = 0
+    lost: Lost | None = None
+    repair: Repair | None = None
     size: int = 0
 
     @property
@@ -241,7 +285,7 @@ class Entry:
     @property
     def last(self) -> int:
         """Ordinal of its last message; one below `first` if it has none."""
-        return self.first + len(self.messages) - 1
+        return self.totals.messages
 
     def live_at(self, ordinal: int) -> int:
         """How many live messages the log had up to and with one of its messages; holds while that is live itself."""

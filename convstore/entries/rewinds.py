@@ -27,8 +27,13 @@ def is_live(gaps: Sequence[Gap], ordinal: int) -> bool:
     return not place or gaps[place - 1].last < ordinal
 
 
-def all_gaps(gaps: Iterable[Gap], totals: Totals) -> tuple[Gap, ...]:
+def all_gaps(gaps: Iterable[Gap], totals: Totals, *, is_repaired: bool = False) -> tuple[Gap, ...]:
     """What a marker with these totals says is rewound.
+
+    Args:
+        gaps: As they are stored.
+        totals: Of the marker.
+        is_repaired: The log was repaired; two writers may have used the same ordinals.
 
     Raises:
         ValueError: It is not just what is not live, in order.
@@ -36,7 +41,7 @@ def all_gaps(gaps: Iterable[Gap], totals: Totals) -> tuple[Gap, ...]:
     found = tuple(gaps)
     ends = [end for gap in found for end in (gap.first, gap.last)]
     rewound = sum(gap.last - gap.first + 1 for gap in found)
-    if ends != sorted(ends) or rewound != totals.messages - totals.live:
+    if ends != sorted(ends) or (rewound != totals.messages - totals.live and not is_repaired):
         raise ValueError("what is rewound does not agree with what is live")
     return found
 

@@ -72,6 +72,18 @@ class Inspection:
         end = {"$lte": through} if through else {"$lt": high}
         return await self._page(self._log, {"_id": begin | end}, _ENTRIES)
 
+    async def last_entry(self, conversation: str) -> Document | None:
+        """The last entry as it is stored; None if there is none. One command."""
+        low, high = entry_range(conversation)
+        async with driver_errors():
+            found = await self._log.find({"_id": {"$gte": low, "$lt": high}}).sort("_id", -1).limit(1).to_list(None)
+        return found[0] if found else None
+
+    async def entry(self, key: str) -> Document | None:
+        """An entry as it is stored; None if it is missing. One command."""
+        found = await self._page(self._log, {"_id": key}, 1)
+        return found[0] if found else None
+
     async def lean_entries(self, conversation: str, *, after: str = "") -> list[Document]:
         """As `entries`, only where the payloads of their messages are. One command."""
         low, high = entry_range(conversation)

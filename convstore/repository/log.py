@@ -45,7 +45,7 @@ _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
 _MANY = 150
-_LEAN = {"sources": 0, "shown": 0, "gaps": 0, "totals.preview": 0}
+_LEAN = {"sources": 0, "shown": 0, "gaps": 0, "repair": 0, "totals.preview": 0}
 """What views do not need of an entry."""
 
 
@@ -390,8 +390,9 @@ def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
     """The document of an entry with its size in it; refuses one that is too large."""
     document = entry_document(conversation, entry)
     size = len(bson.encode({**document, "size": 0}))
-    document |= {"size": size, **source_parts(entry)}
-    whole = len(bson.encode(document)) if entry.sources else size
+    parts = source_parts(entry)
+    document |= {"size": size, **parts}
+    whole = len(bson.encode(document)) if parts else size
     if whole > _ENTRY_BYTES:
         raise BatchTooLargeError(
             f"the batch makes an entry of {whole:,} bytes, payloads apart; {_ENTRY_BYTES:,} are the most; append "

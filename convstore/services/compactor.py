@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from convstore.codec import Codec, fields_of
 from convstore.entries import Entry, EntryMessage, Gap
+from convstore.entries.repairs import corrected
 from convstore.entries.rewinds import live_after
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
 from convstore.marks import kind_of, without_mark
@@ -155,7 +156,7 @@ class Compactor:
             earlier = None
         start = earlier.entry if earlier else live_after(gaps, 1)
         entries = await self._entries(known, gaps, start, most=_MOST_TRIGGERS * rule.max_tokens_before_summary)
-        rows = rows_of(entries, gaps, earlier)
+        rows = rows_of(corrected(entries, known.repair), gaps, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
         return _Plan(head, known, gaps, totals.marker, rows, plan_compaction(rows, rule, force=force), earlier)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import NamedTuple
 
-from convstore.entries import Entry, EntryMessage, Gap, Totals
+from convstore.entries import Entry, EntryMessage, Gap, Repair, Totals
 from convstore.policy import HistoryPolicy
 from convstore.scopes import Scope
 from convstore.services.clock import Clock
@@ -77,8 +77,9 @@ UNKNOWN_START = Start(0, 0, 0, 0, "")
 class Known:
     """One conversation: its id, tail, starts of views, system messages.
 
-    What is rewound (`gaps`), starts and system messages are as of the newest `marker` that was seen. `asked` is the
-    last human message that this store appended: its id, its place among the live messages, and the marker then.
+    What is rewound (`gaps`), what a `repair` found out, starts and system messages are as of the newest `marker` that
+    was seen. `asked` is the last human message that this store appended: its id, its place among the live messages, and
+    the marker then.
     `counted` is the last tail that another token counter wrote, counted anew.
     `entries` of the log are sure to be there, as they were acknowledged or read before; it never goes back.
     `confirmed_at` is when the log was last known to have them: at an acknowledged insert or a majority read.
@@ -94,15 +95,16 @@ class Known:
     asked: tuple[str, int, int] = ("", 0, 0)
     marker: int = 0
     gaps: tuple[Gap, ...] = ()
+    repair: Repair | None = None
     system: tuple[EntryMessage, ...] | None = None
     starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
     # Appends to one conversation go one after the other: a tail is used only when the one before it is acknowledged.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def follow(self, marker: int, gaps: tuple[Gap, ...]) -> None:
+    def follow(self, marker: Entry) -> None:
         """Take note of what is rewound as of the newest marker; starts and system messages may be others then."""
-        if marker > self.marker:
-            self.marker, self.gaps = marker, gaps
+        if marker.number > self.marker:
+            self.marker, self.gaps, self.repair = marker.number, marker.gaps, marker.repair
             self.system = None
             self.starts.clear()
 

@@ -19,6 +19,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.codec import Codec
 from convstore.entries import Entry, EntryMessage, Gap, Totals
+from convstore.entries.repairs import corrected
 from convstore.entries.rewinds import live_after, live_before
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.models import History, HistoryReport
@@ -103,7 +104,7 @@ class _Load:
         self.entries = entries + self.entries
         if entries and self.end and entries[-1].number + 1 == self.end[0].number:
             self.end = entries + self.end
-        self.rows = rows_of(self.entries, self.gaps, self.summary)
+        self.rows = rows_of(corrected(self.entries, self.known.repair), self.gaps, self.summary)
         self.earlier_results = None
         if self.entries and self.is_complete and not self.summary:
             self.learn_system(self.rows)

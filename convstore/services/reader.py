@@ -183,13 +183,13 @@ class Reader:
             return known.gaps if marker else ()
         known.entries = max(known.entries, marker)
         try:
-            gaps = (await self._log.entry(known.conversation, marker)).gaps
+            found = await self._log.entry(known.conversation, marker)
         except CorruptDocumentError:
             if not await self._was_behind(known):
                 raise
-            gaps = (await self._log.entry(known.conversation, marker)).gaps
-        known.follow(marker, gaps)
-        return gaps
+            found = await self._log.entry(known.conversation, marker)
+        known.follow(found)
+        return found.gaps
 
     async def payloads(self, known: Known, refs: Sequence[PayloadRef]) -> list[str]:
         """The whole text of some payloads, in their order."""
@@ -272,8 +272,19 @@ class Reader:
             BrokenLogError: One is missing.
         """
         entries = await self._log.entries(known.conversation, start=start, before=before)
-        check_dense(known, entries, first=start, last=before - 1 if is_whole else 0)
+        await self.check(known, entries, first=start, last=before - 1 if is_whole else 0)
         return entries
+
+    async def check(self, known: Known, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
+        """As `check_dense`; reads what a repair found out before it says that an entry follows another one."""
+        try:
+            check_dense(known, entries, first=first, last=last)
+        except BrokenLogError:
+            before = known.repair
+            await self.gaps(known)
+            if known.repair == before:
+                raise
+            check_dense(known, entries, first=first, last=last)
 
     def standing(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
         """The messages that show a summary; `talk` for a view without tool messages."""
@@ -302,7 +313,7 @@ class Reader:
         while known is not None:
             async with self.reading(known):
                 entries = await self._next_entries(known, start, at_once)
-                check_dense(known, [*last, *entries], first=start - len(last))
+                await self.check(known, [*last, *entries], first=start - len(last))
             last = entries[-1:]
             for entry in entries:
                 yield known, entry
@@ -360,7 +371,7 @@ class Reader:
             entries = await self._log.entries_around(known.conversation, before=before, limit=at_once)
             if not entries:
                 break
-            check_dense(known, entries)
+            await self.check(known, entries)
             found = [placed for placed in _placed(entries, gaps) if placed[0].ordinal < before] + found
             before = entries[0].first
             at_once = min(2 * at_once, _MOST_ENTRIES)
@@ -412,8 +423,9 @@ def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last:
     missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
     if missing:
         raise BrokenLogError(entry_id(known.conversation, missing), "the entry is missing")
+    joins = known.repair.joins if known.repair else ()
     for before, entry in pairwise(entries):
-        if entry.after != before.totals.link:
+        if entry.after != before.totals.link and entry.number not in joins:
             raise BrokenLogError(entry_id(known.conversation, entry.number), "it does not follow the entry before it")
 
 

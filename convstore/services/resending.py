@@ -39,7 +39,7 @@ from convstore.models import Receipt
 from convstore.repository import Digests
 from convstore.scopes import Scope
 from convstore.services.known import Known, KnownConversations
-from convstore.services.reader import Reader, check_dense
+from convstore.services.reader import Reader
 from convstore.services.writer import APPEND_SECONDS, TailMoved, Writer, pause
 
 __all__ = ["Decision", "Resender"]
@@ -187,7 +187,7 @@ class Resender:
         while end.start > 1 and not is_enough(batch, end.live):
             limit = min(_GROWTH * limit, _MOST_ENTRIES)
             entries = await self._digests.newest(known.conversation, before=end.start, limit=limit)
-            check_dense(known, entries, last=end.start - 1)
+            await self._reader.check(known, entries, last=end.start - 1)
             end.add(entries)
         return end
 
@@ -198,11 +198,11 @@ class Resender:
             lambda: self._digests.newest(known.conversation, limit=limit),
             last=lambda found: found[-1].number if found else 0,
         )
-        check_dense(known, entries)
+        await self._reader.check(known, entries)
         if entries:
             end.tail = entries[-1].totals
             if marker := next((one for one in entries if one.number == end.tail.marker), None):
-                known.follow(marker.number, marker.gaps)
+                known.follow(marker)
             end.gaps = await self._reader.gaps(known, end.tail.marker)
         return entries
 

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from convstore.codec import Codec
-from convstore.entries import Entry, Totals
+from convstore.entries import Entry, Repair, Totals
 from convstore.entries.compose import totals_through
+from convstore.entries.repairs import corrected
 from convstore.entries.rewinds import is_live, rewound, undone
 from convstore.exceptions import (
     CorruptDocumentError,
@@ -59,7 +60,7 @@ class Rewinder:
         async def marker(tail: Totals, last: Entry) -> Entry | None:
             if not is_live(last.gaps, ordinal):
                 return None
-            entry, point = await self._point(known, ordinal)
+            entry, point = await self._point(known, ordinal, last.repair)
             at, link = self._clock.now(), self._clock.link()
             return rewound(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
 
@@ -101,14 +102,15 @@ class Rewinder:
             raise UnknownMessageError(message_id)
         return known, rows[message_id].message.ordinal
 
-    async def _point(self, known: Known, ordinal: int) -> tuple[int, Totals]:
+    async def _point(self, known: Known, ordinal: int, repair: Repair | None) -> tuple[int, Totals]:
         """What the log held before a message, and the first entry that holds nothing before it."""
         found = await self._log.entries_around(known.conversation, before=ordinal + 1, limit=1)
         if not found:
             raise CorruptDocumentError(known.conversation, f"there is no message {ordinal}")
-        entry, before = found[0], Totals()
+        [entry], before = corrected(found, repair), Totals()
         if entry.number > 1:
-            before = (await self._log.entry(known.conversation, entry.number - 1)).totals
+            [previous] = corrected([await self._log.entry(known.conversation, entry.number - 1)], repair)
+            before = previous.totals
         # Another counter may have written the entry before.
         before = replace(
             before,
@@ -158,6 +160,7 @@ class Rewinder:
             if entry is None:
                 await self._settle(known, tail, marker)  # a call before this one may have broken off there
                 return tail, tail
+            entry = replace(entry, repair=marker.repair)
             least = known.entries
             try:
                 await self._log.insert(known.conversation, entry, (), token="")
@@ -167,7 +170,7 @@ class Rewinder:
             if entry.number <= least:  # the log was restored from a backup: that number was taken
                 self._known.forget(known)
             self._known.confirm(known, entry.totals)
-            known.follow(entry.number, entry.gaps)
+            known.follow(entry)
             await self._settle(known, entry.totals, entry)
             return tail, entry.totals
         raise StoreError(f"{_TRIES} other writers were first; call again, with less at once on one conversation")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from convstore.bounds import check_number
 from convstore.entries import Entry, EntryMessage, Gap
+from convstore.entries.repairs import corrected
 from convstore.entries.rewinds import is_live, live_before
 from convstore.entries.turns import begins_turn
 from convstore.models import Turn
@@ -94,9 +95,10 @@ class Turns:
         """The live messages from an entry on, in order."""
         walk = self._reader.walk(moment.known.scope, start=start, at_once=moment.at_once)
         async with aclosing(walk) as entries:
-            async for _, entry in entries:
-                if entry.number > moment.entries:
+            async for _, found in entries:
+                if found.number > moment.entries:
                     return
+                [entry] = corrected([found], moment.known.repair)
                 for stored in entry.messages:
                     if is_live(moment.gaps, stored.ordinal):
                         yield entry, stored
@@ -172,12 +174,13 @@ class Turns:
         row = await self._reader.message_at(known, ordinal)
         return row.entry.number if row else None
 
-    async def _entries_before(self, moment: _Moment, number: int, at_once: int) -> list[Entry]:
+    async def _entries_before(self, moment: _Moment, number: int, at_once: int) -> Sequence[Entry]:
         if number <= 1:
             return []
         start = max(1, number - at_once)
         async with self._reader.reading(moment.known):
-            return await self._reader.entries(moment.known, start=start, before=number, is_whole=True)
+            entries = await self._reader.entries(moment.known, start=start, before=number, is_whole=True)
+            return corrected(entries, moment.known.repair)
 
     async def _whole(self, known: Known, held: Sequence[_Stored], *, is_last: bool) -> Turn:
         async with self._reader.reading(known):

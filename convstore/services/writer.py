@@ -17,9 +17,10 @@ from functools import partial
 from langchain_core.messages import BaseMessage
 
 from convstore.codec import Codec
-from convstore.entries import UNREAD, EntryMessage, Totals
+from convstore.entries import UNREAD, EntryMessage, Repair, Totals
 from convstore.entries.batch import Batch, is_heavy, prepare
 from convstore.entries.compose import compose
+from convstore.entries.repairs import corrected
 from convstore.entries.rewinds import is_live
 from convstore.entries.turns import Placed, check_turn
 from convstore.exceptions import (
@@ -368,7 +369,7 @@ class Writer:
                 raise ContentConflictError(id_)
         await self._refuse_rewound(known, [row.message for row in found.values()])
         if attempt.turn:
-            places = {id_: _placed(row) for id_, row in found.items()}
+            places = {id_: _placed(row, known.repair) for id_, row in found.items()}
             check_turn(attempt.turn, batch.ids, found=places, tail=known.tail or Totals())
         attempt.stored = {id_: row.message.ordinal for id_, row in found.items()}
         attempt.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
@@ -425,6 +426,6 @@ class Writer:
                 await self._log.drop_chunks(known.conversation, attempt.token, unused)
 
 
-def _placed(row: StoredMessageRow) -> Placed:
-    ordinal = row.message.ordinal
-    return Placed(row.message.type, row.entry.turn_at(ordinal), row.entry.live_at(ordinal))
+def _placed(row: StoredMessageRow, repair: Repair | None) -> Placed:
+    ordinal, [entry] = row.message.ordinal, corrected([row.entry], repair)
+    return Placed(row.message.type, entry.turn_at(ordinal), entry.live_at(ordinal))

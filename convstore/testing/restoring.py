@@ -6,17 +6,21 @@ Layer 6, part of the contract.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
+from convstore.exceptions import BrokenLogError
+from convstore.models import VerifyReport
 from convstore.services.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
+from convstore.testing.verifying import clock_ahead
 
-__all__ = ["RestoreContract", "RestoreFixtures", "restore", "saved", "talk", "texts"]
+__all__ = ["RestoreContract", "RestoreFixtures", "conversation_of", "restore", "saved", "talk", "texts"]
 
 _NewStore = Callable[..., ConversationStore]
 _Backup = Mapping[str, list[dict[str, Any]]]
@@ -43,7 +47,7 @@ async def saved(database: Any, chat: Conversation) -> _Backup:
 
 async def restore(database: Any, backup: _Backup) -> None:
     """Put a copy of a conversation back in the place of what is stored."""
-    of_it = {"conversation": backup["heads"][0]["conversation"]}
+    of_it = {"conversation": conversation_of(backup)}
     for name, documents in backup.items():
         await database[name].delete_many(of_it)
         for document in documents:
@@ -80,6 +84,30 @@ class RestoreFixtures:
         """The conversation is as it was after 5 turns, and its store knows 10."""
         await restore(database, backup)
         return running
+
+    @pytest.fixture
+    async def forked(self, running: Conversation, backup: _Backup, database: Any) -> Conversation:
+        """The conversation is as it was after 5 turns, with an 11th behind the 10 that its store knew."""
+        await talk(running, range(10, 11))
+        last = await database["log"].find_one({"_id": f"{conversation_of(backup)}:{11:012d}"})
+        await restore(database, backup)
+        await database["log"].insert_one(last)
+        return running
+
+    @pytest.fixture
+    async def later(self, new_store: _NewStore) -> ConversationStore:
+        """A store for which all that is written in a test was written two days ago."""
+        return new_store(clock=clock_ahead(timedelta(days=2)))
+
+
+def conversation_of(backup: _Backup) -> str:
+    """The id of a conversation."""
+    return str(backup["log"][0]["conversation"])
+
+
+def _told(report: VerifyReport) -> list[tuple[str, bool, bool]]:
+    """What was found in the log, if it can be repaired, and if it was; heads lag behind."""
+    return [(one.kind, one.repairable, one.repaired) for one in report.findings if one.collection == "log"]
 
 
 class RestoreContract(RestoreFixtures):
@@ -139,3 +167,112 @@ class RestoreContract(RestoreFixtures):
         assert await restored.rewind(before=question) == 2
         await restored.append(HumanMessage("q", id=new_id()))
         assert await texts(restored) == ["q0", "q1", "q2", "q3", "q"]
+
+    async def test_a_hole_is_repaired(
+        self, forked: Conversation, database: Any, new_store: _NewStore, later: ConversationStore
+    ) -> None:
+        """What is stored stays as it is, and is shown; what is lost is named, and its numbers are not used again."""
+        before = await database["log"].find({}).sort("_id", 1).to_list(None)
+        user = forked.scope["user_id"]
+        report = await later.verify(user_id=user)
+        assert _told(report) == [("hole", True, False)]
+        report = await later.verify(user_id=user, repair=True)
+        assert _told(report) == [("hole", True, True)]
+        assert _told(await later.verify(user_id=user)) == []
+        after = await database["log"].find({}).sort("_id", 1).to_list(None)
+        assert [document for document in after if document in before] == before
+        added = [document for document in after if document not in before]
+        assert [document.get("lost") for document in added] == [[11, 20, 1, 0], *[[21, 20, 1, 0]] * 4, None]
+        expected = [*(f"q{number}" for number in range(5)), "q10"]
+        other = new_store().conversation(**forked.scope)
+        for chat in (other, forked, other):
+            assert await texts(chat) == expected
+            assert [message.text async for message in chat.messages()][::2] == expected
+            assert [turn.number async for turn in chat.turns()] == [1, 2, 3, 4, 5, 6]
+            assert [turn.number async for turn in chat.turns(newest_first=True)] == [6, 5, 4, 3, 2, 1]
+            assert [one.ordinal for one in await chat.list_messages(limit=4)] == [9, 10, 21, 22]
+        same = new_store().conversation(user_id=new_id(), thread_id="t")
+        await same.append([message async for message in other.messages()])
+        assert (await other.info()).message_count == 12
+        assert (await other.info()).tokens == (await same.info()).tokens
+        assert (await forked.append(HumanMessage("q", id=new_id()))).first == 23
+        assert await texts(other) == await texts(forked) == [*expected, "q"]
+        assert _told(await later.verify(user_id=user)) == []
+
+    async def test_a_fork_is_repaired(
+        self, forked: Conversation, backup: _Backup, database: Any, new_store: _NewStore, later: ConversationStore
+    ) -> None:
+        """Where others used the numbers of lost entries, their messages and those behind them are live."""
+        stale = await database["log"].find_one({"_id": f"{conversation_of(backup)}:{11:012d}"})
+        await restore(database, backup)
+        other = new_store().conversation(**forked.scope)
+        await talk(other, range(20, 24))
+        await other.append(HumanMessage("q24", id=new_id()))
+        await database["log"].insert_one(stale)
+        user = forked.scope["user_id"]
+        with pytest.raises(BrokenLogError, match="does not follow"):
+            await texts(new_store().conversation(**forked.scope))
+        report = await later.verify(user_id=user, repair=True)
+        assert _told(report) == [("fork", True, True)]
+        assert _told(await later.verify(user_id=user)) == []
+        expected = [f"q{number}" for number in (*range(5), *range(20, 25), 10)]
+        for chat in (other, forked, new_store().conversation(**forked.scope)):
+            assert await texts(chat) == expected
+            assert [message.text async for message in chat.messages() if message.type == "human"] == expected
+        assert (await other.info()).message_count == 21
+        assert (await other.append(HumanMessage("q", id=new_id()))).first == 23
+
+    async def test_a_repaired_log_goes_on_like_any(
+        self, forked: Conversation, new_store: _NewStore, later: ConversationStore
+    ) -> None:
+        """A turn that began before is answered, rewound and brought back; all that is counted stays right."""
+        user = forked.scope["user_id"]
+        await later.verify(user_id=user, repair=True)
+        chat = new_store().conversation(**forked.scope)
+        asked = [message async for message in chat.messages()][-2]
+        assert await chat.rewind(before=str(asked.id)) == 2
+        assert (await chat.info()).message_count == 10
+        assert _told(await later.verify(user_id=user)) == []
+        assert await chat.undo_rewind() == 2
+        assert await chat.undo_rewind() == 0
+        await chat.append_turn("t-1", human="Go on.")
+        await chat.append_turn("t-1", messages=[AIMessage("So.")])
+        assert await texts(chat) == [*(f"q{number}" for number in range(5)), "q10", "Go on."]
+        assert await chat.rewind(before="t-1") == 2
+        assert (await chat.reserve_source_ids(2)).start == 1
+        assert _told(await later.verify(user_id=user)) == []
+
+    async def test_a_repair_that_broke_off_is_finished(
+        self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
+    ) -> None:
+        """Once the missing entries are there, and the marker behind them is not."""
+        user = forked.scope["user_id"]
+        await later.verify(user_id=user, repair=True)
+        await database["log"].delete_one({"_id": f"{conversation_of(backup)}:{12:012d}"})
+        assert not (await later.verify(user_id=user)).ok
+        assert (await later.verify(user_id=user, repair=True)).counts["hole"] == 5
+        assert _told(await later.verify(user_id=user)) == []
+        assert (await forked.info()).message_count == 12
+
+    async def test_a_log_is_repaired_twice(
+        self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
+    ) -> None:
+        """A second damage behind the first one."""
+        user = forked.scope["user_id"]
+        await later.verify(user_id=user, repair=True)
+        await talk(forked, range(30, 34))
+        await database["log"].delete_one({"_id": f"{conversation_of(backup)}:{14:012d}"})
+        assert (await later.verify(user_id=user, repair=True)).counts["hole"] == 1
+        assert _told(await later.verify(user_id=user)) == []
+        assert await texts(forked) == [f"q{number}" for number in (*range(5), 10, 30, 32, 33)]
+        assert (await forked.info()).message_count == 18
+
+    async def test_a_hole_is_not_repaired_while_an_entry_can_not_be_read(
+        self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
+    ) -> None:
+        """A backup may bring that entry back; nothing is written."""
+        await database["log"].update_one({"_id": f"{conversation_of(backup)}:{3:012d}"}, {"$set": {"first": "x"}})
+        before = await database["log"].count_documents({"conversation": conversation_of(backup)})
+        report = await later.verify(user_id=forked.scope["user_id"], repair=True)
+        assert _told(report) == [("damaged", False, False), ("hole", False, False)]
+        assert await database["log"].count_documents({"conversation": conversation_of(backup)}) == before

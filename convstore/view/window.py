@@ -79,7 +79,8 @@ def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: Summary
         gaps: What is rewound.
         summary: The current one.
     """
-    last = summary.last if summary else 0
+    # Behind a repair two messages may have one ordinal.
+    last = (summary.entry, summary.last) if summary else (0, 0)
     live, turns = (summary.live, summary.turns) if summary else (0, 0)
     rows = []
     for entry in entries:
@@ -89,7 +90,7 @@ def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: Summary
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
-            if message.ordinal > last and is_live(gaps, message.ordinal):
+            if (entry.number, message.ordinal) > last and is_live(gaps, message.ordinal):
                 rows.append((message, entry.number, place - live, turn - turns, result))
             result += message.type == "tool"
     sizes = [message.view_tokens for message, *_ in rows]

@@ -29,15 +29,18 @@ from convstore.schema import (
     summary_id,
     totals_document,
 )
+from convstore.services.clock import Clock
 from convstore.services.doctor.doubts import Doubt
 from convstore.services.doctor.findings import Findings, Looked
 from convstore.services.doctor.log_check import ORPHAN_AGE, LogCheck
+from convstore.services.doctor.mending import Mender
 from convstore.summaries import SummaryRecord
 
 __all__ = ["ConversationCheck"]
 
 _ON_ITS_WAY = timedelta(minutes=2)
 _NO_START = [0, 0, 0, 0, ""]
+_BREAKS = ("hole", "fork")
 
 
 @dataclass(slots=True)
@@ -47,8 +50,9 @@ class ConversationCheck:
     Attributes:
         document: The head as it is stored.
         inspection: Reads and mends documents.
-        log: Tells the newest totals.
+        log: Tells the newest totals, and takes the entries of a repair.
         codec: Reads values, those of unknown types too.
+        clock: Dates the entries of a repair.
         now: The time of the check.
         findings: Where findings go.
         doubt: What is wrong with the head unless it is about to be told, for a second look.
@@ -58,6 +62,7 @@ class ConversationCheck:
     inspection: Inspection
     log: Log
     codec: Codec
+    clock: Clock
     now: datetime
     findings: Findings
     doubt: Doubt | None = None
@@ -72,18 +77,16 @@ class ConversationCheck:
     async def run(self) -> None:
         """Look at everything, tell what was found, and mend what can be."""
         looked = Looked()
-        head, problem = self._head()
         if not self.conversation:
+            _, problem = self._head()
             self._tell("head", problem or "it does not say which conversation it is of")
         else:
-            start = head.start[2] if head else 0
-            told = head.totals.entries if head else 0
-            wanted = frozenset({start, told})
-            check = LogCheck(
-                *(self.conversation, self.inspection, self.codec, self.now, self.findings.repair, looked), told, wanted
-            )
-            await check.run()
+            check = await self._look_at_log()
+            if check.is_broken:
+                check = await self._join_log(check)
             self._found += check.findings
+            looked = check.looked
+            head, problem = self._head()
             await self._compare(head, problem, check)
             await self._summaries(head, looked)
             await self._annotations(looked, check.tail.messages)
@@ -94,6 +97,42 @@ class ConversationCheck:
         for finding in self._found:
             self.findings.add(finding)
         self.findings.advance()
+
+    async def _look_at_log(self, *, keeps_chunks: bool = False) -> LogCheck:
+        head, _ = self._head()
+        told = head.totals.entries if head else 0
+        wanted = frozenset({head.start[2] if head else 0, told})
+        names = (self.conversation, self.inspection, self.codec, self.now, self.findings.repair, Looked())
+        check = LogCheck(*names, told, wanted, keeps_chunks=keeps_chunks)
+        await check.run()
+        return check
+
+    async def _join_log(self, check: LogCheck) -> LogCheck:
+        """Repair a log whose entries do not follow each other, if that is wanted, and look at it again."""
+        broken = [one for one in check.findings if one.kind in _BREAKS]
+        mends = check.is_readable and self.findings.repair and await self._is_there() and await self._mend_log()
+        if not mends:
+            can = {"repairable": check.is_readable}
+            check.findings = [one.model_copy(update=can) if one in broken else one for one in check.findings]
+            return check
+        again = await self._look_at_log(keeps_chunks=True)
+        left = {(one.kind, one.document_id) for one in again.findings}
+        done = {"repairable": True, "repaired": True}
+        self._found += [one.model_copy(update=done) for one in broken if (one.kind, one.document_id) not in left]
+        return again
+
+    async def _mend_log(self) -> bool:
+        """Join the log again and tell the head; False if other writers were first all the time."""
+        marker = await Mender(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
+        if marker is None:
+            return False
+        told = totals_document(marker.totals)
+        changes: dict[str, Any] = {"totals": told, "start": [marker.number, *_NO_START[1:]], "updated_at": marker.at}
+        if await self.inspection.set_head(self.document, changes):
+            self.document = {**self.document, **changes}
+        else:  # a writer told it meanwhile, and tells it again within seconds
+            self.document = await self.inspection.head(str(self.document["_id"])) or self.document
+        return True
 
     def _tell(self, kind: str, problem: str, *, document: str = "", collection: str = HEADS, **more: Any) -> None:
         key = document or str(self.document["_id"])

@@ -15,14 +15,14 @@ from convstore.schema import entry_id
 
 __all__ = ["Live"]
 
-_Sums = tuple[int, int, int, int]
-_NOTHING: _Sums = (0, 0, 0, 0)
-_NAMES = ("turns", "results", "tokens", "view_tokens")
+_Sums = tuple[int, int, int, int, int]
+_NOTHING: _Sums = (0, 0, 0, 0, 0)
+_NAMES = ("live", "turns", "results", "tokens", "view_tokens")
 
 
 @dataclass(slots=True)
 class Live:
-    """Sums over the log of one conversation: human messages, tool results, tokens, tokens of the view.
+    """Sums over the log of one conversation: messages, human ones, tool results, tokens, tokens of the view.
 
     Attributes:
         conversation: Its id.
@@ -47,7 +47,7 @@ class Live:
         if self._all is None:
             return
         for message in entry.messages:
-            one = (message.type == "human", message.type == "tool", message.tokens, message.view_tokens)
+            one = (1, message.type == "human", message.type == "tool", message.tokens, message.view_tokens)
             self._all = _plus(self._all, one)
         if entry.messages:
             self._counters.add(entry.totals.counter)
@@ -63,7 +63,7 @@ class Live:
         if self._live is None:
             return found
         # Sizes by different counters have no sum.
-        names = _NAMES if len(self._counters) <= 1 else _NAMES[:2]
+        names = _NAMES if len(self._counters) <= 1 else _NAMES[:3]
         said = [getattr(entry.totals, name) for name in names]
         wrong = [name for name, one, other in zip(names, said, self._live, strict=False) if one != other]
         return [*found, f"what is live is counted wrongly: {', '.join(wrong)}"] if wrong else found
@@ -107,13 +107,13 @@ def _sums_of(document: Mapping[str, Any], first: int, last: int) -> _Sums:
     for ordinal, message in enumerate(document.get("messages", ()), document["first"]):
         if first <= ordinal <= last:
             kind = message["type"]
-            sums = _plus(sums, (kind == "human", kind == "tool", message["tokens"], message["view_tokens"]))
+            sums = _plus(sums, (1, kind == "human", kind == "tool", message["tokens"], message["view_tokens"]))
     return sums
 
 
 def _plus(one: _Sums, other: _Sums, *, sign: int = 1) -> _Sums:
-    a, b, c, d = (left + sign * right for left, right in zip(one, other, strict=True))
-    return a, b, c, d
+    a, b, c, d, e = (left + sign * right for left, right in zip(one, other, strict=True))
+    return a, b, c, d, e
 
 
 def _number_of(document: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from bson import ObjectId
 from bson.errors import InvalidId
 
 from convstore.codec import Codec, decompress, digest_of
-from convstore.entries import Entry, EntryMessage, PayloadRef, Totals
+from convstore.entries import Entry, EntryMessage, PayloadRef, Repair, Totals
 from convstore.entries.checking import check_entry, check_totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.models import Finding
@@ -55,6 +56,9 @@ class LogCheck:
         tail: The totals of the last entry that could be read.
         first_at: When the first entry was appended, if it could be read.
         is_damaged: Whether an entry is missing or could not be read; what it refers to is not known.
+        is_broken: Whether entries are missing or do not follow each other, and no repair has counted that yet.
+        is_readable: Whether all entries that are there could be read.
+        keeps_chunks: Chunks without an entry stay, as the log was just repaired and a backup may need them.
     """
 
     conversation: str
@@ -69,12 +73,17 @@ class LogCheck:
     tail: Totals = field(default_factory=Totals)
     first_at: datetime | None = None
     is_damaged: bool = False
+    is_broken: bool = False
+    is_readable: bool = True
+    keeps_chunks: bool = False
     findings: list[Finding] = field(default_factory=list)
     _live: Live = field(init=False)
     _next: int = 1
     _is_whole: bool = False
     _messages: int | None = 0
     _link: int | None = 0
+    _was_lost: bool = False
+    _repair: Repair | None = None
     _candidates: tuple[Totals, ...] = (Totals(),)
 
     def __post_init__(self) -> None:
@@ -89,6 +98,7 @@ class LogCheck:
 
     async def run(self) -> None:
         """Read everything."""
+        self._repair = await self._last_repair()
         keys = await self.inspection.chunk_keys(self.conversation)
         unused, after = set(map(_token_of, keys)), ""
         while documents := await self.inspection.entries(self.conversation, after=after):
@@ -97,10 +107,19 @@ class LogCheck:
                 await self._entry(document)
             after = str(documents[-1]["_id"])
         # Any damage may be to what an entry says of its chunks: a backup of the entry needs them.
-        self._is_whole = not self.findings and self.tail.entries >= self.told
+        self._is_whole = not self.findings and self.tail.entries >= self.told and not self.keeps_chunks
         await self._orphans(keys, unused)
         while keys := await self.inspection.chunk_keys(self.conversation, after=keys[-1]) if keys else []:
             await self._orphans(keys, await self._unused(keys))
+
+    async def _last_repair(self) -> Repair | None:
+        """What the last repair found out, as the last marker holds it; None if it cannot be read."""
+        last = await self.inspection.last_entry(self.conversation)
+        with suppress(CorruptDocumentError):
+            marker = entry_from(last).totals.marker if last else 0
+            found = await self.inspection.entry(entry_id(self.conversation, marker)) if marker else None
+            return entry_from(found).repair if found else None
+        return None
 
     async def _unused(self, keys: Sequence[str]) -> set[str]:
         """Tokens of chunks that no entry refers to; reads all entries again, without their messages."""
@@ -125,9 +144,16 @@ class LogCheck:
         if entry.size != _size_of(document):
             self.tell("damaged", "its size is not what is noted", document=key)
         if self._link not in (None, entry.after):
-            self.tell("fork", "it does not follow the entry before it", document=key)
+            self._join(entry, key)
+        if self._was_lost and not entry.lost:
+            self._candidates, self._messages = (), None
+        self._was_lost = entry.lost is not None
+        if entry.lost and entry.number > (self._repair.until if self._repair else 0):
+            self.is_broken = True
+            self.tell("hole", "it stands for a lost entry, and nothing was counted again since", document=key)
         self._link = entry.totals.link
-        if self._messages is not None and entry.first != self._messages + 1:
+        counts_again = entry.repair and entry.repair.until == entry.number
+        if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
             self.tell("hole", f"ordinals go on with {entry.first}, not {self._messages + 1}", document=key)
         self._messages = entry.last
         payloads = await self._payloads(entry)
@@ -137,8 +163,20 @@ class LogCheck:
             self._look(entry, payloads)
         await self._live.add(entry)
         for problem in self._live.problems(entry):
-            self.tell("totals", problem, document=key)
+            if not self._is_recounted(entry):
+                self.tell("totals", problem, document=key)
         self._keep(entry)
+
+    def _join(self, entry: Entry, key: str) -> None:
+        """Take an entry that names another predecessor; nothing of it follows from the entry before it."""
+        if not self._repair or entry.number not in self._repair.joins:
+            self.is_broken = True
+            self.tell("fork", "it does not follow the entry before it", document=key)
+        self._candidates, self._messages = (), None
+
+    def _is_recounted(self, entry: Entry) -> bool:
+        """Return True if a repair says what the totals of an entry should be."""
+        return bool(self._repair and self._repair.entry <= entry.number < self._repair.until)
 
     def _find_holes(self, key: str) -> None:
         text = key.rpartition(":")[2]
@@ -146,11 +184,13 @@ class LogCheck:
         if number > self._next:
             name = entry_id(self.conversation, self._next)
             self.tell("hole", f"{number - self._next} entries are missing before {key!r}", document=name)
+            self.is_broken = True
             self._lose()
         self._next = number + 1
 
     def _unreadable(self, key: str, error: Exception) -> None:
         self.tell("damaged", str(error), document=key)
+        self.is_readable = False
         self._lose()
 
     def _lose(self) -> None:

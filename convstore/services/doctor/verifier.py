@@ -46,7 +46,8 @@ class Verifier:
         while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
             now = self._clock.now()
             checks = [
-                ConversationCheck(head, self._inspection, self._log, self._codec, now, findings) for head in heads
+                ConversationCheck(head, self._inspection, self._log, self._codec, self._clock, now, findings)
+                for head in heads
             ]
             outcomes = await asyncio.gather(*(_gated(gate, check) for check in checks), return_exceptions=True)
             if errors := [outcome for outcome in outcomes if outcome is not None]:
