@@ -16,7 +16,7 @@ from langchain_core.tools import StructuredTool
 
 from convstore.bound import read_back
 from convstore.bounds import check_choice, check_number
-from convstore.entries.normalize import copy_ids, items_of, normalize_messages
+from convstore.entries.normalize import copy_ids, items_of, whole_messages
 from convstore.entries.turns import turn_messages
 from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.models import (
@@ -82,7 +82,7 @@ class Conversation:
         writes only what is missing, so a call that failed is repeated as it is. One command; two at most once in 10 s.
 
         Args:
-            messages: LangChain messages or OpenAI-format dicts. A message without an id gets one, on your object.
+            messages: Messages, or dicts of OpenAI, Anthropic or LangChain. One without an id gets one, on your object.
             key: Makes the ids of dicts without one, so that a repeated request makes the same: a request id.
             unencodable: "omit" replaces values of unknown types by a marker, which the receipt names.
             on_source_clash: "renumber" gives sources that came with a taken number the next free one; the message
@@ -102,7 +102,7 @@ class Conversation:
             HistoryDivergedError: A batch that is compared is not the log's history: edited, regenerated, incomplete.
             StoreUnavailableError: No answer from the server; repeat the call.
         """
-        whole = normalize_messages(given := items_of(messages), key=key)
+        whole = whole_messages(given := items_of(messages), key=key)
         receipt = await self._append(whole, unencodable, on_source_clash, resent=resent)
         copy_ids(whole, given)
         return receipt

@@ -24,13 +24,15 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 from pydantic import BaseModel, ValidationError
 
+from convstore.entries.formats import Item, field_error, read_items
+from convstore.entries.given import check_text, check_type, copied, kind, shown
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 from convstore.scopes import id_problem
 
-__all__ = ["MessageBatch", "copy_ids", "items_of", "normalize_messages"]
+__all__ = ["MessageBatch", "copy_ids", "items_of", "normalize_messages", "whole_messages"]
 
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
-"""What ``append`` takes: messages, OpenAI-format dicts or both in any iterable, or one of them alone."""
+"""What ``append`` takes: messages, dicts or both in any iterable, or one of them alone."""
 
 _Fields: TypeAlias = dict[str, Any]
 
@@ -76,9 +78,9 @@ def normalize_messages(
 ) -> list[BaseMessage]:
     """Return the batch as whole LangChain messages, each with an id of its own, or raise and change nothing.
 
-    A message of one of LangChain's six plain classes comes back as the same object; a chunk is made whole; an
-    OpenAI-format dict becomes a message. Ids are handed out last, when the whole batch is known to be good, and
-    are also set on the caller's messages and chunks: appending the same objects again appends nothing twice.
+    A message of one of LangChain's six plain classes comes back as the same object; a chunk is made whole; a dict
+    becomes a message, or several, see ``formats``. Ids are handed out last, when the whole batch is known to be good;
+    they are also set on the caller's messages and chunks: appending the same objects again appends nothing twice.
 
     Args:
         batch: Messages and dicts in any iterable, or a single one.
@@ -88,7 +90,7 @@ def normalize_messages(
         new_id: Makes an id that is missing when there is no ``key``.
 
     Returns:
-        One message for each item, in the order of the batch.
+        The messages, in the order of the batch; a dict of another format may be several, see ``formats``.
 
     Raises:
         InvalidMessageError: An item is not a message that can be kept; says which, and which field.
@@ -103,10 +105,20 @@ def normalize_messages(
         >>> answer.tool_calls
         [{'name': 'search', 'args': {}, 'id': 'c1', 'type': 'tool_call'}]
     """
+    return whole_messages(items_of(batch), key=key, place=place, new_id=new_id)
+
+
+def whole_messages(
+    items: list[Item],
+    *,
+    key: str | None = None,
+    place: int = 0,
+    new_id: Callable[[], str] = lambda: str(uuid4()),
+) -> list[BaseMessage]:
+    """As `normalize_messages`, for what `items_of` gave: one message for each item."""
     if key is not None and (problem := id_problem(key)):
         raise InvalidInputError(f"key {problem}")
-    items = items_of(batch)
-    messages = [_message(item, index=index) for index, item in enumerate(items)]
+    messages = [_message(item.value, index=item.place) for item in items]
     ids = _ids(items, key=key, place=place, new_id=new_id)
     for message, message_id in zip(messages, ids, strict=True):
         message.id = message_id
@@ -114,24 +126,28 @@ def normalize_messages(
     return messages
 
 
-def copy_ids(messages: Iterable[BaseMessage], items: Iterable[object]) -> None:
+def copy_ids(messages: Iterable[BaseMessage], items: Iterable[Item]) -> None:
     """Give the caller's messages and chunks the ids that their whole messages have."""
     for message, item in zip(messages, items, strict=True):
-        if isinstance(item, BaseMessage):
-            item.id = message.id
+        if isinstance(item.value, BaseMessage):
+            item.value.id = message.id
 
 
-def items_of(batch: Any) -> list[Any]:
-    """Return what is in the batch; one message alone is a batch of one."""
+def items_of(batch: Any) -> list[Item]:
+    """Return what is in the batch, other formats converted; one message alone is a batch of one.
+
+    Raises:
+        InvalidMessageError: It is no batch, or holds a dict of another format that cannot be read.
+    """
     if isinstance(batch, BaseMessage | Mapping):
-        return [batch]
+        return read_items([batch])
     # A str iterates into characters and a pydantic model into pairs: neither is what the caller meant.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
-        raise InvalidMessageError(f"a batch cannot be {_kind(batch)}; pass {_WANTED}, or a list of them")
+        raise InvalidMessageError(f"a batch cannot be {kind(batch)}; pass {_WANTED}, or a list of them")
     items = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
-    return items
+    return read_items(items)
 
 
 def _message(item: object, *, index: int) -> BaseMessage:
@@ -139,13 +155,13 @@ def _message(item: object, *, index: int) -> BaseMessage:
     if isinstance(item, Mapping):
         return _from_dict(item, index=index)
     if not isinstance(item, BaseMessage):
-        raise InvalidMessageError(f"expected {_WANTED}, not {_kind(item)}", index=index)
+        raise InvalidMessageError(f"expected {_WANTED}, not {kind(item)}", index=index)
     if type(item) not in _WHOLE_CLASSES and type(item) not in _WHOLE_CLASS_OF:
         raise InvalidMessageError(_foreign_class(item), index=index)
     message = item if type(item) in _WHOLE_CLASSES else _from_chunk(item)
     _check_content(getattr(message, "content", None), index=index)
     if needed := _NEEDED_TEXT.get(type(message)):
-        _check_text(getattr(message, needed, None), field=needed, index=index)
+        check_text(getattr(message, needed, None), field=needed, index=index)
     return message
 
 
@@ -167,15 +183,15 @@ def _foreign_class(message: BaseMessage) -> str:
     return f"{type(message).__name__} would not come back as itself; convert it to a plain class such as {plain}"
 
 
-def _ids(items: list[object], *, key: str | None, place: int, new_id: Callable[[], str]) -> list[str]:
+def _ids(items: list[Item], *, key: str | None, place: int, new_id: Callable[[], str]) -> list[str]:
     """Return one id for each item: its own, one derived from ``key`` or a new one; no two are equal."""
     ids: list[str] = []
     first_place: dict[str | int, int] = {}
-    for index, item in enumerate(items):
+    for position, (index, item) in enumerate(items):
         message_id: Any = item.get("id") if isinstance(item, Mapping) else getattr(item, "id", None)
         if message_id is None:
             # The index goes first: digits end at the colon, so no other key and index spell the same text.
-            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{place + index}:{key}"))
+            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{place + position}:{key}"))
         if problem := id_problem(message_id):
             raise InvalidMessageError(problem, index=index, field="id")
         # One object can hold one id only, so an object without an id must not be in the batch twice either.
@@ -190,14 +206,14 @@ def _ids(items: list[object], *, key: str | None, place: int, new_id: Callable[[
 
 def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     """Return the message that an OpenAI-format dict describes, still without its id; ``raw`` stays as it is."""
-    fields: _Fields = _copy(dict(raw))
+    fields: _Fields = copied(dict(raw))
     fields.pop("id", None)
     role = fields.pop("role", None)
     if not isinstance(role, str) or role not in _CLASS_OF_ROLE:
-        problem = f"must be one of {', '.join(_CLASS_OF_ROLE)}, not {_shown(role)}"
+        problem = f"must be one of {', '.join(_CLASS_OF_ROLE)}, not {shown(role)}"
         raise InvalidMessageError(problem, index=index, field="role")
     if needed := _NEEDED_TEXT.get(_CLASS_OF_ROLE[role]):
-        _check_text(fields.get(needed), field=needed, index=index)
+        check_text(fields.get(needed), field=needed, index=index)
     if role == "developer":
         fields["__openai_role__"] = role  # as langchain-openai does, so that it sends this role again
     if "content" not in fields and role != "assistant":
@@ -205,7 +221,7 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     content, name = fields.pop("content", None), fields.pop("name", None)
     own = {"content": "" if content is None else content, "name": name}
     _check_content(own["content"], index=index)
-    _check_type(name, str, NoneType, field="name", index=index)
+    check_type(name, str, NoneType, field="name", index=index)
     if role == "assistant":
         own |= _take_assistant(fields, index=index)
     elif role == "tool":
@@ -217,17 +233,14 @@ def _built(message_class: type[BaseMessage], *, index: int, **fields: Any) -> Ba
     try:
         return message_class(**fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        problem = f"LangChain refuses it ({first['msg']}); correct this field"
-        raise InvalidMessageError(problem, index=index, field=field.removeprefix(".")) from error
+        raise field_error(error, index=index) from error
 
 
 def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
     """Take the tool calls out of ``fields``; the raw ones stay if LangChain's two lists do not say all they say."""
     raw = fields.pop("tool_calls", None)
     raw = [] if raw is None else raw
-    _check_type(raw, list, field="tool_calls", index=index)
+    check_type(raw, list, field="tool_calls", index=index)
     calls = [_call(call, field=f"tool_calls[{place}]", index=index) for place, call in enumerate(raw)]
     valid = [call for call in calls if call["type"] == "tool_call"]
     invalid = [call for call in calls if call["type"] == "invalid_tool_call"]
@@ -258,15 +271,15 @@ def _usage(value: object) -> UsageMetadata | None:
 
 def _call(call: Any, *, field: str, index: int) -> _Fields:
     """Return one OpenAI tool call in LangChain's form: valid, or invalid with the raw text of its arguments."""
-    _check_type(call, dict, field=field, index=index)
+    check_type(call, dict, field=field, index=index)
     part, source = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
     body, call_id = call.get(part), call.get("id")
-    _check_type(body, dict, field=f"{field}.{part}", index=index)
+    check_type(body, dict, field=f"{field}.{part}", index=index)
     name, given = body.get("name"), body.get(source)
-    _check_text(name, field=f"{field}.{part}.name", index=index)
-    _check_type(call_id, str, NoneType, field=f"{field}.id", index=index)
+    check_text(name, field=f"{field}.{part}.name", index=index)
+    check_type(call_id, str, NoneType, field=f"{field}.id", index=index)
     kinds = (str, NoneType) if part == "custom" else (str, dict, NoneType)
-    _check_type(given, *kinds, field=f"{field}.{part}.{source}", index=index)
+    check_type(given, *kinds, field=f"{field}.{part}.{source}", index=index)
     if part == "custom":
         return {**tool_call(name=name, args={_CUSTOM_INPUT: given or ""}, id=call_id)}
     args = _parsed(given) if isinstance(given, str) else given or {}
@@ -302,43 +315,7 @@ def _is_plain(call: _Fields) -> bool:
     return kind in (None, "function") and call.keys() <= known and call["function"].keys() <= {"name", "arguments"}
 
 
-def _kind(value: object) -> str:
-    return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
-def _shown(value: object) -> str:
-    return repr(value[:40]) if isinstance(value, str) else _kind(value)  # the repr of a deep list may recurse too far
-
-
-def _check_type(value: object, *allowed: type, field: str, index: int) -> None:
-    if not isinstance(value, allowed):
-        wanted = " or ".join("None" if one is NoneType else one.__name__ for one in allowed)
-        raise InvalidMessageError(f"must be {wanted}, not {_kind(value)}", index=index, field=field)
-
-
-def _check_text(value: object, *, field: str, index: int) -> None:
-    if not isinstance(value, str) or not value:
-        raise InvalidMessageError(f"must be a non-empty str, not {_shown(value)}", index=index, field=field)
-
-
 def _check_content(content: Any, *, index: int) -> None:
-    _check_type(content, str, list, field="content", index=index)
+    check_type(content, str, list, field="content", index=index)
     for place, block in enumerate(content if isinstance(content, list) else ()):
-        _check_type(block, str, dict, field=f"content[{place}]", index=index)
-
-
-def _copy(value: Any) -> Any:
-    """Return the value with every dict and list in it made anew, at any depth; all else is shared."""
-    root = [value]
-    copies: dict[int, Any] = {}  # a container met twice, or inside itself, is copied once
-    pending: list[Any] = [root]
-    while pending:
-        parent = pending.pop()
-        for slot, child in list(parent.items() if type(parent) is dict else enumerate(parent)):
-            if type(child) not in (dict, list):
-                continue
-            if id(child) not in copies:
-                copies[id(child)] = child.copy()
-                pending.append(copies[id(child)])
-            parent[slot] = copies[id(child)]
-    return root[0]
+        check_type(block, str, dict, field=f"content[{place}]", index=index)

@@ -71,7 +71,9 @@ def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> Bas
     own = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
     if own not in (None, turn_id):
         raise InvalidInputError(f"the human message has an id of its own; pass that as turn_id instead of {turn_id!r}")
-    [whole] = normalize_messages([message], new_id=lambda: turn_id)
+    [*others, whole] = normalize_messages([message], new_id=lambda: turn_id)
+    if others:
+        raise InvalidInputError("human is one message; append results of tools before it")
     if whole.type != "human":
         raise InvalidInputError(f"human is a human message or its text, not a message of type {whole.type!r}")
     return whole

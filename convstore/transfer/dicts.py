@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import ValidationError
 
+from convstore.entries.formats import from_langchain, is_langchain
 from convstore.transfer.records import Message, RecordItem
 
 __all__ = ["CREATED", "UPDATED", "as_item", "item_of", "moment_of", "unread_date", "with_artifact"]
@@ -62,8 +62,7 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     if not isinstance(raw, dict):
         return RecordItem(message=None, problem=f"a message is an object, not {type(raw).__name__}", where=where)
     try:
-        is_openai = "type" not in raw or ("role" in raw and raw["type"] != "chat")
-        message = with_artifact(raw) if is_openai else _from_langchain(raw)
+        message = from_langchain(raw) if is_langchain(raw) else with_artifact(raw)
         at = at or moment_of(raw)
         return RecordItem(message=message, where=where, key=key, at=at, unread_date="" if at else unread_date(raw))
     except ValidationError as error:
@@ -138,14 +137,6 @@ def _plain(value: Any) -> Any:
         [(name, inner)] = value.items()
         return inner if _MONGOEXPORT.fullmatch(str(name)) else value
     return value
-
-
-def _from_langchain(raw: dict[str, Any]) -> BaseMessage:
-    data = raw.get("data")
-    if not isinstance(data, dict):
-        data = {name: value for name, value in raw.items() if name != "type"}
-    [message] = messages_from_dict([{"type": raw["type"], "data": data}])
-    return message
 
 
 def with_artifact(raw: dict[str, Any]) -> dict[str, Any]:

@@ -136,23 +136,25 @@ class _Reading:
         problem = item.problem
         if not problem:
             try:
-                message, note = self._message(place, item)
-                digest = self._digest(message)
+                messages, note = self._read(place, item)
+                digests = list(map(self._digest, messages))
             except InvalidInputError as error:
                 problem = str(error).removeprefix("message 0, ").removeprefix("message 0: ")
             else:
                 if note:
                     self.problems.append(self.problem("changed", where, note))
-                self.seen.add(str(message.id))
-                self.messages.append(ReadyMessage(place, message, digest, replace(item, where=where)))
+                self.seen |= {str(message.id) for message in messages}
+                placed = replace(item, where=where)
+                read = zip(messages, digests, strict=True)
+                self.messages += [ReadyMessage(place, message, digest, placed) for message, digest in read]
                 return
         self.problems.append(self.problem("message", where, problem))
 
     def problem(self, what: Literal["conversation", "message", "changed"], where: str, reason: str) -> Problem:
         return Problem(what, where, self.record.id, reason)
 
-    def _message(self, place: int, item: RecordItem) -> tuple[BaseMessage, str]:
-        """The message with an id, and what was changed for that."""
+    def _read(self, place: int, item: RecordItem) -> tuple[list[BaseMessage], str]:
+        """The message with an id, or several that it holds, and what was changed for that."""
         given: Any = item.message
         id_ = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None)
         note = ""
@@ -160,8 +162,7 @@ class _Reading:
             note = f"its id {str(id_)[:80]!r} {problem}; it has another one now"
             id_ = None
             given = {**given, "id": None} if isinstance(given, Mapping) else given.model_copy(update={"id": None})
-        [message] = normalize_messages([given], key=_key(f"{item.key or place}:{self.record.id}"))
-        return message, note
+        return normalize_messages([given], key=_key(f"{item.key or place}:{self.record.id}")), note
 
     def _problem_of(self, id_: Any) -> str:
         return id_problem(id_) or ("is that of a message before it" if id_ in self.seen else "")
