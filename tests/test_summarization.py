@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import doctest
+import html
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -983,3 +985,51 @@ def test_a_summarizer_takes_the_name_of_a_model(monkeypatch):
     monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
     with pytest.raises(MissingExtraError, match=r"convstore\[langchain\]"):
         RunningSummarizer("openai:gpt-5-mini")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a stored summary's writer is shown
+
+
+def shown_to(*messages: BaseMessage, **options: Any) -> list[str]:
+    """The requests of a `RunningSummarizer`."""
+    model = ScriptedModel()
+    asyncio.run(RunningSummarizer(model, **options).summarize(messages, summary=None))  # type: ignore[arg-type]
+    return [prompt[-1].text for prompt in model.prompts]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(" ".join(f"name{number}" for number in range(20_000)), id="words"),
+        pytest.param("<&>" * 30_000, id="escapes"),
+        pytest.param("语" * 30_000, id="a token each"),
+        pytest.param("x" * 200_000, id="one word"),
+    ],
+)
+def test_a_long_message_is_shown_whole_in_pieces(text):
+    """Nothing between the steps is lost or cut in a word, and no step is larger than it may be."""
+    shown = shown_to(HumanMessage(text), max_tokens=4_000, max_summary_tokens=500)
+    assert len(shown) > 5
+    assert all(count_tokens_approximately([HumanMessage(each)]) <= 4_000 for each in shown)
+    pieces = [
+        piece for each in shown for piece in re.findall(r"<message from='human'>\n(.*?)\n</message>", each, re.DOTALL)
+    ]
+    assert html.unescape("".join(pieces)) == text
+    if " " in text:
+        assert all(piece.endswith(" ") for piece in pieces[:-1])
+
+
+def test_media_are_described_and_every_call_is_told():
+    """No bytes of an image reach the model that sums up; calls do that no parser could read."""
+    image = {"type": "image", "base64": "aGk=" * 10_000, "mime_type": "image/png"}
+    invalid = [{"name": "book", "args": '{"seat": ', "id": "x", "error": "no JSON"}]
+    [shown] = shown_to(
+        HumanMessage([{"type": "text", "text": "What is it?"}, image]),
+        AIMessage([{"type": "thinking", "thinking": "secret"}, {"type": "text", "text": "Hm."}]),
+        AIMessage("", invalid_tool_calls=invalid),
+    )
+    assert "What is it?\n[image of 40000 bytes, not shown]" in shown
+    assert "aGk=aGk=" not in shown
+    assert "secret" not in shown
+    assert 'calls book({"seat": )' in shown

@@ -12,12 +12,14 @@ from itertools import accumulate
 from typing import Any, Protocol, cast
 
 from langchain_core.language_models import BaseChatModel, LanguageModelLike
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from convstore.bounds import check_number
+from convstore.chain.pieces import cut
+from convstore.chain.prompts import text_shown
+from convstore.chain.sizes import written_calls
 from convstore.exceptions import InvalidInputError, MissingExtraError, SummaryError
 from convstore.policy import CompactionRule
-from convstore.stubs import text_of
 from convstore.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
 
 __all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer", "words_of"]
@@ -46,7 +48,8 @@ SummarizerLike = Summarizer | Callable[[Sequence[BaseMessage], str | None], Awai
 class RunningSummarizer:
     """Lets a chat model write the summary, in as many steps as the messages need.
 
-    Each message is shown to the model once, as text whose marks it cannot break. The model is called with
+    Each message is shown to the model once and whole, as text whose marks it cannot break: a long one in pieces, cut
+    between words, media as a line with type and size. The model is called with
     ``ainvoke(messages)`` and nothing else.
 
     Args:
@@ -173,12 +176,14 @@ def _chat_model(name: str) -> BaseChatModel:
 
 
 def _pieces(message: BaseMessage, room: int) -> Iterator[str]:
-    """A message as marked text, in pieces that leave half the room to others."""
-    text = html.escape(words_of(message), quote=False)
-    # A character of a wide script takes up to a token.
-    size = max(room * (CHARACTERS_PER_TOKEN if text.isascii() else 1) // 2, 100)
-    for start in range(0, len(text) or 1, size):
-        yield f"<message from={message.type!r}>\n{text[start : start + size]}\n</message>"
+    """A message as marked text, in pieces that leave half the room to others, cut between words."""
+    opening, half = f"<message from={message.type!r}>\n", max(room // 2, 25)
+    for piece in [*cut(words_of(message), most=half, size=_tokens_of, characters=half * CHARACTERS_PER_TOKEN)] or [""]:
+        yield f"{opening}{html.escape(piece, quote=False)}\n</message>"
+
+
+def _tokens_of(text: str) -> int:
+    return approximate_tokens([HumanMessage(html.escape(text, quote=False))])
 
 
 def _steps(pieces: Sequence[str], room: int) -> Iterator[str]:
@@ -197,7 +202,7 @@ def _steps(pieces: Sequence[str], room: int) -> Iterator[str]:
 
 
 def words_of(message: BaseMessage) -> str:
-    """All that a message says, calls too."""
-    said = message.content if isinstance(message.content, str) else text_of(message.content)
-    calls = message.tool_calls if isinstance(message, AIMessage) else []
-    return "\n".join([*([said] if said else []), *(f"calls {call['name']}({text_of(call['args'])})" for call in calls)])
+    """All that a message says, calls too; media as a line with type and size, reasoning left out."""
+    said = text_shown(message)
+    calls = (f"calls {call.tool}({call.arguments})" for call in written_calls(message))
+    return "\n".join([*([said] if said else []), *calls])
