@@ -1,4 +1,4 @@
-"""The whole idea on one screen: store a turn with retrieved sources, load the next view, read the sources back.
+"""The whole idea on one screen: store turns with retrieved sources, load the next view, read the sources back.
 
     python examples/quickstart.py [mongodb://localhost:27017/app]
 
@@ -12,60 +12,73 @@ import os
 import sys
 import uuid
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore import ConversationStore
 
-PASSAGES = [
-    (
-        "Orcas hunt in families. What a family eats is handed down: some live on salmon, some on seals, and neither "
-        "touches the food of the other, even where they meet in the same bay.",
-        {"title": "What orcas eat", "url": "https://example.org/orcas/food"},
-    ),
-    (
-        "A family is led by its oldest female. She may live eighty years, and in a year with little salmon the others "
-        "follow her to the places where she once found some.",
-        {"title": "Who leads", "url": "https://example.org/orcas/families"},
-    ),
-    (
-        "Each family has calls of its own. A young orca learns them in two years, and two families that share many "
-        "calls had the same grandmother.",
-        {"title": "How orcas talk", "url": "https://example.org/orcas/calls"},
-    ),
-]
+FACTS = {
+    "food": "Some families of orcas live on salmon, some on seals, and neither touches the food of the other.",
+    "families": "A family is led by its oldest female, who knows where salmon was found in the years without any.",
+    "calls": "Each family has calls of its own, which a young orca learns in two years.",
+    "sleep": "One half of the brain sleeps at a time, while the family swims slowly side by side.",
+}
+QUESTIONS = {
+    "food": ("What do orcas eat?", "It depends on the family [1]."),
+    "families": ("Who decides where they go?", "The oldest female [6]."),
+    "calls": ("How do they talk?", "In calls of their own [11]."),
+    "sleep": ("Do they sleep?", "With one half of the brain at a time [16]."),
+}
+
+
+def search(topic: str) -> list[tuple[str, dict[str, str]]]:
+    """Find five passages, as long as those of a search engine are."""
+    observed = "Observers in the bay have noted it year after year, from boats, by drones and with microphones. " * 8
+    return [
+        (
+            f"{FACTS[topic]} {observed}",
+            {"title": f"Orcas: {topic}, part {part}", "url": f"https://example.org/{topic}/{part}"},
+        )
+        for part in range(1, 6)
+    ]
+
+
+def turn(topic: str) -> list[BaseMessage]:
+    """A question, the model's call, the result with its sources, and the answer."""
+    question, answer = QUESTIONS[topic]
+    passages = search(topic)
+    call = {"name": "search", "args": {"topic": topic}, "id": f"call-{topic}"}
+    text = "\n\n".join(passage for passage, _ in passages)
+    return [
+        HumanMessage(question),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage(text, artifact=passages, name="search", tool_call_id=call["id"], id=f"result-{topic}"),
+        AIMessage(answer),
+    ]
 
 
 async def main(uri: str) -> None:
-    """Have two turns of a conversation."""
+    """Have five turns of a conversation."""
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+        for topic in QUESTIONS:
+            receipt = await chat.append(turn(topic))
+            print(f"Stored messages {receipt.first}-{receipt.last}, sources {receipt.source_ids}.")
 
-        call = {"name": "search", "args": {"query": "orcas"}, "id": "call-1"}
-        text = "\n\n".join(passage for passage, _ in PASSAGES)
-        receipt = await chat.append(
-            [
-                HumanMessage("What do orcas eat?"),
-                AIMessage("", tool_calls=[call]),
-                ToolMessage(text, artifact=PASSAGES, name="search", tool_call_id="call-1", id="result-1"),
-                AIMessage("It depends on the family: some eat salmon, some seals [1]."),
-            ]
-        )
-        print(f"Stored messages {receipt.first}-{receipt.last}, sources {receipt.source_ids}.")
-
-        await chat.append(HumanMessage("Who decides where they go?"))
+        await chat.append(HumanMessage("What was it that some families eat?"))
         history = await chat.load_history()
         print("\nWhat the model gets in the next turn:")
         for message in history.messages:
             print(f"  {message.type:5}  {message.text or '(calls search)'}")
-        print(f"{history.tokens} tokens instead of {history.report.tokens_before}.")
+        full = history.report.tokens_before
+        print(f"{history.tokens} tokens instead of {full}: saved {100 * (1 - history.tokens / full):.0f} %.")
 
         print("\nWhat it reads back:")
         tool = chat.retrieve_previous_sources_tool()
-        print(await tool.ainvoke({"tool_message_ids": ["result-1"]}))
+        print(await tool.ainvoke({"source_ids": [1], "find": "salmon"}))
 
-        [record] = await chat.get_tool_messages(["result-1"])
-        print(f"\nEqual to what was appended: {record.content == text and record.artifact == PASSAGES}")
+        [record] = await chat.get_tool_messages(["result-food"])
+        print(f"\nEqual to what was appended: {record.artifact == search('food')}")
         await chat.delete()
 
 

@@ -21,7 +21,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from programs import ROOT, run_program
 from pymongo import MongoClient
 
-from convstore import Conversation, ConversationStore
+from convstore import Conversation, ConversationStore, StoreUnavailableError
 from convstore.devserver import DevServer
 from convstore.entries.normalize import normalize_messages
 from convstore.pairing import calls_of
@@ -353,9 +353,24 @@ async def test_an_unknown_tool_ends_in_a_reply(site):
 async def test_an_error_of_the_model_is_told_and_saved(site):
     """It is the turn's answer, so the same request tells it again; the next question works."""
     answer = await site.ask("r1", "Is there an outage?")
-    assert answer.json()["error_message"] == "ConnectionError: the model's service does not answer"
+    assert answer.json()["error_message"] == "the model does not answer"
+    assert "ConnectionError" not in answer.text
     assert (await site.ask("r1", "Is there an outage?")).json() == answer.json() | {"is_repeated": True}
     assert (await site.ask("r2", DOSE)).json()["error_message"] is None
+
+
+async def test_a_history_that_cannot_be_loaded_is_an_error_message(site, monkeypatch):
+    """The client gets a reply with the error, nothing of where the store is, and the model is not asked."""
+
+    async def fail(self, policy=None):
+        raise StoreUnavailableError("mongodb://secret-host does not answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Conversation, "load_history", fail)
+        answer = await site.ask("r1", "hello")
+    assert (answer.status_code, answer.json()["error_message"]) == (200, "the history of the session cannot be loaded")
+    assert "secret-host" not in answer.text
+    assert site.model.seen == []
 
 
 async def test_an_error_of_a_tool_is_told_to_the_model(site, monkeypatch):
@@ -524,13 +539,15 @@ async def test_the_audit_trail_tells_every_turn(site):
     assert turn is not None
     assert (first["interaction_id"], first["at"], first["ordinal"]) == ("r0", turn.created_at.isoformat(), 4)
     arguments = {"query": DOSE.lower()}
+    output = first["tools"][0].pop("output")
+    assert "[1] Velorin, dose" in output
     assert first["tools"] == [
         {"tool": "retrieve_knowledge_base", "arguments": arguments, "status": "success", "source_ids": [1, 2, 3]}
     ]
     assert first["sources_used"] == again["sources_used"] == [{"source_id": 1, "title": "Velorin, dose"}]
     assert first["answer"] == turn.messages[-1].text
     assert [tool["tool"] for tool in again["tools"]] == ["retrieve_previous_sources"]
-    assert (failed["tools"], failed["error"].partition(":")[0]) == ([], "ConnectionError")
+    assert (failed["tools"], failed["error"]) == ([], "the model does not answer")
     assert (open_["answer"], open_["error"]) == (None, "no answer")
     rest = await site.get("/sessions/SESSION/audit.jsonl", after=first["ordinal"])
     assert [json.loads(line) for line in rest.text.splitlines()] == lines[1:]

@@ -64,14 +64,16 @@ def test_every_example_is_a_program_of_its_own(path):
 
 
 def test_the_quickstart_shows_stub_and_read_back(address):
-    """The next turn's view has the stub, a smaller size, and the tool gives the passages back with their numbers."""
+    """The next turn's view has the stubs and saves most of the tokens; the tool gives a passage back by its number."""
     shown = run_example("quickstart.py", address)
-    assert "Stored messages 1-4, sources (1, 3)." in shown
-    assert '"tool_message_id": "result-1", "source_ids": "1-3"}' in shown
-    sizes = re.search(r"(\d+) tokens instead of (\d+)\.", shown)
+    assert "Stored messages 1-4, sources (1, 5)." in shown
+    assert "Stored messages 13-16, sources (16, 20)." in shown
+    assert '"tool_message_id": "result-food", "source_ids": "1-5"}' in shown
+    sizes = re.search(r"(\d+) tokens instead of (\d+): saved (\d+) %\.", shown)
     assert sizes
-    assert int(sizes[1]) < int(sizes[2])
-    assert "[2] Who leads (https://example.org/orcas/families), characters 0-160 of 160\nA family is led" in shown
+    assert int(sizes[1]) < int(sizes[2]) / 8
+    assert int(sizes[3]) >= 88
+    assert "[1] Orcas: food, part 1 (https://example.org/food/1), characters 0-" in shown
     assert shown.endswith("Equal to what was appended: True\n")
 
 

@@ -51,7 +51,7 @@ async def audit_line(chat: Conversation, turn: Turn) -> str:
 
 
 async def _tools(chat: Conversation, turn: Turn) -> list[dict[str, Any]]:
-    """The calls of a turn, each with the numbers of the sources that it found."""
+    """The calls of a turn, each with its output and the numbers of the sources that it found."""
     results = {message.tool_call_id: message for message in turn.messages if isinstance(message, ToolMessage)}
     records = await chat.get_tool_messages([str(message.id) for message in results.values()])
     found = {record.tool_call_id: [source.source_id for source in record.sources] for record in records}
@@ -60,6 +60,7 @@ async def _tools(chat: Conversation, turn: Turn) -> list[dict[str, Any]]:
             "tool": call["name"],
             "arguments": call["args"],
             "status": results[call["id"]].status if call["id"] in results else "no result",
+            "output": results[call["id"]].text if call["id"] in results else None,
             "source_ids": found.get(call["id"] or "", []),
         }
         for message in turn.messages

@@ -6,6 +6,7 @@ the graph runs, and the agent's turn, which the last node saves under the id of 
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal, TypedDict
 
 from langchain_core.language_models import BaseChatModel
@@ -22,6 +23,7 @@ from convstore import (
     ConversationStore,
     InvalidInputError,
     StoreError,
+    StoreUnavailableError,
     Turn,
     UnknownMessageError,
     number_sources,
@@ -31,6 +33,7 @@ __all__ = ["PROMPT", "AgentState", "Assistant", "answer_of", "error_of"]
 
 PROMPT = f"You help nurses with the handbook of their ward. Cite sources by their numbers, as [3]. {SOURCES_PROMPT}"
 MOST_ROUNDS = 4
+_log = logging.getLogger(__name__)
 _SORRY = "Something went wrong, so there is no answer to this."
 _ERROR = "error_message"
 
@@ -107,17 +110,24 @@ class Assistant:
 
     async def get_session_history(self, state: AgentState) -> dict[str, Any]:
         """Load what the model needs of the session: old results are stubs, the question stands last."""
-        history = await self._chat(state).load_history()
+        try:
+            history = await self._chat(state).load_history()
+        except StoreUnavailableError:
+            _log.exception("the history of interaction %s cannot be loaded", state["interaction_id"])
+            return {"error_message": "the history of the session cannot be loaded"}
         return {"conversation_history": history.messages}
 
     async def llm_reasoner(self, state: AgentState) -> dict[str, Any]:
         """Ask the model, which answers or calls tools."""
+        if state["error_message"]:
+            return {}
         tools = self._tools(self._chat(state))
         messages = [SystemMessage(PROMPT), *state["conversation_history"], *state["agent_turn"]]
         try:
             response = await self._model.bind_tools(list(tools.values())).ainvoke(messages)
-        except Exception as error:  # noqa: BLE001 - whatever a provider's client raises; it is saved with the turn
-            return {"llm_response_with_actions": None, "error_message": f"{type(error).__name__}: {error}"}
+        except Exception:  # noqa: BLE001 - whatever a provider's client raises; its text may name hosts and keys
+            _log.exception("the model failed in interaction %s", state["interaction_id"])
+            return {"llm_response_with_actions": None, "error_message": "the model does not answer"}
         return {"llm_response_with_actions": response, "executed_tool_responses": [], "rag_context": []}
 
     def should_execute_tools(self, state: AgentState) -> Literal["execute_rag_tool", "final_response"]:
@@ -172,6 +182,9 @@ class Assistant:
             if answer is None:
                 raise
             return saved | {"final_response_text": answer.text, "error_message": error_of(answer)}
+        except StoreUnavailableError:
+            _log.exception("the turn of interaction %s cannot be saved", state["interaction_id"])
+            return saved | {"agent_turn_interaction_id": None, "error_message": "the answer cannot be saved"}
         return saved
 
 
