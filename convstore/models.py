@@ -66,6 +66,7 @@ class HistoryReport(_Value):
     Attributes:
         stubbed: Ids of tool messages that stand as stubs.
         placeholders: Ids of other messages with images, audio or files that stand as placeholders.
+        shortened: Ids of messages with long texts that are shown as their beginning and end.
         left_out_turns: Whole turns before the view, left out by the budget or `max_turns`.
         missing_results: Tool call ids that got a synthetic error result.
         orphans: Ids of tool messages left out because no call asks for them.
@@ -84,6 +85,7 @@ class HistoryReport(_Value):
 
     stubbed: tuple[str, ...] = ()
     placeholders: tuple[str, ...] = ()
+    shortened: tuple[str, ...] = ()
     left_out_turns: int = 0
     missing_results: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ __all__ = ["CompactionRule", "HistoryPolicy", "check_policy"]
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
+    "media": ("finished_turns", "never"),
     "view": ("full", "conversation"),
     "compact": ("explicit", "before_load"),
     "provider": (None, "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"),
@@ -40,6 +41,11 @@ class HistoryPolicy:
         never_stub: Names of tools whose results always stay whole.
         compact: "explicit" leaves summarising to `compact`; "before_load" summarises first when that is due, so a load
             may wait for the summarizer, for the store's `compaction_seconds` at most.
+        shorten_over: Texts of human and AI messages in finished turns that are longer than so many tokens (of four
+            characters) are shown as their beginning and their end, with the id of the message between; None shows them
+            whole. Up to 1,000 this reads no payload.
+        media: "finished_turns" puts placeholders in place of images, audio and files of finished turns; "never" loads
+            them as they are.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
         provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai": the view is made safe for
             it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, no empty
@@ -53,13 +59,15 @@ class HistoryPolicy:
     stub_min_tokens: int = 256
     keep_last_results: int = 0
     never_stub: frozenset[str] = frozenset()
+    shorten_over: int | None = None
+    media: Literal["finished_turns", "never"] = "finished_turns"
     view: Literal["full", "conversation"] = "full"
     compact: Literal["explicit", "before_load"] = "explicit"
     provider: Literal["anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never_stub", _names(self.never_stub))
-        for name in ("max_tokens", "max_turns"):
+        for name in ("max_tokens", "max_turns", "shorten_over"):
             if (limit := getattr(self, name)) is not None:
                 check_number(limit, name=name, least=1)
         for name in ("stub_min_tokens", "keep_last_results"):

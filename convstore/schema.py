@@ -338,7 +338,7 @@ def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entr
 
 def _payload_document(ref: PayloadRef) -> dict[str, Any]:
     document = {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
-    optional = {"body": ref.body, "shown": ref.shown, "shown_digest": ref.shown_digest}
+    optional = {"body": ref.body, "shown": ref.shown, "shown_digest": ref.shown_digest, "edged": int(ref.is_edged)}
     return document | {key: value for key, value in optional.items() if value}
 
 
@@ -354,7 +354,8 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
     )
     token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
     digest, size = stored_bytes(document["digest"]), stored_number(document["size"])
-    return PayloadRef(token, chunk, ends, digest, size, body, shown, part)
+    is_edged = bool(stored_number(document.get("edged", 0)))
+    return PayloadRef(token, chunk, ends, digest, size, body, shown, part, is_edged)
 
 
 def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:

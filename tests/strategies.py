@@ -33,7 +33,9 @@ from convstore.entries.compose import compose
 from convstore.policy import HistoryPolicy
 from convstore.tokens import TokenCounter, approximate_tokens, count, named
 from convstore.view import NOTE_RESULTS, View, build_view, make_note, payloads_needed
-from convstore.view.window import Row, Window, choose_window, leading_system, rows_of
+from convstore.view.rows import Row, leading_system, rows_of
+from convstore.view.sizes import shown_sizes
+from convstore.view.window import Window, choose_window
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -250,6 +252,7 @@ class PureLog:
             fixed_tokens=sum(row.message.tokens for row in leading_system(everything)),
             note_tokens=cache(lambda place: count(self.counter, _note(everything[: before + place], 99_999))),
             anchored=anchored,
+            sizes=shown_sizes(rows, policy, codec=self.codec, counter=self.counter),
         )
         return before, window
 
@@ -262,17 +265,22 @@ class PureLog:
         """The view of the whole log."""
         _, window = self.window(policy)
         assert window is not None
+        return self._view(policy, window)
+
+    def _view(self, policy: HistoryPolicy, window: Window) -> View:
         rows = rows_of(self.entries)
         shown = rows[window.start :]
-        return build_view(
+        view = build_view(
             shown,
             policy,
             codec=self.codec,
             counter=self.counter,
             system=[row.message for row in leading_system(rows)],
             notes=[_note(rows[: window.start], window.left_out_turns)] if window.left_out_turns else [],
-            payloads={id_: self.payloads[id_] for id_, _ in payloads_needed(shown, policy)},
+            payloads={id_: self.payloads[id_][: ref.ends[-1]] for id_, ref in payloads_needed(shown, policy)},
+            room=window.room,
         )
+        return view if view.is_fitting or window.without is None else self._view(policy, window.without)
 
 
 def _note(before: Sequence[Row], left_out: int) -> HumanMessage:
@@ -320,6 +328,8 @@ policies = st.builds(
     never_stub=st.sampled_from([(), ("search",)]),
     stub_tools=st.sampled_from(["finished_turns", "finished_turns", "never"]),
     view=st.sampled_from(["full", "full", "conversation"]),
+    shorten_over=st.sampled_from([None, None, 5, 20, 60]),
+    media=st.sampled_from(["finished_turns", "finished_turns", "never"]),
 )
 """Policies of all kinds, with budgets that the turns of a short log exceed."""
 

@@ -36,7 +36,7 @@ from convstore.summarization.summarizers import HeadTailSummarizer, RunningSumma
 from convstore.testing import rag_turn, same_messages
 from convstore.tokens import approximate_tokens
 from convstore.view.compaction import plan_compaction, weigh
-from convstore.view.window import Row
+from convstore.view.rows import Row
 
 _NUMBERS = itertools.count(1)
 

@@ -63,6 +63,8 @@ def test_the_defaults_are_these():
         "stub_min_tokens": 256,
         "keep_last_results": 0,
         "never_stub": frozenset(),
+        "shorten_over": None,
+        "media": "finished_turns",
         "view": "full",
         "compact": "explicit",
         "provider": None,

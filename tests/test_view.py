@@ -28,7 +28,7 @@ from convstore.policy import HistoryPolicy
 from convstore.stubs import make_stub
 from convstore.view import build_view, get_conversational_history, make_note, payloads_needed
 from convstore.view.providers import PROVIDERS
-from convstore.view.window import rows_of
+from convstore.view.rows import rows_of
 
 DEFAULT = HistoryPolicy()
 LARGE = "x" * 20_000
@@ -152,7 +152,7 @@ def test_a_stub_stands_for_a_result():
 def test_what_people_and_models_said_is_whole_in_finished_turns(message):
     """Texts, call arguments and reasoning of any length stay, wherever they are stored; the size counts them."""
     log = _log([HumanMessage("?", id="h"), message, AIMessage("done", id="z")], counter=_exact)
-    view = log.view(DEFAULT)
+    view = log.view(HistoryPolicy(max_tokens=None))
     assert same(view.messages[1], message)
     assert log.entries[0].messages[1].payload is not None
     assert view.placeholders == ()

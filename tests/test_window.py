@@ -14,7 +14,8 @@ from properties import examples
 from strategies import PureLog, Round, log_of, policies, turn, turns
 
 from convstore.policy import HistoryPolicy
-from convstore.view.window import Row, choose_window, is_finished, leading_system, rows_of, shown_whole
+from convstore.view.rows import Row, is_finished, leading_system, rows_of, shown_whole
+from convstore.view.window import choose_window
 
 _BEGINNINGS: list[list[BaseMessage]] = [
     [],

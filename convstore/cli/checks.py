@@ -138,14 +138,14 @@ def unexplained_change(before: History, now: History) -> int | None:
     """Where a view stops being the beginning of the next one for no reason that is allowed; None if nowhere.
 
     Allowed are a cut by the budget, a result that came late, and for each message once the placeholder that replaces
-    a large part of it when its turn is finished.
+    its media, or the shortening of its texts, when its turn is finished.
     """
     old, new = before.report, now.report
     if new.left_out_turns > old.left_out_turns or new.moved != old.moved:
         return None
     if set(old.missing_results) - set(new.missing_results):
         return None
-    fresh = set(new.placeholders) - set(old.placeholders)
+    fresh = {*new.placeholders, *new.shortened} - {*old.placeholders, *old.shortened}
     for place, (one, other) in enumerate(zip_longest(before.messages, now.messages[: len(before.messages)])):
         if other is None or (fingerprint(one) != fingerprint(other) and other.id not in fresh):
             return place

@@ -129,6 +129,7 @@ class EncodedMessage:
         places: Where its sources stand in the payload.
         shown: Length of the beginning of the payload that a view of the finished turn shows.
         edges: Characters of texts in the payload that the body keeps, too.
+        is_edged: That beginning of the payload is texts alone of which the body keeps the edges.
     """
 
     body: str
@@ -136,6 +137,7 @@ class EncodedMessage:
     places: tuple[SourcePlace, ...] = ()
     shown: int = 0
     edges: int = 0
+    is_edged: bool = False
 
 
 @dataclass(slots=True)
@@ -148,6 +150,7 @@ class _Payload:
     pieces: list[str] = field(default_factory=list)
     length: int = 0
     edges: int = 0
+    edged_length: int = 0
 
     def put(self, value: Any, *, about: str = "", link: str = "", is_media: bool = False) -> PayloadRange:
         raw = is_text(value)
@@ -162,6 +165,7 @@ class _Payload:
         if len(text) < PART_MINIMUM or self.edges + 2 * EDGE_CHARACTERS > self.most_edges:
             return part
         self.edges += 2 * EDGE_CHARACTERS
+        self.edged_length += len(text)
         return replace(part, head=text[:EDGE_CHARACTERS], tail=text[-EDGE_CHARACTERS:])
 
     def put_source(self, item: SourceItem) -> tuple[SourcePlace, PayloadRange]:
@@ -226,7 +230,8 @@ def encode_message(
     shown = 0 if split_result else payload.length
     _put_large_parts(fields, payload, late=True)
     body = codec.encode(fields, omitted=omitted)
-    return EncodedMessage(body, "".join(payload.pieces), places, shown, payload.edges)
+    is_edged = payload.edged_length == shown > 0
+    return EncodedMessage(body, "".join(payload.pieces), places, shown, payload.edges, is_edged)
 
 
 def encode_source(codec: Codec, item: SourceItem, *, omitted: list[str] | None = None) -> tuple[str, SourcePlace]:

@@ -73,7 +73,9 @@ class Split:
         shown, part = self.encoded.shown, b""
         if 0 < shown < len(self.encoded.payload):
             part = digest_of(self.encoded.payload[:shown])[:BODY_DIGEST_BYTES]
-        return PayloadRef(token, self.chunks[0].number, self.ends, self.digest, size, body, shown, part)
+        return PayloadRef(
+            token, self.chunks[0].number, self.ends, self.digest, size, body, shown, part, self.encoded.is_edged
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class PayloadRef:
         body: Beginning of the sha256 of the body that refers to it; empty in entries of the first versions.
         shown: Characters at its beginning that views of the finished turn show; whole chunks hold them.
         shown_digest: Beginning of the sha256 of these; empty if they are none or all of it.
+        is_edged: They are texts alone of which the body keeps the beginnings and the ends.
     """
 
     token: str
@@ -58,6 +59,7 @@ class PayloadRef:
     body: bytes = b""
     shown: int = 0
     shown_digest: bytes = b""
+    is_edged: bool = False
 
     def shown_part(self) -> PayloadRef:
         """Where that beginning is, as a payload of its own."""

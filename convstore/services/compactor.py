@@ -37,7 +37,7 @@ from convstore.summaries import NAMED_RESULTS, SummaryRecord, clipped, fits
 from convstore.summarization.folders import Folded, Folder, Folding
 from convstore.tokens import NamedCounter, count
 from convstore.view.compaction import clean_cuts, plan_compaction, weigh
-from convstore.view.window import Row, is_finished, leading_system, rows_of
+from convstore.view.rows import Row, is_finished, leading_system, rows_of
 
 __all__ = ["Compactor"]
 

@@ -35,7 +35,9 @@ from convstore.summaries import SummaryRecord, fits
 from convstore.tokens import NamedCounter, count
 from convstore.view import NOTE_RESULTS, NamedResult, View, build_view, make_note, payloads_needed
 from convstore.view.compaction import weigh
-from convstore.view.window import Row, Window, choose_window, leading_system, rows_of
+from convstore.view.rows import Row, leading_system, rows_of
+from convstore.view.sizes import shown_sizes
+from convstore.view.window import Window, choose_window
 
 __all__ = ["Loader"]
 
@@ -334,6 +336,7 @@ class Loader:
             note_tokens=cache(lambda place: count(self._counter, load.note(place))),
             anchored=load.reaches_start,
             summarized=load.summary is not None,
+            sizes=shown_sizes(load.rows, load.policy, codec=self._codec, counter=self._counter),
         )
 
     def _fixed_tokens(self, load: _Load) -> int:
@@ -377,8 +380,11 @@ class Loader:
             system=load.system or (),
             notes=load.notes(window),
             payloads=payloads,
+            room=window.room,
         )
         view = await off_loop(build, characters=characters_of([row.message for row in rows], payloads))
+        if window.without and not view.is_fitting and window.without.start > window.start:
+            return await self._show(load, window.without)
         summary = load.summary.text if load.summary else None
         return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
 
@@ -426,6 +432,7 @@ def _report(load: _Load, window: Window, view: View) -> HistoryReport:
     return HistoryReport(
         stubbed=view.stubbed,
         placeholders=view.placeholders,
+        shortened=view.shortened,
         left_out_turns=window.left_out_turns,
         missing_results=view.missing_results,
         orphans=view.orphans,

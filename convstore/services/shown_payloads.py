@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from convstore.entries import PayloadRef
 from convstore.services.known import KeptPayload, Known, KnownConversations
 from convstore.services.reader import Reader
-from convstore.view.window import Row, is_finished
+from convstore.view.rows import Row, is_finished
 
 __all__ = ["ShownPayloads"]
 

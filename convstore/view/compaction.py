@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from convstore.policy import CompactionRule
-from convstore.view.window import Row, is_finished
+from convstore.view.rows import Row, is_finished
 
 __all__ = ["clean_cuts", "plan_compaction", "weigh"]
 

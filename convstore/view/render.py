@@ -19,12 +19,20 @@ from convstore.extraction import parse_json
 from convstore.marks import kind_of, mark, without_mark
 from convstore.pairing import has_calls, pair, without_orphans
 from convstore.policy import HistoryPolicy
-from convstore.shortening import leave_out, with_stub, without_media
+from convstore.shortening import (
+    SHORTENED,
+    leave_out,
+    needs_edges_only,
+    with_short_texts,
+    with_stub,
+    without_media,
+)
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 from convstore.summaries import name_results
 from convstore.tokens import TokenCounter, count
+from convstore.view.fitting import Shown, fitted
 from convstore.view.providers import made_for, with_original_ids
-from convstore.view.window import Row, is_hidden, shown_whole
+from convstore.view.rows import Row, is_current, is_hidden, shown_whole
 
 __all__ = [
     "NOTE_RESULTS",
@@ -47,16 +55,21 @@ NamedResult = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view with what was done to make it; ids in the order of the view."""
+    """A view with what was done to make it; ids in the order of the view.
+
+    `is_fitting` is False if the first turn could not be shortened to its room.
+    """
 
     messages: list[BaseMessage]
     tokens: int
     stubbed: tuple[str, ...]
     placeholders: tuple[str, ...]
+    shortened: tuple[str, ...]
     missing_results: tuple[str, ...]
     orphans: tuple[str, ...]
     late_results: tuple[str, ...]
     moved: tuple[str, ...]
+    is_fitting: bool
 
 
 def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -87,24 +100,34 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
     """A message as views show it once its turn is finished: as its stub, with placeholders, or as it is."""
-    return _Form(message, whole=False, stub=message.stub).decode(codec, payloads)[0]
+    return _Form(message, whole=False, stub=message.stub).decode(codec, payloads).message
 
 
-def payload_needed(message: EntryMessage, *, whole: bool = False) -> PayloadRef | None:
+def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None) -> PayloadRef | None:
     """What a view reads of a message's payload: all of it, or the part that it shows once the turn is finished."""
     ref = message.payload
     if ref is None or whole:
         return ref
-    return ref.shown_part() if ref.shown and message.stub is None else None
+    has_edges = ref.is_edged and message.type in SHORTENED and needs_edges_only(shorten_over)
+    return ref.shown_part() if ref.shown and message.stub is None and not has_edges else None
 
 
 def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
     """Message id and place of each payload, or part of one, that the view of these rows shows."""
     return [
         (row.message.id, ref)
-        for row, whole in zip(rows, shown_whole(rows, policy), strict=True)
-        if (ref := payload_needed(row.message, whole=whole)) and not is_hidden(row.message, policy)
+        for row, whole, current in zip(rows, shown_whole(rows, policy), is_current(rows), strict=True)
+        if (ref := _payload_in_view(row.message, policy, whole=whole, current=current))
     ]
+
+
+def _payload_in_view(message: EntryMessage, policy: HistoryPolicy, *, whole: bool, current: bool) -> PayloadRef | None:
+    ref = message.payload
+    if ref is None or is_hidden(message, policy):
+        return None
+    # Media stand behind the texts of a payload.
+    has_media = policy.media == "never" and message.type != "tool" and ref.shown < ref.ends[-1]
+    return payload_needed(message, whole=whole or has_media, shorten_over=None if current else policy.shorten_over)
 
 
 def build_view(
@@ -116,6 +139,7 @@ def build_view(
     system: Sequence[EntryMessage] = (),
     notes: Sequence[BaseMessage] = (),
     payloads: Mapping[str, str],
+    room: int = 0,
 ) -> View:
     """Decode and pair the rows of a view.
 
@@ -127,16 +151,21 @@ def build_view(
         system: Leading system messages.
         notes: Stand for what is summarised and for what is left out.
         payloads: By message id the texts that `payloads_needed` named.
+        room: Tokens that the first turn is to be shortened to; 0 for no limit.
 
     Raises:
         CorruptDocumentError: A stored message is damaged; names its entry.
     """
     shown = zip(rows, shown_whole(rows, policy), strict=True)
-    later = [_form(row.message, whole, policy, codec) for row, whole in shown if not is_hidden(row.message, policy)]
+    visible = [(row, whole) for row, whole in shown if not is_hidden(row.message, policy)]
+    later = [_form(row.message, whole, policy, codec) for row, whole in visible]
     leading = [_Form(message, whole=message.payload is None) for message in system]
     forms = [*leading, *later]
     made = [form.decode(codec, payloads) for form in forms]
-    decoded = [message for message, _ in made]
+    begin, end = len(leading), len(leading) + sum(row.turn == rows[0].turn for row, _ in visible)
+    fitting = fitted(made[begin:end], room, counter=counter) if room else None
+    made[begin:end] = fitting or made[begin:end]
+    decoded = [one.message for one in made]
     listed = [*decoded[: len(leading)], *notes, *decoded[len(leading) :]]
     if policy.provider:
         listed = with_original_ids(listed, policy.provider)
@@ -145,16 +174,18 @@ def build_view(
         # Their calls may be among what the notes stand for.
         calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in later}
         late_results, pairing = pairing.orphans, pair(without_orphans(listed, calls))
-    fitting = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
-    messages = _with_ids_of_their_own(fitting, {form.message.id for form in forms})
+    safe = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
+    messages = _with_ids_of_their_own(safe, {form.message.id for form in forms})
     # What was counted at append is not counted again, unless it is shown in another way.
-    sizes = {id(one): form.tokens for one, form in zip(decoded, forms, strict=True) if form.tokens is not None}
+    sizes = {id(one.message): one.tokens for one in made if one.tokens is not None}
     gone = set(pairing.orphans)
     return View(
         messages=messages,
         tokens=sum(sizes[id(one)] if id(one) in sizes else count(counter, one) for one in messages),
         stubbed=tuple(form.message.id for form in later if form.stub is not None and form.message.id not in gone),
-        placeholders=tuple(str(message.id) for message, has_placeholder in made if has_placeholder),
+        placeholders=tuple(str(one.message.id) for one in made if one.has_placeholder),
+        shortened=tuple(str(one.message.id) for one in made if one.is_shortened),
+        is_fitting=not room or fitting is not None,
         missing_results=tuple(pairing.missing),
         orphans=tuple(pairing.orphans),
         late_results=late_results,
@@ -164,37 +195,45 @@ def build_view(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How one message is shown: in full, as a stub, or as its body with placeholders."""
+    """How one message is shown: in full, as a stub, or as a policy shows those of finished turns."""
 
     message: EntryMessage
     whole: bool
     stub: str | None = None
+    has_media: bool = False
+    shorten_over: int | None = None
 
-    @property
-    def tokens(self) -> int | None:
-        """Its size, None for a stub that was not made at append."""
+    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
+        message, payload = self.message, payloads.get(self.message.id)
         if self.whole:
-            return self.message.tokens
-        return self.message.view_tokens if self.stub == self.message.stub else None
-
-    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> tuple[BaseMessage, bool]:
-        """The message, and whether parts of it stand as placeholders."""
-        message, ref = self.message, self.message.payload
-        if self.whole:
-            return without_mark(read_message(codec, message, payloads[message.id] if ref else None)), False
+            whole = read_message(codec, message, payloads[message.id] if message.payload else None)
+            return Shown(without_mark(whole), message.tokens)
         if self.stub is not None:
-            return with_stub(without_mark(read_message(codec, message)), self.stub), False
-        payload = payloads[message.id][: ref.shown] if ref and message.id in payloads and ref.shown else None
+            stubbed = with_stub(without_mark(read_message(codec, message)), self.stub)
+            return Shown(stubbed, message.view_tokens if self.stub == message.stub else None)
+        return self._finished(codec, payload)
+
+    def _finished(self, codec: Codec, payload: str | None) -> Shown:
+        message, ref = self.message, self.message.payload
+        if payload is not None and ref and not self.has_media:
+            payload = payload[: ref.shown] or None
         decoded = without_mark(read_message(codec, message, payload))
-        shown = without_media(leave_out(decoded) if ref else decoded)
-        has_rest = ref is not None and (payload is None or len(payload) < ref.ends[-1])
-        return shown, has_rest or shown is not decoded
+        texts = decoded if self.shorten_over is None else with_short_texts(decoded, self.shorten_over)
+        rest = ref is not None and len(payload or "") < ref.ends[-1] and (texts is decoded or ref.shown < ref.ends[-1])
+        shown = leave_out(texts) if ref else texts
+        final = shown if self.has_media else without_media(shown)
+        tokens = message.tokens if self.has_media else message.view_tokens
+        is_same = texts is decoded
+        return Shown(final, tokens if is_same else None, rest or final is not shown, is_shortened=not is_same)
 
 
 def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> _Form:
-    if whole or message.type != "tool" or message.stub is not None:
-        return _Form(message, whole, None if whole else message.stub)
-    return _Form(message, False, _stub_below_default(message, policy, codec))
+    if whole:
+        return _Form(message, whole)
+    if message.type != "tool":
+        return _Form(message, False, None, policy.media == "never", policy.shorten_over)
+    stub = _stub_below_default(message, policy, codec) if message.stub is None else message.stub
+    return _Form(message, False, stub)
 
 
 def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:

@@ -11,39 +11,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from convstore.entries import Entry, EntryMessage, Gap
-from convstore.entries.rewinds import is_live
 from convstore.policy import HistoryPolicy
-from convstore.summaries import SummaryRecord
+from convstore.shortening import SHORTENED
+from convstore.view.rows import Row, is_exempt, is_finished, is_hidden, kept_result, leading_system, results_before
 
-__all__ = ["Row", "Window", "choose_window", "is_finished", "is_hidden", "leading_system", "rows_of", "shown_whole"]
+__all__ = ["Window", "choose_window"]
 
 _NOTE_TOKENS = 600
 """More than a note that names the newest results by uuids takes."""
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A message of the log with what the running totals say of it.
-
-    Attributes:
-        message: The message as its entry holds it.
-        entry: Number of the entry.
-        place: Its place among the live messages.
-        before: View tokens of the log before it, by the counter of the rows.
-        turn: Number of its turn; 0 before the first human message.
-        result: Tool results in the log before it.
-    """
-
-    message: EntryMessage
-    entry: int
-    place: int
-    before: int
-    turn: int
-    result: int
+_SHORT_TOKENS = 100
+"""About what a text takes that is shortened as far as it can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +35,15 @@ class Window:
         start: Index of its first row, leading system messages apart.
         left_out_turns: Turns before it.
         lasting: Later views under the same policy begin here or further on.
+        room: Tokens that the newest finished turn, with which the view begins, is to be shortened to; 0 if it fits.
+        without: The window without that turn, if its texts do not shorten enough.
     """
 
     start: int
     left_out_turns: int
     lasting: bool
+    room: int = 0
+    without: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,63 +54,6 @@ class _Turn:
     before: int
 
 
-def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: SummaryRecord | None = None) -> list[Row]:
-    """The live messages of successive entries with their running totals.
-
-    Those that a summary stands for are left out, and places, sizes and turns are counted from its end.
-
-    Args:
-        entries: In order, up to the end of the log unless they begin where rows do.
-        gaps: What is rewound.
-        summary: The current one.
-    """
-    # Behind a repair two messages may have one ordinal.
-    last = (summary.entry, summary.last) if summary else (0, 0)
-    live, turns = (summary.live, summary.turns) if summary else (0, 0)
-    rows = []
-    for entry in entries:
-        turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
-        result = entry.totals.results - sum(message.type == "tool" for message in entry.messages)
-        place = entry.totals.live - len(entry.messages)
-        for message in entry.messages:
-            turn += message.type == "human"
-            place += 1
-            if (entry.number, message.ordinal) > last and is_live(gaps, message.ordinal):
-                rows.append((message, entry.number, place - live, turn - turns, result))
-            result += message.type == "tool"
-    sizes = [message.view_tokens for message, *_ in rows]
-    begins = bool(rows) and rows[0][2] == 1
-    through = entries[-1].totals.view_tokens - (summary.view_tokens if summary else 0) if entries else 0
-    befores = accumulate(sizes, initial=0 if begins else through - sum(sizes))
-    return [
-        Row(message, number, place, before, turn, result)
-        for (message, number, place, turn, result), before in zip(rows, befores, strict=False)
-    ]
-
-
-def leading_system(rows: Sequence[Row]) -> list[Row]:
-    """The system messages that a log begins with, from its first rows."""
-    end = next((place for place, row in enumerate(rows) if row.message.type != "system"), len(rows))
-    return list(rows[:end])
-
-
-def is_finished(rows: Sequence[Row]) -> bool:
-    """Whether the last turn is finished: its last message is an AI message without tool calls."""
-    return not rows or (rows[-1].message.type == "ai" and not rows[-1].message.calls)
-
-
-def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
-    """Whether a view of the talk alone leaves a message out."""
-    return policy.view == "conversation" and (message.type in ("tool", "function") or bool(message.calls))
-
-
-def shown_whole(rows: Sequence[Row], policy: HistoryPolicy) -> list[bool]:
-    """For each row whether a policy shows it in full: the turn in progress, and the results that it exempts."""
-    last_turn = None if is_finished(rows) else rows[-1].turn
-    kept_from = _kept_from(rows, policy, last_turn)
-    return [row.turn == last_turn or _is_exempt(row, policy, kept_from) for row in rows]
-
-
 def choose_window(
     rows: Sequence[Row],
     policy: HistoryPolicy,
@@ -134,8 +62,11 @@ def choose_window(
     note_tokens: Callable[[int], int],
     anchored: bool,
     summarized: bool = False,
+    sizes: Sequence[int] | None = None,
 ) -> Window | None:
     """Where the view begins; None if earlier rows must be read to tell.
+
+    A newest finished turn that is too large to be shown beside the next one is kept all the same, to be shortened.
 
     Args:
         rows: The end of the log, without holes.
@@ -144,6 +75,7 @@ def choose_window(
         note_tokens: Size of the note of a view that begins at a row.
         anchored: The rows hold an earlier lasting start under this policy.
         summarized: The rows follow a summary, so that none of them is a leading system message.
+        sizes: Of each row in a finished turn, if the policy shows texts or media otherwise than the default one.
     """
     first = _first_row(rows, fixed_tokens) if not summarized else 0 if rows and rows[0].place == 1 else -1
     complete = first >= 0
@@ -155,8 +87,10 @@ def choose_window(
     allowed = _numbered(turns, least)
     reaches_allowed = least >= turns[0].number
     place, settled, certain = allowed, allowed, complete or anchored or reaches_allowed
+    newest, room = len(turns) - 1 - (not is_finished(rows)), 0
     if policy.max_tokens is not None:
-        budget = _Budget(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens)
+        kind = _TurnBudget if policy.shorten_over and _turns_at_once(policy) > 1 else _Budget
+        budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes)
         if budget.alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
             place, settled, certain = len(turns) - 1, allowed if reaches_allowed else -1, True
         else:
@@ -164,8 +98,29 @@ def choose_window(
             place, certain = _first_that_fits(budget, position, turns, allowed), certain or position > rows[0].before
             # The last turn may still outgrow the budget, and then does not count any more.
             settled = _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1], allowed)
-    begin = turns[place].begin
-    return Window(begin, _left_out(turns[place], begin, first), lasting=place == settled) if certain else None
+            if place > newest < 0 and not (complete or reaches_allowed):
+                return None
+            room = budget.room(newest) if place >= newest >= allowed else 0
+    if not certain:
+        return None
+    window = _window(turns[place], first, lasting=place == settled)
+    if not room:
+        return window
+    return replace(_window(turns[newest], first, lasting=settled >= newest), room=room, without=window)
+
+
+def _turns_at_once(policy: HistoryPolicy) -> int:
+    """How many turns leave together under a policy that shortens texts: of the longest ones half the budget.
+
+    >>> _turns_at_once(HistoryPolicy(shorten_over=500)), _turns_at_once(HistoryPolicy(shorten_over=20_000))
+    (8, 1)
+    """
+    longest = 2 * ((policy.shorten_over or 0) + _SHORT_TOKENS)
+    return 1 << max(1, (policy.max_tokens or 0) // 2 // longest).bit_length() - 1
+
+
+def _window(turn: _Turn, first: int, *, lasting: bool) -> Window:
+    return Window(turn.begin, _left_out(turn, turn.begin, first), lasting=lasting)
 
 
 def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn], allowed: int) -> int:
@@ -235,13 +190,21 @@ class _Budget:
         first: int,
         fixed: int,
         note: Callable[[int], int],
+        sizes: Sequence[int] | None = None,
     ) -> None:
+        shown = sizes or [row.message.view_tokens for row in rows]
         self.rows, self.turns, self.policy, self.first, self.fixed, self.note = rows, turns, policy, first, fixed, note
         self.budget = policy.max_tokens or 0
         self.roomy = max(self.budget // 8, min(_NOTE_TOKENS, self.budget // 2))
-        self.full = _sums(_weight(row, policy, whole=True) for row in rows)
-        self.final = _sums(_weight(row, policy, whole=_is_exempt(row, policy, None)) for row in rows)
-        self.kept = _sums(_weight(row, policy, whole=row.message.type == "tool") for row in rows)
+        self.full = _sums(_weight(row, policy, row.message.tokens) for row in rows)
+        self.final = _sums(
+            _weight(row, policy, row.message.tokens if is_exempt(row, policy, None) else size)
+            for row, size in zip(rows, shown, strict=True)
+        )
+        self.kept = _sums(
+            _weight(row, policy, row.message.tokens if row.message.type == "tool" else size)
+            for row, size in zip(rows, shown, strict=True)
+        )
 
     def position(self, turns: Sequence[_Turn]) -> int:
         """Tokens of the default view behind which the view begins: the most that any moment in `turns` asked for.
@@ -267,6 +230,27 @@ class _Budget:
         end = turn.begin if whole else turn.end
         size = self.fixed + self._note(begin) + self._finished(begin, end) + self.full[turn.end] - self.full[end]
         return size <= self.budget
+
+    def room(self, place: int) -> int:
+        """What a finished turn may take beside the one behind it if it is too large to be shown as it is, else 0.
+
+        A part of the budget that seldom changes while the next turn goes on. 0 also if the budget has no room, or if
+        the turn has more in it than long texts.
+        """
+        turn = self.turns[place]
+        later = self.full[self.turns[-1].end] - self.full[turn.end]
+        left = self.budget - self.fixed - self._note(turn.begin) - later
+        rooms = [room for room in (self.budget * part // 16 for part in (12, 8, 4, 2)) if room <= left]
+        least = sum(
+            size if row.message.type not in SHORTENED else min(size, _SHORT_TOKENS)
+            for row, size in zip(self.rows[turn.begin : turn.end], self._sizes(turn), strict=True)
+        )
+        size = self._finished(turn.begin, turn.end)
+        is_large = size > left and size > self.budget * 3 // 4 - self.fixed - self._note(turn.begin)
+        return rooms[0] if is_large and rooms and least <= rooms[0] else 0
+
+    def _sizes(self, turn: _Turn) -> list[int]:
+        return [self.final[row + 1] - self.final[row] for row in range(turn.begin, turn.end)]
 
     def alone(self, turn: _Turn) -> int:
         """A turn in full with the system messages before it."""
@@ -303,13 +287,32 @@ class _Budget:
         """The row from which results are kept whole when the finished turns end before a row."""
         if not self.policy.keep_last_results:
             return end
-        least = _kept_result(_results_before(self.rows, end), self.policy)
+        least = kept_result(results_before(self.rows, end), self.policy)
         return bisect_left(self.rows, least, hi=end, key=lambda row: row.result)
 
 
-def _results_before(rows: Sequence[Row], end: int) -> int:
-    """Tool results in the log before a row; `end` may be the place behind the last one."""
-    return rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
+class _TurnBudget(_Budget):
+    """Counts positions in turns, several at a time: no totals in the log tell what texts take that are shortened."""
+
+    def position(self, turns: Sequence[_Turn]) -> int:
+        """As that of a `_Budget`: tokens of the default view behind which the view begins."""
+        number = 0
+        for turn in reversed(turns):
+            if turn.number <= number:
+                break
+            if self.alone(turn) <= self.budget:
+                number = max(number, self._first_number(turn))
+        return next((turn.before for turn in self.turns if turn.number >= number), 0) if number else 0
+
+    def _first_number(self, turn: _Turn) -> int:
+        """The number of the first turn of a view while one is in progress; 0 if all that are known fit."""
+        room = self.budget - self._note(turn.begin) * 5 // 4 - self.alone(turn)
+        earlier = [one for one in self.turns if one.begin < turn.begin]
+        place = bisect_left(earlier, -room, key=lambda one: -self._finished(one.begin, turn.begin))
+        if place == 0:
+            return 0
+        first = earlier[place].number if place < len(earlier) else turn.number
+        return min(turn.number, _round_up(first, _turns_at_once(self.policy)))
 
 
 def _sums(weights: Iterable[int]) -> list[int]:
@@ -321,40 +324,5 @@ def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def _weight(row: Row, policy: HistoryPolicy, *, whole: bool) -> int:
-    message = row.message
-    if is_hidden(message, policy):
-        return 0
-    return message.tokens if whole else message.view_tokens
-
-
-def _is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
-    """Whether a policy shows the result of a finished turn in full."""
-    message = row.message
-    if message.type != "tool":
-        return False
-    return (
-        policy.stub_tools == "never"
-        or message.tool in policy.never_stub
-        or (kept_from is not None and row.result >= kept_from)
-        or (not message.sources and message.tokens <= policy.stub_min_tokens and not _is_split_for_size(message))
-    )
-
-
-def _is_split_for_size(message: EntryMessage) -> bool:
-    """Whether a small result has a large part, such as its artifact: a finished turn is shown without payloads."""
-    return message.payload is not None and message.stub is None
-
-
-def _kept_from(rows: Sequence[Row], policy: HistoryPolicy, last_turn: int | None) -> int | None:
-    """Index of the first result that `keep_last_results` keeps whole; None if it keeps none."""
-    if not policy.keep_last_results or not rows:
-        return None
-    end = next((row for row in rows if row.turn == last_turn), None)
-    return _kept_result(end.result if end else _results_before(rows, len(rows)), policy)
-
-
-def _kept_result(count: int, policy: HistoryPolicy) -> int:
-    """Of `count` results the first that is kept: at least `keep_last_results`, fewer than twice as many."""
-    step = max(2, policy.keep_last_results)
-    return max(0, count - policy.keep_last_results) // step * step
+def _weight(row: Row, policy: HistoryPolicy, size: int) -> int:
+    return 0 if is_hidden(row.message, policy) else size

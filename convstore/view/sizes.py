@@ -1,0 +1,48 @@
+"""Sizes of messages of finished turns under policies that show texts or media otherwise than the default one.
+
+Layer 1. A payload is not read for this: where a policy shows more of a long text than its entry keeps, the size is
+estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convstore.codec import Codec
+from convstore.entries import EntryMessage
+from convstore.entries.reading import read_message
+from convstore.policy import HistoryPolicy
+from convstore.shortening import SHORTENED, leave_out, with_short_texts, without_media
+from convstore.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
+from convstore.view.render import payload_needed
+from convstore.view.rows import Row
+
+__all__ = ["shown_sizes"]
+
+
+def shown_sizes(rows: Sequence[Row], policy: HistoryPolicy, *, codec: Codec, counter: TokenCounter) -> list[int] | None:
+    """What each message takes once its turn is finished; None if that is its size in the default view.
+
+    Raises:
+        CorruptDocumentError: A stored message is damaged.
+    """
+    if policy.shorten_over is None and policy.media == "finished_turns":
+        return None
+    return [_size(row.message, policy, codec, counter) for row in rows]
+
+
+def _size(message: EntryMessage, policy: HistoryPolicy, codec: Codec, counter: TokenCounter) -> int:
+    if message.type == "tool":
+        return message.view_tokens
+    media = message.tokens - message.view_tokens if policy.media == "never" else 0
+    length = len(message.body) + (message.payload.shown if message.payload else 0)
+    if policy.shorten_over is None or message.type not in SHORTENED or length <= policy.shorten_over:
+        return message.view_tokens + media
+    if payload_needed(message, shorten_over=policy.shorten_over):
+        # About what is left if the payload is one text.
+        return min(message.view_tokens, message.view_tokens * policy.shorten_over * CHARACTERS_PER_TOKEN // length)
+    decoded = read_message(codec, message)
+    shown = with_short_texts(decoded, policy.shorten_over)
+    if shown is decoded:
+        return message.view_tokens + media
+    return count(counter, without_media(leave_out(shown))) + media

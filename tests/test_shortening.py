@@ -1,0 +1,186 @@
+"""Long texts as their beginning and end: a pure function of the text and the number, wherever the text is stored."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from strategies import PureLog, Round, same, turn
+
+from convstore.codec import Codec, decode_message, encode_message, fields_of
+from convstore.policy import HistoryPolicy
+from convstore.shortening import shorten_text, with_short_texts
+from convstore.tokens import approximate_tokens, weight
+from convstore.view import payloads_needed
+from convstore.view.rows import rows_of
+
+CODEC = Codec()
+_words = st.text(st.sampled_from("abcé订 \n"), min_size=1, max_size=40)
+
+
+def _text(tokens: int, seed: str = "w") -> str:
+    words = (f"{seed}{number:05}" for number in range(tokens))
+    return " ".join(words)[: 4 * tokens]
+
+
+@given(_words, st.integers(1, 800), st.integers(1, 60))
+def test_a_text_is_shortened_by_its_middle(words, times, tokens):
+    """What is shown is its beginning and its end, no more than asked for; a text that is not longer stays."""
+    text = words * times
+    shown = shorten_text(text, tokens, "m7")
+    if shown == text:
+        assert weight(text) <= 4 * tokens or len(text) < 4 * tokens + 130
+        return
+    head, note, tail = shown.rsplit("\n[", 1)[0], shown.rsplit("\n[", 1)[1].split("]\n")[0], shown.rsplit("]\n", 1)[1]
+    assert weight(text) > 4 * tokens
+    assert text.startswith(head.rstrip())
+    assert text.endswith(tail) or text.rstrip().endswith(tail)
+    assert weight(head) <= 2 * tokens
+    assert weight(tail) <= 2 * tokens
+    assert note.startswith(f"{len(text) - len(head) - len(tail):,} characters left out")
+    assert "message id m7" in note
+
+
+def test_a_text_is_cut_between_words():
+    """No word is shown in part."""
+    text = _text(5_000)
+    shown = shorten_text(text, 100, "m")
+    head, tail = shown.split("\n[")[0], shown.split("]\n")[1]
+    assert set(head.split()) | set(tail.split()) <= set(text.split())
+    assert len(head) > 190
+
+
+@given(st.sampled_from(["word ", "訂單 ", "x", "é\n"]), st.integers(1, 1_000))
+@settings(max_examples=40)
+def test_the_edges_in_the_body_are_enough_up_to_a_thousand_tokens(words, tokens):
+    """A long text whose payload was not read is shown as one that was, in a string or in a block."""
+    text = words * (20_000 // len(words))
+    for message in (HumanMessage(text, id="m"), AIMessage([{"type": "text", "text": text, "x": 1}, "and"], id="m")):
+        encoded = encode_message(CODEC, fields_of(message), most_edges=4_000)
+        assert encoded.is_edged
+        assert same(with_short_texts(decode_message(CODEC, encoded.body), tokens), with_short_texts(message, tokens))
+
+
+def _pastes(number: int, policy: HistoryPolicy, tokens: int = 5_000) -> PureLog:
+    log = PureLog()
+    for place in range(number):
+        log.append([HumanMessage(_text(tokens, f"q{place}-"), id=f"h{place}")])
+        log.append([AIMessage(_text(tokens, f"a{place}-"), id=f"z{place}")])
+    return log
+
+
+@pytest.mark.parametrize("tokens", [10, 500, 1_000])
+def test_a_policy_that_shortens_reads_no_payload(tokens):
+    """Texts of finished turns are shortened, the budget counts what is shown, and the turn in progress is whole."""
+    policy = HistoryPolicy(shorten_over=tokens)
+    log = _pastes(8, policy)
+    view = log.view(policy)
+    assert view.shortened == tuple(f"{kind}{place}" for place in range(8) for kind in "hz")
+    assert view.tokens == approximate_tokens(view.messages) <= 32_000
+    assert payloads_needed(rows_of(log.entries), policy) == []
+    asked = HumanMessage(_text(6_000, "now"), id="now")
+    log.append([asked])
+    assert same(log.view(policy).messages[-1], asked)
+
+
+def test_above_a_thousand_tokens_the_payload_is_read():
+    """The entry keeps no more of a text; what is shown is the same function of it."""
+    policy = HistoryPolicy(shorten_over=1_500, max_tokens=None)
+    log = _pastes(1, policy)
+    assert len(payloads_needed(rows_of(log.entries), policy)) == 2
+    assert log.view(policy).messages[0].content == shorten_text(_text(5_000, "q0-"), 1_500, "h0")
+
+
+@pytest.mark.parametrize(
+    "policy", [HistoryPolicy(shorten_over=200, max_tokens=8_000), HistoryPolicy(max_tokens=40_000)]
+)
+def test_views_with_long_texts_change_seldom(policy):
+    """Turns leave several at a time, so the view at the start of a turn mostly begins with the one before."""
+    log, before, changes = PureLog(), list[BaseMessage](), 0
+    for place in range(60):
+        log.append([HumanMessage(_text(1_500, f"q{place}-"), id=f"h{place}")])
+        view = log.view(policy)
+        assert view.tokens <= (policy.max_tokens or 0)
+        changes += not same(view.messages[: len(before) - 1], before[:-1])
+        before = view.messages
+        log.append([AIMessage(_text(1_500, f"a{place}-"), id=f"z{place}")])
+    assert changes <= 15
+
+
+def test_media_stay_if_the_policy_says_so():
+    """`media="never"` loads images as they were appended, small and large, and reads them for it."""
+    policy = HistoryPolicy(media="never", max_tokens=None)
+    for size in (4, 40_000):
+        message = HumanMessage([{"type": "image", "base64": "A" * size}, "see"], id="m")
+        log = PureLog()
+        log.append([message, AIMessage("yes", id="z")])
+        view = log.view(policy)
+        assert same(view.messages[0], message)
+        assert view.tokens == approximate_tokens(view.messages)
+        assert view.placeholders == ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A turn that is larger than the budget
+
+
+def _large(kind: str) -> list[BaseMessage]:
+    text: Any = _text(40_000)
+    if kind == "paste":
+        return [HumanMessage(text, id="h"), AIMessage("Read.", id="z")]
+    if kind == "blocks":
+        return [HumanMessage([{"type": "text", "text": text}], id="h"), AIMessage(_text(3_000, "z"), id="z")]
+    call = {"name": "write_file", "args": {"files": [{"path": "a.py", "text": text}]}, "id": "c"}
+    made = turn(1, [Round((30,), sources=False)])
+    made[1].tool_calls[0] |= {"args": call["args"]}  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize("kind", ["paste", "blocks", "arguments"])
+def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind):
+    """Its longest texts are shown as beginning and end with the id, when it is finished and in the next turn."""
+    log = PureLog()
+    log.append([HumanMessage("first", id="h0"), AIMessage("one", id="z0")])
+    large = _large(kind)
+    log.append(large)
+    views = [log.view(HistoryPolicy())]
+    log.append([HumanMessage("Change the second function.", id="h9")])
+    views.append(log.view(HistoryPolicy()))
+    for view in views:
+        assert view.tokens == approximate_tokens(view.messages) <= 32_000
+        assert {one.id for one in large} <= {one.id for one in view.messages}
+        assert view.shortened
+        assert all(f"message id {id_} to read them" in repr(view.messages) for id_ in view.shortened)
+        assert approximate_tokens(view.messages) > 16_000
+    assert same(views[1].messages[: len(views[0].messages)], views[0].messages)
+    assert same(log.view(HistoryPolicy(max_tokens=None)).messages[2:-1], large)
+
+
+def test_a_large_turn_before_gives_way_in_steps_while_the_next_goes_on():
+    """The turn in progress is whole; the one before is shortened more, a few times, and leaves at last."""
+    log = PureLog()
+    log.append(_large("paste"))
+    log.append([HumanMessage("go on", id="h9")])
+    shown = list[str]()
+    for place in range(80):
+        call = {"name": "f", "args": {}, "id": f"c{place}"}
+        log.append([AIMessage(_text(400, f"s{place}-"), id=f"a{place}", tool_calls=[call])])
+        view = log.view(HistoryPolicy())
+        shown.append(next((one.text for one in view.messages if one.id == "h"), ""))
+    changes = sum(one != other for one, other in pairwise(shown))
+    assert 2 <= changes <= 5
+    assert [len(one) for one in shown] == sorted(map(len, shown), reverse=True)
+
+
+def test_a_turn_of_many_small_messages_leaves_as_a_whole():
+    """Where shortening texts saves nothing, the budget leaves the turn out."""
+    log = PureLog()
+    log.append(turn(1, [Round((30,), sources=False)] * 900))
+    log.append([HumanMessage("next", id="h9")])
+    view = log.view(HistoryPolicy(max_tokens=4_000))
+    assert [message.id for message in view.messages][1:] == ["h9"]
+    assert view.tokens <= 4_000
