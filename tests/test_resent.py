@@ -117,6 +117,10 @@ def test_what_is_read_is_enough(batch: str, log: str):
         ("h1c1t1a1h2", "h1c1t1a1h2c2t2", 5),
         ("h1c1t1a1h2h3", "h1c1t1a1h2c2t2", 5),
         ("h1c1t1a1h2c2", "h1c1t1a1h2c2t2", None),  # a part of the turn in progress
+        ("h1a1h2c2h3", "h1a1h2c2", 4),  # calls without results
+        ("h1c1a1h2", "h1c1t1a1", 3),
+        ("h1a1h2c2", "h1c1t1a1", 2),
+        ("h1a1h2c1", "h1a1h2c1t1c2", None),
         ("h1a1h2", "h1a1h2a2", None),  # regenerated
         ("h1a2h2", "h1a1", None),  # edited
         ("h3a3h4", "h1a1", None),

@@ -94,8 +94,9 @@ def compare(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
     """Find out how much of a batch the log has.
 
     Leading system messages of both are skipped. A batch without tool messages is compared with the human messages and
-    the AI messages without calls only. The end of the log is its last message, or its last question if that has no
-    answer yet. An empty log knows nothing of a batch and takes all of it.
+    the AI messages without calls only; if it has calls, with those that have some as well, where more is known so. The
+    end of the log is its last message, or its last question if that has no answer yet. An empty log knows nothing of a
+    batch and takes all of it.
 
     Args:
         batch: The messages that a client sent.
@@ -112,12 +113,21 @@ def compare(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
     live = log[start:]
     if not live:
         return Match(skipped, systems)
-    compared = _compared(batch, live)
-    question = _open_question(live, compared)
-    length, end = known_prefix(_digests(batch[skipped:]), _digests(compared), question)
-    if length:
-        return Match(skipped + length, (*systems, *compared[end - length : end]))
-    return parting(batch, live)
+    places = _known(batch[skipped:], live, _compared(batch, live))
+    if any(one.calls for one in batch) and all(one.type != "tool" for one in batch):
+        without_results = [one for one in live if one.type != "tool"]
+        places = max(places, _known(batch[skipped:], live, without_results), key=len)
+    known = skipped + len(places)
+    following = next((one for one in live if places and one.ordinal > places[-1].ordinal), None)
+    if not places or (following and _digests(batch[known : known + 1]) == [following.digest]):
+        return parting(batch, live)
+    return Match(known, (*systems, *places))
+
+
+def _known(sent: Sequence[Comparable], live: Sequence[Comparable], compared: Sequence[Comparable]) -> list[Comparable]:
+    """The messages of the log that the first ones of a batch are; none if they do not end it."""
+    length, end = known_prefix(_digests(sent), _digests(compared), _open_question(live, compared))
+    return list(compared[end - length : end])
 
 
 def is_enough(batch: Sequence[Comparable], end: Sequence[Comparable]) -> bool:
