@@ -441,7 +441,7 @@ def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecor
             messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
             place=(key, collection),
         )
-        if document.get("digest", record.digest) != record.digest:
+        if document["digest"] != record.digest:
             raise ValueError("it is not what was written")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDocumentError(key, f"a summary: {error!r}", collection=collection) from error

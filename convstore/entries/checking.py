@@ -9,23 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.codec import Codec, digest_of, fields_of
 from convstore.entries.comparing import content_digest
-from convstore.entries.compose import totals_behind
+from convstore.entries.compose import Shown, totals_behind
 from convstore.entries.models import Entry, EntryMessage, EntrySource, Totals
 from convstore.entries.reading import read_message
 from convstore.exceptions import CorruptDocumentError
-from convstore.extraction import read_back_ids
+from convstore.extraction import parse_json, read_back_ids
 from convstore.pairing import calls_of
 from convstore.scopes import id_problem
-from convstore.sources import write_ids
-from convstore.stubs import RETRIEVAL_TOOL
+from convstore.sources import text_digest, write_ids
+from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
 
-__all__ = ["Problem", "check_entry", "check_totals"]
+__all__ = ["Problem", "check_entry", "check_shown", "check_totals"]
 
 
 class Problem(NamedTuple):
@@ -60,7 +60,11 @@ def check_entry(
             continue
         decoded.append(appended)
         problems += [Problem("message", f"message {message.id!r}: {text}") for text in _about(codec, message, appended)]
-    problems += [Problem("stub", f"message {one.id!r}: {text}") for one in entry.messages for text in _stub(one)]
+    by_id = {str(one.id): one for one in decoded}
+    for one in entry.messages:
+        if one.stub is not None:
+            wrong = _stub(one, by_id.get(one.id), entry)
+            problems += [Problem("stub", f"message {one.id!r}: {text}") for text in wrong]
     read_back = {str(one.id): read_back_ids(one) for one in decoded if isinstance(one, ToolMessage)}
     problems += [Problem("source", text) for text in _sources(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
@@ -107,15 +111,67 @@ def _about(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[s
     return found
 
 
-def _stub(message: EntryMessage) -> list[str]:
-    if message.stub is None:
-        return []
+def _stub(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> list[str]:
+    """What is wrong with a stub: made again from the message and its sources it is the same."""
+    found = [] if message.payload else ["it has a stub, but nothing says where its content is"]
+    if appended is None:
+        return found
+    if not isinstance(appended, ToolMessage):
+        return [*found, "it has a stub, and is no tool result"]
+    if not _is_plain(appended.content) or _made_stub(message, appended, entry) == message.stub:
+        return found
+    return [*found, "its stub is not what its content and its sources give"]
+
+
+def _is_plain(content: Any) -> bool:
+    """Return True if blocks hold no values of other types, which a reader may not know."""
     try:
-        named = json.loads(message.stub)["tool_message_id"]
-    except (ValueError, KeyError, TypeError):
-        return ["its stub is none"]
-    found = [] if named == message.id else ["its stub names another message"]
-    return found if message.payload else [*found, "it has a stub, but nothing says where its content is"]
+        json.dumps(content)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _made_stub(message: EntryMessage, appended: ToolMessage, entry: Entry) -> str:
+    text = text_of(appended.content)
+    numbers = {source.id for source in entry.sources if source.message_id == message.id}
+    if message.tool == RETRIEVAL_TOOL:
+        numbers = set(read_back_ids(appended))
+    return make_stub(
+        tool=message.tool,
+        tool_message_id=message.id,
+        content=text,
+        source_count=len(numbers),
+        source_ids=write_ids(numbers),
+        error=failure_in(appended.status, text, parse_json(text) if isinstance(appended.content, str) else None),
+    )
+
+
+def check_shown(
+    entry: Entry, payloads: Mapping[str, str], before: Mapping[bytes, int] | None
+) -> tuple[list[Problem], Mapping[bytes, int] | None]:
+    """Look at the earlier numbers of an entry's sources.
+
+    Args:
+        entry: As it is stored.
+        payloads: Those of its messages' payloads that could be read, by message id.
+        before: The newest different sources before it; None if they are not known.
+
+    Returns:
+        What is wrong, and the newest different sources behind it.
+    """
+    if not entry.sources or before is None:
+        return [], entry.totals.shown if entry.totals.shown_at == entry.number else before
+    shown, problems = Shown(before), list[Problem]()
+    for source in entry.sources:
+        text = (source.piece or payloads.get(source.message_id, ""))[source.place.start : source.place.middle]
+        if not text:  # told from others by more than its text, or not read
+            return problems, entry.totals.shown
+        if shown.add(text_digest(text), source.id) != source.earlier:
+            problems.append(Problem("source", f"source {source.id} was shown before under another number than it says"))
+    if not problems and shown.numbers != entry.totals.shown:
+        problems.append(Problem("source", "the newest different sources are not those that it keeps"))
+    return problems, entry.totals.shown
 
 
 def _sources(

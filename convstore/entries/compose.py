@@ -7,7 +7,7 @@ ordinals, numbers of sources, names of tools, stubs and running totals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -25,7 +25,7 @@ from convstore.sources import write_ids
 from convstore.stubs import RETRIEVAL_TOOL, make_stub, text_of
 from convstore.tokens import count
 
-__all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "compose", "totals_behind", "totals_through"]
+__all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "Shown", "compose", "totals_behind", "totals_through"]
 
 MOST_SHOWN = 200
 """A source remembers an earlier number if it was one of so many newest different ones."""
@@ -122,6 +122,25 @@ def totals_behind(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMes
     return running.totals(at, shown_now=False)
 
 
+class Shown:
+    """The newest different sources: by digest of their text the lowest number they were shown under.
+
+    Attributes:
+        numbers: At most 200, the newest last.
+    """
+
+    def __init__(self, numbers: Mapping[bytes, int]) -> None:
+        self.numbers = dict(numbers)
+
+    def add(self, digest: bytes, number: int) -> int | None:
+        """Take a source that is shown; gives the number that it was first shown under, if it was."""
+        shown, earlier = self.numbers, self.numbers.pop(digest, None)
+        shown[digest] = number if earlier is None else earlier
+        for oldest in list(islice(shown, len(shown) - MOST_SHOWN)) if len(shown) > MOST_SHOWN else ():
+            del shown[oldest]
+        return earlier
+
+
 class _OpenCalls:
     """Calls without a result, by which a result without a name is named; answered in the order of `pairing`."""
 
@@ -165,7 +184,7 @@ class _Running:
     sources_through: int
     taken: set[int]
     calls: _OpenCalls = field(init=False)
-    shown: dict[bytes, int] = field(init=False)
+    shown: Shown = field(init=False)
     usage: dict[str, Usage] = field(init=False)
     preview: Preview | None = field(init=False)
     messages: int = 0
@@ -176,7 +195,7 @@ class _Running:
 
     def __post_init__(self) -> None:
         self.calls = _OpenCalls(self.after.calls)
-        self.shown = dict(self.after.shown or {})
+        self.shown = Shown(self.after.shown or {})
         self.usage = dict(self.after.usage)
         self.preview = self.after.preview
 
@@ -230,7 +249,7 @@ class _Running:
             calls=self.calls.newest(),
             preview=self.preview,
             shown_at=entries if shown_now else after.shown_at,
-            shown=self.shown if shown_now else after.shown,
+            shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,
         )
 
@@ -279,18 +298,10 @@ class _Running:
             one.found.items, numbers, pieces, one.digests, strict=True
         ):
             title, url = source.title[:_TITLE_CHARACTERS], source.url[:_URL_CHARACTERS]
-            earlier = self._show(digest, number)
+            earlier = self.shown.add(digest, number)
             bare, held = not source.says_more, one.found.rebuild is None
             made.append(EntrySource(number, one.id, title, url, place, piece, given, earlier, bare, held))
         return made
-
-    def _show(self, digest: bytes, number: int) -> int | None:
-        """Note that a source is shown; gives the number that it was first shown under, if it was."""
-        earlier = self.shown.pop(digest, None)
-        self.shown[digest] = number if earlier is None else earlier
-        for oldest in list(islice(self.shown, len(self.shown) - MOST_SHOWN)) if len(self.shown) > MOST_SHOWN else ():
-            del self.shown[oldest]
-        return earlier
 
 
 def _stub(one: Prepared, tool: str, ids: str, *, count: int) -> str | None:

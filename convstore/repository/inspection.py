@@ -183,6 +183,13 @@ class SchemaInspection:
             has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (beside, field)]
         return has[0] is not None and has[1] is None
 
+    async def scope_keys(self) -> list[str]:
+        """The scope keys of one conversation, in the order of names; none if there is none. One command."""
+        async with driver_errors():
+            found = await self._database[self._prefix + HEADS].find_one({"scope": {"$exists": True}}, {"scope": 1})
+        scope = (found or {}).get("scope")
+        return sorted(map(str, scope)) if isinstance(scope, Mapping) else []
+
     async def indexes(self, collection: str) -> dict[str, Document]:
         """The indexes of a collection by name. One command."""
         async with driver_errors():

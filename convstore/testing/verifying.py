@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.models import Finding, VerifyReport
@@ -345,6 +345,62 @@ class VerifyContract(VerifyFixtures):
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"totals.live": 7, "updated_at": now}})
         assert kinds(await store.verify(user_id=full.scope["user_id"])) == []
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == [("head_totals", head["_id"])]
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('"source_ids": "1-2"', '"source_ids": "7-9"'),
+            ('"result_count": 2', '"result_count": 3'),
+            ('"success": true', '"success": false'),
+            ('"tool": "', '"tool": "un'),
+        ],
+    )
+    async def test_an_altered_stub_is_noticed(
+        self, store: ConversationStore, later: ConversationStore, database: Any, old: str, new: str
+    ) -> None:
+        """A stub is made again from the message and its sources: a model is shown nothing else."""
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        await chat.append(rag_turn("What about seals?", sources=2))
+        key = f"{await self.id_of(database, chat)}:{1:012d}"
+        stub = (await database["log"].find_one({"_id": key}))["messages"][2]["stub"]
+        assert old in stub
+        await database["log"].update_one({"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new)}})
+        assert ("stub", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
+
+    async def test_an_altered_size_or_preview_in_a_stub_is_noticed(
+        self, store: ConversationStore, later: ConversationStore, database: Any
+    ) -> None:
+        """Of a result without sources the stub tells how long it is and how it begins."""
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        call = {"name": "look", "args": {}, "id": "c"}
+        result = ToolMessage("seal " * 2_000, tool_call_id="c", id=new_id())
+        await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[call]), result, AIMessage("a")])
+        key = f"{await self.id_of(database, chat)}:{1:012d}"
+        stub = (await database["log"].find_one({"_id": key}))["messages"][2]["stub"]
+        for old, new in (("10000", "10001"), ("seal seal", "seal meal")):
+            await database["log"].update_one({"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new, 1)}})
+            assert ("stub", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
+
+    async def test_another_earlier_number_of_a_source_is_noticed(
+        self, store: ConversationStore, later: ConversationStore, database: Any
+    ) -> None:
+        """Which number a text was shown under first follows from the sources before it."""
+        chat = store.conversation(user_id=new_id(), thread_id="t")
+        for _ in range(2):
+            await chat.append(rag_turn("What about seals?", sources=2))
+        key = f"{await self.id_of(database, chat)}:{2:012d}"
+        assert [one["earlier"] for one in (await database["log"].find_one({"_id": key}))["sources"]] == [1, 2]
+        for change in ({"$set": {"sources.1.earlier": 1}}, {"$unset": {"sources.1.earlier": 1}}):
+            await database["log"].update_one({"_id": key}, change)
+            assert ("source", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
+
+    async def test_a_copy_of_a_summary_without_its_digest_is_noticed(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
+        """The digest is what tells whether the copy is as it was written."""
+        head = await self.head_of(database, full)
+        await database["heads"].update_one({"_id": head["_id"]}, {"$unset": {"summary.digest": 1}})
+        assert ("head", head["_id"]) in kinds(await later.verify(user_id=full.scope["user_id"]))
 
     async def test_a_head_is_not_made_to_agree_with_a_damaged_log(
         self, full: Conversation, later: ConversationStore, database: Any

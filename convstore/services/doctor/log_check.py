@@ -19,7 +19,7 @@ from bson.errors import InvalidId
 
 from convstore.codec import Codec, decompress, digest_of
 from convstore.entries import Entry, EntryMessage, PayloadRef, Repair, Totals
-from convstore.entries.checking import check_entry, check_totals
+from convstore.entries.checking import check_entry, check_shown, check_totals
 from convstore.exceptions import CorruptDocumentError
 from convstore.models import Finding
 from convstore.repository import Inspection
@@ -82,6 +82,7 @@ class LogCheck:
     _is_whole: bool = False
     _messages: int | None = 0
     _link: int | None = 0
+    _shown: Mapping[bytes, int] | None = field(default_factory=dict)
     _was_lost: bool = False
     _repair: Repair | None = None
     _candidates: tuple[Totals, ...] = (Totals(),)
@@ -146,7 +147,7 @@ class LogCheck:
         if self._link not in (None, entry.after):
             self._join(entry, key)
         if self._was_lost and not entry.lost:
-            self._candidates, self._messages = (), None
+            self._candidates, self._messages, self._shown = (), None, None
         self._was_lost = entry.lost is not None
         if entry.lost and entry.number > (self._repair.until if self._repair else 0):
             self.is_broken = True
@@ -172,7 +173,7 @@ class LogCheck:
         if not self._repair or entry.number not in self._repair.joins:
             self.is_broken = True
             self.tell("fork", "it does not follow the entry before it", document=key)
-        self._candidates, self._messages = (), None
+        self._candidates, self._messages, self._shown = (), None, None
 
     def _is_recounted(self, entry: Entry) -> bool:
         """Return True if a repair says what the totals of an entry should be."""
@@ -195,13 +196,15 @@ class LogCheck:
 
     def _lose(self) -> None:
         """Expect nothing of the next entry: the one before it cannot be read."""
-        self._candidates, self._messages, self._link, self.is_damaged = (), None, None, True
+        self._candidates, self._messages, self._link, self._shown, self.is_damaged = (), None, None, None, True
         self._live.lose()
 
     def _look(self, entry: Entry, payloads: Mapping[str, str]) -> None:
         key = entry_id(self.conversation, entry.number)
         try:
             problems, messages = check_entry(entry, payloads, codec=self.codec)
+            again, self._shown = check_shown(entry, payloads, self._shown)
+            problems += again
             wrong, self._candidates = check_totals(entry, messages, self._candidates)
         except Exception as error:  # noqa: BLE001 - damage can look like anything, and the rest is to be looked at
             self._unreadable(key, error)

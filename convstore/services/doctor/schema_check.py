@@ -45,7 +45,9 @@ class SchemaCheck:
         if not self._inspection.is_real:
             return
         options = await self._inspection.options(self._indexes)
-        for collection, indexes in self._indexes.items():
+        of_scope = head_indexes(await self._inspection.scope_keys())
+        every = self._indexes | {HEADS: tuple(dict.fromkeys([*self._indexes[HEADS], *of_scope]))}
+        for collection, indexes in every.items():
             if collection not in options:
                 text = "the collection is missing; its documents are lost, or it was never made"
                 await self._make(findings, collection, text)
@@ -100,9 +102,8 @@ class SchemaCheck:
         found = await self._inspection.indexes(collection) if is_there else {}
         for index in indexes:
             if index.name not in found and await self._is_of_another_store(index):
-                text = "no conversation has this scope key; name yours, by scope_keys or --scope-key"
-                self._tell(findings, "index_missing", (collection, index.name), text)
-            elif index.name not in found:
+                continue
+            if index.name not in found:
                 await self._make_index(findings, collection, index)
             elif not self._inspection.is_as_it_should_be(found[index.name], index):
                 text = "the index is not the one that the store makes; drop it, and run doctor --repair"
