@@ -47,6 +47,7 @@ from convstore.entries import (
     Repair,
     Totals,
 )
+from convstore.entries.models import is_long
 from convstore.entries.reading import BODY_DIGEST_BYTES, CONTENT_DIGEST_BYTES
 from convstore.entries.rewinds import all_gaps
 from convstore.exceptions import CorruptDocumentError
@@ -238,7 +239,7 @@ def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[Gap, ...]:
 
 
 def _has_results(entry: Entry) -> bool:
-    return any(message.type == "tool" for message in entry.messages)
+    return any(message.is_named for message in entry.messages)
 
 
 _any_number = partial(stored_number, least=None)
@@ -333,6 +334,7 @@ def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entr
         None if stub is None else stored_text(stub),
         None if payload is None else _payload_from(payload),
         entry,
+        is_long=is_long(document["type"], document["view_tokens"]),
     )
 
 
@@ -354,8 +356,7 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
     )
     token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
     digest, size = stored_bytes(document["digest"]), stored_number(document["size"])
-    is_edged = bool(stored_number(document.get("edged", 0)))
-    return PayloadRef(token, chunk, ends, digest, size, body, shown, part, is_edged)
+    return PayloadRef(token, chunk, ends, digest, size, body, shown, part, bool(document.get("edged", 0)))
 
 
 def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:

@@ -284,7 +284,7 @@ class PureLog:
 
 
 def _note(before: Sequence[Row], left_out: int) -> HumanMessage:
-    results = [(row.message.id, row.message.sources) for row in before if row.message.type == "tool"]
+    results = [row.message.name for row in before if row.message.is_named]
     return make_note(left_out, results[::-1][:NOTE_RESULTS], first=len(before) + 1)
 
 

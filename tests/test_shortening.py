@@ -184,3 +184,14 @@ def test_a_turn_of_many_small_messages_leaves_as_a_whole():
     view = log.view(HistoryPolicy(max_tokens=4_000))
     assert [message.id for message in view.messages][1:] == ["h9"]
     assert view.tokens <= 4_000
+
+
+def test_the_note_names_long_messages_that_are_left_out():
+    """With the newest results, by id, so that the model can read them back."""
+    log = _pastes(6, HistoryPolicy(), tokens=1_500)
+    log.append(turn(7, [Round((900,), sources=True)]))
+    for number in range(8, 20):
+        log.append(turn(number, said=4_000))
+    note = log.view(HistoryPolicy(max_turns=4)).messages[0].text
+    assert "access their tool results and long messages; newest message ids:" in note
+    assert "r7-0-0 (source ids 1-2), z5 (AI message), h5 (human message)" in note

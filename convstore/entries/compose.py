@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.codec import Codec, decode_message
 from convstore.entries import Entry, EntryMessage, EntrySource, OpenCall, Preview, Totals, Usage
 from convstore.entries.batch import Batch, Chunk, Prepared, Split
+from convstore.entries.models import is_long
 from convstore.exceptions import SourceIdClashError
 from convstore.pairing import Call, calls_of
 from convstore.scopes import id_problem
@@ -227,6 +228,7 @@ class _Running:
             sources=ids,
             stub=stub,
             payload=split.ref(token) if split else None,
+            is_long=is_long(one.message.type, one.view_tokens),
         )
         self.tokens += message.tokens
         self.view_tokens += message.view_tokens

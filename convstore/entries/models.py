@@ -27,11 +27,13 @@ __all__ = [
     "Repair",
     "Totals",
     "Usage",
+    "is_long",
 ]
 
 Usage = tuple[int, int, int]
 """What a model counted: input, output and total tokens."""
 
+_LONG_TOKENS = 1_000
 _NO_USAGE: Mapping[str, Usage] = {}
 
 
@@ -88,6 +90,7 @@ class EntryMessage:
         stub: What stands for it in the view; None if it is shown as it is.
         payload: Where the rest of it is; None if the body is all.
         entry: Key of the entry that it was read from.
+        is_long: A human or AI message that a note names once a view leaves it out.
     """
 
     ordinal: int
@@ -106,6 +109,22 @@ class EntryMessage:
     stub: str | None = None
     payload: PayloadRef | None = None
     entry: str = field(default="", compare=False)
+    is_long: bool = False
+
+    @property
+    def is_named(self) -> bool:
+        """Whether notes name it: a tool result or a long message."""
+        return self.type == "tool" or self.is_long
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """How notes name it: its id, and the ids of its sources or the type of a long message."""
+        return self.id, self.sources if self.type == "tool" else self.type
+
+
+def is_long(type_: str, view_tokens: int) -> bool:
+    """Return True for a human or AI message of a thousand tokens or more, by the counter that it was stored with."""
+    return type_ in ("human", "ai") and view_tokens >= _LONG_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

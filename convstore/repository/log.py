@@ -239,10 +239,11 @@ class Log:
         return await _entries(documents[::-1])
 
     async def newest_results(
-        self, conversation: str, *, before: int, limit: int, gaps: Sequence[Gap] = ()
+        self, conversation: str, *, before: int, limit: int, gaps: Sequence[Gap] = (), tools_only: bool = False
     ) -> list[Entry]:
-        """The last entries with live tool results before an ordinal, newest first, without bodies. One command."""
-        query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}}
+        """The last entries with live results or long messages before an ordinal, without bodies. One command."""
+        kind = {"messages.type": "tool"} if tools_only else {}
+        query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
         if gaps:
             query["$nor"] = [{"results_at": {"$gte": gap.first, "$lte": gap.last}} for gap in gaps]
         async with driver_errors():

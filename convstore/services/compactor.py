@@ -278,6 +278,7 @@ class Compactor:
         text, bodies = await self._text(plan, folded), self._bodies(plan, folded)
         name = self._counter.name
         results = [(row.message.id, row.message.sources) for row in plan.folded if row.message.type == "tool"]
+        named = [row.message.name for row in plan.folded if row.message.is_named]
         tokens_in = sum(row.message.view_tokens for row in plan.folded) + (earlier.tokens_out if earlier else 0)
         return SummaryRecord(
             token=owner,
@@ -297,7 +298,7 @@ class Compactor:
             tokens_in=tokens_in,
             tokens_out=sum(count(self._counter, message) for message in folded.messages or [HumanMessage(text)]),
             at=self._clock.now(),
-            results=(*reversed(results), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
+            results=(*reversed(named), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
             folded=tuple(results),
             messages=bodies,
         )

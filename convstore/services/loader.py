@@ -29,7 +29,7 @@ from convstore.schema import entry_id
 from convstore.scopes import Scope
 from convstore.services.known import UNKNOWN_START, Known, KnownConversations, Start
 from convstore.services.off_loop import characters_of, off_loop
-from convstore.services.reader import Reader, check_dense, results_in
+from convstore.services.reader import Reader, check_dense, named_in
 from convstore.services.shown_payloads import ShownPayloads
 from convstore.summaries import SummaryRecord, fits
 from convstore.tokens import NamedCounter, count
@@ -120,13 +120,13 @@ class _Load:
     def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
         """The newest of some tool results that come newest first; the summary names its own."""
         last = self.summary.last if self.summary else 0
-        found = (message for message in results_in(results, self.gaps) if message.ordinal > last)
-        return tuple(_named(message) for message in found)[:NOTE_RESULTS]
+        found = (message for message in named_in(results, self.gaps) if message.ordinal > last)
+        return tuple(message.name for message in found)[:NOTE_RESULTS]
 
     def results_before(self, place: int) -> tuple[NamedResult, ...]:
         """The newest results before a row, newest first."""
         earlier = (self.rows[at].message for at in range(place - 1, -1, -1))
-        own = islice((_named(message) for message in earlier if message.type == "tool"), NOTE_RESULTS)
+        own = islice((message.name for message in earlier if message.is_named), NOTE_RESULTS)
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
 
     def note(self, place: int, left_out: int = 99_999) -> HumanMessage:
@@ -421,10 +421,6 @@ def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
         limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
         needed = min([live, *(2 * most * live // there for most, there in limits if most and there)])
     return min(max(0, needed) + _FEWEST_ENTRIES, _MOST_ENTRIES)
-
-
-def _named(message: EntryMessage) -> NamedResult:
-    return message.id, message.sources
 
 
 def _report(load: _Load, window: Window, view: View) -> HistoryReport:

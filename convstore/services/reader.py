@@ -36,7 +36,7 @@ from convstore.tokens import NamedCounter
 from convstore.view import payload_needed, shorten
 from convstore.view.recount import recounted
 
-__all__ = ["PlacedMessage", "Reader", "about", "check_dense", "results_in"]
+__all__ = ["PlacedMessage", "Reader", "about", "check_dense", "named_in", "results_in"]
 
 PlacedMessage = tuple[EntryMessage, datetime]
 """A message of the log and when it was appended."""
@@ -159,7 +159,9 @@ class Reader:
     async def newest_results(self, known: Known, *, limit: int) -> list[EntryMessage]:
         """The last live tool results of a conversation, newest first."""
         gaps = await self.gaps(known)
-        entries = await self._log.newest_results(known.conversation, before=2**53, limit=limit, gaps=gaps)
+        entries = await self._log.newest_results(
+            known.conversation, before=2**53, limit=limit, gaps=gaps, tools_only=True
+        )
         return results_in(entries, gaps)[:limit]
 
     async def tail(self, known: Known) -> Totals:
@@ -431,8 +433,13 @@ def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last:
 
 def results_in(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[EntryMessage]:
     """The live tool results of entries that come newest first, newest first."""
+    return [message for message in named_in(entries, gaps) if message.type == "tool"]
+
+
+def named_in(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[EntryMessage]:
+    """The live tool results and long messages of entries that come newest first, newest first."""
     messages = (message for entry in entries for message in reversed(entry.messages))
-    return [message for message in messages if message.type == "tool" and is_live(gaps, message.ordinal)]
+    return [message for message in messages if message.is_named and is_live(gaps, message.ordinal)]
 
 
 def _placed(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[PlacedMessage]:

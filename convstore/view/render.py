@@ -28,7 +28,7 @@ from convstore.shortening import (
     without_media,
 )
 from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
-from convstore.summaries import name_results
+from convstore.summaries import kinds_named, name_results
 from convstore.tokens import TokenCounter, count
 from convstore.view.fitting import Shown, fitted
 from convstore.view.providers import made_for, with_original_ids
@@ -94,7 +94,7 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
     text = f"[Note: {turns} left out here to save context."
     if results:
         named = name_results(results)
-        text += f" Use {RETRIEVAL_TOOL} to access their tool results; newest tool message ids: {named}."
+        text += f" Use {RETRIEVAL_TOOL} to access their {kinds_named(results)}: {named}."
     return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs=mark("note"))
 
 
