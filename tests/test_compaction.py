@@ -830,9 +830,14 @@ class Held:
         return summary or "So far."
 
 
-async def others_end() -> None:
-    """Wait for all that runs in the background."""
-    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+async def work_of(chat: Conversation) -> set[asyncio.Task[Any]]:
+    """Return the compactions of a conversation's store that run in the background."""
+    return set((await chat.store.parts()).compactor._background._tasks)
+
+
+async def others_end(chat: Conversation) -> None:
+    """Wait for the compactions that run in the background."""
+    if others := await work_of(chat):
         await asyncio.wait(others)
 
 
@@ -853,7 +858,7 @@ async def test_a_summarizer_that_hangs_does_not_hang_a_load() -> None:
     assert again.compaction is not None
     assert (again.compaction.status, again.messages) == ("busy", before.messages)
     writer.go_on.set()
-    await others_end()
+    await others_end(chat)
     after = await chat.load_history()
     assert (after.summary, after.compaction, len(await chat.summaries())) == ("So far.", None, 1)
 
@@ -866,7 +871,7 @@ async def test_a_load_need_not_wait_at_all() -> None:
     history = await chat.load_history()
     assert history.compaction is not None
     assert history.compaction.status == "running"
-    await others_end()
+    await others_end(chat)
     assert (await chat.load_history()).summary == "So far."
 
 
@@ -876,9 +881,9 @@ async def test_close_ends_a_summarizer_that_hangs() -> None:
     chat = await six_turns(writer, database, policy=BEFORE_LOAD, compaction_seconds=0.01)
     await chat.load_history()
     assert writer.ended == 0
+    [work] = await work_of(chat)
     await chat.store.close()
-    assert writer.ended == 1
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert (writer.ended, work.done()) == (1, True)
     other = ConversationStore(database, summarizer=Told(_nothing)).conversation(**chat.scope)
     assert (await other.compact()).status == "done"
 
@@ -894,7 +899,7 @@ async def test_what_fails_behind_a_load_is_told_by_the_next(caplog: pytest.LogCa
     chat = await six_turns(Told(fails_late), policy=BEFORE_LOAD, compaction_seconds=0.01)
     assert (await chat.load_history()).compaction
     begun.set()
-    await others_end()
+    await others_end(chat)
     history = await chat.load_history()
     assert history.compaction is not None
     assert (history.compaction.status, caplog.records) == ("waiting", [])
@@ -909,7 +914,7 @@ async def test_a_cancelled_load_cancels_the_summarizer_it_waits_for() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (writer.ended, asyncio.all_tasks()) == (1, {asyncio.current_task()})
+    assert (writer.ended, await work_of(chat)) == (1, set())
     writer.go_on.set()
     history = await chat.load_history()
     assert history.compaction is not None

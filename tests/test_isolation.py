@@ -43,6 +43,7 @@ OVER_ALL = {
     "Log.check_size": "sends nothing",
     "Endings.bury": "takes the head that a scope was found by",
     "Endings.due": "sweeps what is left of all deleted conversations",
+    "Heads.catch_up": "each change names the scope and the conversation of its head",
 }
 """What is not asked for one conversation or one scope, and why that is right."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,8 +18,10 @@ from convstore.conversation import Conversation
 from convstore.models import Finding, VerifyReport
 from convstore.policy import CompactionRule
 from convstore.repository import Inspection
+from convstore.schema import summary_document, summary_from
 from convstore.services.clock import Clock
 from convstore.store import ConversationStore
+from convstore.summaries import SummaryRecord
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
 
@@ -224,11 +227,11 @@ class VerifyContract(VerifyFixtures):
         conversation, user = await self.id_of(database, full), full.scope["user_id"]
         summaries = database["summaries"]
         [first, second] = await summaries.find({"conversation": conversation}).sort("version", 1).to_list(None)
-        # Without a digest only what follows from the rest tells that something is wrong.
-        unused = {**first, "_id": f"{conversation}:unused", "token": "unused"}
-        del unused["digest"]
+        # With valid digests, so that only the comparison with the log shows the damage.
+        record, name = summary_from(first), "unused"
+        unused = {**first, "_id": f"{conversation}:unused", **_signed(replace(record, token=name))}
         await summaries.insert_one(unused)
-        await summaries.update_one({"_id": first["_id"]}, {"$set": {"range": [1, 999, 5]}, "$unset": {"digest": ""}})
+        await summaries.update_one({"_id": first["_id"]}, {"$set": _signed(replace(record, last=999))})
         found = set(kinds(await later.verify(user_id=user, repair=True)))
         # The second one extends the first, so they do not agree any more.
         assert found - {("summary", second["_id"])} == {("summary", first["_id"]), ("summary_unused", unused["_id"])}
@@ -426,3 +429,9 @@ class VerifyContract(VerifyFixtures):
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert {"head_totals", "orphan_chunks"} <= {kind for kind, _ in kinds(report)}
         assert await database["log"].count_documents({"conversation": head["conversation"]}) == before
+
+
+def _signed(record: SummaryRecord) -> dict[str, Any]:
+    """Return the fields of a summary document that a forger would have to change together."""
+    document = summary_document(record)
+    return {key: document[key] for key in ("token", "range", "digest")}
