@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.codec import Codec, digest_of, fields_of
 from convstore.entries.comparing import content_digest
-from convstore.entries.compose import Shown, totals_behind
+from convstore.entries.compose import ShownSources, totals_behind
 from convstore.entries.models import Entry, EntryMessage, EntrySource, Totals
 from convstore.entries.reading import read_message
 from convstore.exceptions import CorruptDocumentError
@@ -162,7 +162,7 @@ def check_shown(
     """
     if not entry.sources or before is None:
         return [], entry.totals.shown if entry.totals.shown_at == entry.number else before
-    shown, problems = Shown(before), list[Problem]()
+    shown, problems = ShownSources(before), list[Problem]()
     for source in entry.sources:
         text = (source.piece or payloads.get(source.message_id, ""))[source.place.start : source.place.middle]
         if not text:  # told from others by more than its text, or not read

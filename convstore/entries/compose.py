@@ -26,7 +26,16 @@ from convstore.sources import write_ids
 from convstore.stubs import RETRIEVAL_TOOL, make_stub, text_of
 from convstore.tokens import count
 
-__all__ = ["MOST_AHEAD", "MOST_SHOWN", "Composed", "Shown", "compose", "totals_behind", "totals_through"]
+__all__ = [
+    "MOST_AHEAD",
+    "MOST_SHOWN",
+    "Composed",
+    "RunningTotals",
+    "ShownSources",
+    "compose",
+    "totals_behind",
+    "totals_through",
+]
 
 MOST_SHOWN = 200
 """A source remembers an earlier number if it was one of so many newest different ones."""
@@ -82,8 +91,9 @@ def compose(
     clashes = [number for number, times in kept.items() if times > 1]
     if clashes and not batch.renumber:
         raise SourceIdClashError(min(clashes))
-    running = _Running(after, max([after.sources_through, *kept]), set(taken))
-    made = [running.add(one, batch, token) for one in batch.prepared]
+    running = RunningTotals(after, max([after.sources_through, *kept]))
+    work = _Composition(running, set(taken))
+    made = [work.add(one, batch, token) for one in batch.prepared]
     running.sources_through += reserve
     sources = tuple(source for _, found, _ in made for source in found)
     entry = Entry(
@@ -98,7 +108,7 @@ def compose(
 
 
 def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: Codec, at: datetime) -> Totals:
-    """What the log held in the middle of an entry: behind some of its messages, from the first on.
+    """Return the totals in the middle of an entry, after the first of its messages.
 
     Args:
         before: What it held before the entry.
@@ -113,17 +123,15 @@ def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: C
 
 
 def totals_behind(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMessage]], *, at: datetime) -> Totals:
-    """What the log holds behind some messages, each as it is stored and as it was appended; sources apart."""
-    running = _Running(before, before.sources_through, set())
+    """Return the totals after some messages, each as stored and as appended; sources are not counted."""
+    running = RunningTotals(before, before.sources_through)
     for message, appended in messages:
-        running.messages += 1
-        running.tokens += message.tokens
-        running.view_tokens += message.view_tokens
+        running.add_size(message)
         running.follow(appended, calls_of(appended))
     return running.totals(at, shown_now=False)
 
 
-class Shown:
+class ShownSources:
     """The newest different sources: by digest of their text the lowest number they were shown under.
 
     Attributes:
@@ -178,32 +186,104 @@ _NO_CALL = OpenCall("", "", "")
 
 
 @dataclass(slots=True)
-class _Running:
-    """What changes from message to message while an entry is composed."""
+class RunningTotals:
+    """A fold over messages: what the log holds after each of them.
+
+    Attributes:
+        after: The totals of the log before the first message.
+        sources_through: Highest source id in use or reserved.
+        shown: The newest different sources.
+    """
 
     after: Totals
     sources_through: int
-    taken: set[int]
-    calls: _OpenCalls = field(init=False)
-    shown: Shown = field(init=False)
-    usage: dict[str, Usage] = field(init=False)
-    preview: Preview | None = field(init=False)
-    messages: int = 0
-    turns: int = 0
-    results: int = 0
-    tokens: int = 0
-    view_tokens: int = 0
+    shown: ShownSources = field(init=False)
+    _calls: _OpenCalls = field(init=False)
+    _usage: dict[str, Usage] = field(init=False)
+    _preview: Preview | None = field(init=False)
+    _messages: int = 0
+    _turns: int = 0
+    _results: int = 0
+    _tokens: int = 0
+    _view_tokens: int = 0
 
     def __post_init__(self) -> None:
-        self.calls = _OpenCalls(self.after.calls)
-        self.shown = Shown(self.after.shown or {})
-        self.usage = dict(self.after.usage)
-        self.preview = self.after.preview
+        self.shown = ShownSources(self.after.shown or {})
+        self._calls = _OpenCalls(self.after.calls)
+        self._usage = dict(self.after.usage)
+        self._preview = self.after.preview
+
+    @property
+    def next_ordinal(self) -> int:
+        """Ordinal of the next message."""
+        return self.after.messages + self._messages + 1
+
+    def add_size(self, message: EntryMessage) -> None:
+        """Count a stored message and its tokens."""
+        self._messages += 1
+        self._tokens += message.tokens
+        self._view_tokens += message.view_tokens
+
+    def totals(self, at: datetime, *, shown_now: bool) -> Totals:
+        """Return the totals of an entry that ends here."""
+        after, entries = self.after, self.after.entries + 1
+        return Totals(
+            entries=entries,
+            messages=after.messages + self._messages,
+            live=after.live + self._messages,
+            turns=after.turns + self._turns,
+            results=after.results + self._results,
+            tokens=after.tokens + self._tokens,
+            view_tokens=after.view_tokens + self._view_tokens,
+            counter=after.counter,
+            marker=after.marker,
+            sources_through=self.sources_through,
+            usage=self._usage,
+            calls=self._calls.newest(),
+            preview=self._preview,
+            shown_at=entries if shown_now else after.shown_at,
+            shown=self.shown.numbers if shown_now else after.shown,
+            updated_at=at,
+        )
+
+    def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:
+        """Count turns, results, usage and open calls; return the call that a tool result answers."""
+        if message.type == "human":
+            self._turns += 1
+            self._calls.begin_turn()
+        self._calls.open(message, calls)
+        self._use(message)
+        if message.type in ("human", "ai") and (text := _own_text(message)):
+            self._preview = Preview(message.type, text)
+        if not isinstance(message, ToolMessage):
+            return _NO_CALL
+        self._results += 1
+        return self._calls.answer(message.tool_call_id)
+
+    def _use(self, message: BaseMessage) -> None:
+        counts = message.usage_metadata if isinstance(message, AIMessage) else None
+        if not isinstance(counts, dict) or not counts:
+            return
+        model = _model(message)
+        if model not in self._usage and len(self._usage) >= _MOST_MODELS:
+            model = _OTHER_MODELS
+        numbers = (counts.get(key) for key in _USAGE_KEYS)
+        # MongoDB holds no larger sums; the message itself keeps what the model said.
+        added = [number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers]
+        before = self._usage.get(model, (0, 0, 0))
+        self._usage[model] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
+
+
+@dataclass(slots=True)
+class _Composition:
+    """The messages and sources of an entry, made one after the other."""
+
+    running: RunningTotals
+    taken: set[int]
 
     def add(self, one: Prepared, batch: Batch, token: str) -> tuple[EntryMessage, list[EntrySource], tuple[Chunk, ...]]:
-        self.messages += 1
         calls = calls_of(one.message)
-        call = self.follow(one.message, calls)
+        call = self.running.follow(one.message, calls)
         numbers = [self._number(source.kept_id) for source in one.found.items]
         tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
         named = one.read_back if tool == RETRIEVAL_TOOL else [number for number, _ in numbers]
@@ -213,7 +293,7 @@ class _Running:
         encoded = split.encoded if split else one.whole
         assert encoded is not None  # noqa: S101 - Prepared holds one of them
         message = EntryMessage(
-            ordinal=self.after.messages + self.messages,
+            ordinal=self.running.next_ordinal,
             id=one.id,
             type=one.message.type,
             body=encoded.body,
@@ -230,64 +310,15 @@ class _Running:
             payload=split.ref(token) if split else None,
             is_long=is_long(one.message.type, one.view_tokens),
         )
-        self.tokens += message.tokens
-        self.view_tokens += message.view_tokens
+        self.running.add_size(message)
         return message, self._sources(one, numbers, split), split.chunks if split else ()
-
-    def totals(self, at: datetime, *, shown_now: bool) -> Totals:
-        after, entries = self.after, self.after.entries + 1
-        return Totals(
-            entries=entries,
-            messages=after.messages + self.messages,
-            live=after.live + self.messages,
-            turns=after.turns + self.turns,
-            results=after.results + self.results,
-            tokens=after.tokens + self.tokens,
-            view_tokens=after.view_tokens + self.view_tokens,
-            counter=after.counter,
-            marker=after.marker,
-            sources_through=self.sources_through,
-            usage=self.usage,
-            calls=self.calls.newest(),
-            preview=self.preview,
-            shown_at=entries if shown_now else after.shown_at,
-            shown=self.shown.numbers if shown_now else after.shown,
-            updated_at=at,
-        )
-
-    def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:
-        """Keep count of turns, results, usage and open calls; gives the call that a tool result answers."""
-        if message.type == "human":
-            self.turns += 1
-            self.calls.begin_turn()
-        self.calls.open(message, calls)
-        self._use(message)
-        if message.type in ("human", "ai") and (text := _own_text(message)):
-            self.preview = Preview(message.type, text)
-        if not isinstance(message, ToolMessage):
-            return _NO_CALL
-        self.results += 1
-        return self.calls.answer(message.tool_call_id)
-
-    def _use(self, message: BaseMessage) -> None:
-        counts = message.usage_metadata if isinstance(message, AIMessage) else None
-        if not isinstance(counts, dict) or not counts:
-            return
-        model = _model(message)
-        if model not in self.usage and len(self.usage) >= _MOST_MODELS:
-            model = _OTHER_MODELS
-        numbers = (counts.get(key) for key in _USAGE_KEYS)
-        # MongoDB holds no larger sums; the message itself keeps what the model said.
-        added = [number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers]
-        before = self.usage.get(model, (0, 0, 0))
-        self.usage[model] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
 
     def _number(self, kept: int | None) -> tuple[int, int | None]:
         """The number of a source, and the one it came with if that was taken."""
-        given = kept
-        if kept is None or kept in self.taken or kept > self.after.sources_through + MOST_AHEAD:
-            self.sources_through += 1
-            kept = self.sources_through
+        given, running = kept, self.running
+        if kept is None or kept in self.taken or kept > running.after.sources_through + MOST_AHEAD:
+            running.sources_through += 1
+            kept = running.sources_through
         self.taken.add(kept)
         return kept, given if given != kept else None
 
@@ -300,7 +331,7 @@ class _Running:
             one.found.items, numbers, pieces, one.digests, strict=True
         ):
             title, url = source.title[:_TITLE_CHARACTERS], source.url[:_URL_CHARACTERS]
-            earlier = self.shown.add(digest, number)
+            earlier = self.running.shown.add(digest, number)
             bare, held = not source.says_more, one.found.rebuild is None
             made.append(EntrySource(number, one.id, title, url, place, piece, given, earlier, bare, held))
         return made
