@@ -22,8 +22,8 @@ from pymongo import AsyncMongoClient, monitoring
 
 from convstore import ConversationStore
 from convstore.devserver import DevServer
+from convstore.messages.tokens import approximate_tokens
 from convstore.testing import rag_turn
-from convstore.tokens import approximate_tokens
 
 _LOADS = 7
 _SYLLABLES = ["ka", "ro", "mi", "te", "lun", "sar", "vo", "pel", "dri", "nu", "ash", "gol", "fen", "wy", "tor"]

@@ -7,7 +7,6 @@ left out has an id that brings it back.
 from __future__ import annotations
 
 from convstore.agent import number_sources, retrieve_previous_sources_tool
-from convstore.codec import Omitted
 from convstore.conversation import Conversation
 from convstore.exceptions import (
     BatchTooLargeError,
@@ -39,7 +38,11 @@ from convstore.exceptions import (
     UnencodableError,
     UnknownMessageError,
 )
-from convstore.models import (
+from convstore.messages.tokens import TokenCounter
+from convstore.messages.values import Omitted
+from convstore.store import ConversationStore
+from convstore.tools.retrieval import SOURCES_PROMPT, sources_prompt
+from convstore.values.models import (
     Compaction,
     ConversationInfo,
     ConversationPage,
@@ -57,11 +60,8 @@ from convstore.models import (
     Turn,
     VerifyReport,
 )
-from convstore.policy import HistoryPolicy
-from convstore.store import ConversationStore
-from convstore.tokens import TokenCounter
-from convstore.tools import SOURCES_PROMPT, sources_prompt
-from convstore.view import get_conversational_history
+from convstore.values.policy import HistoryPolicy
+from convstore.view.render import get_conversational_history
 
 __all__ = [
     "SOURCES_PROMPT",

@@ -12,13 +12,13 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 
-from convstore.bound import both_ways, read_back
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.scopes import Scope, scope_of_run
-from convstore.services.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
+from convstore.services import ServiceHost, both_ways, read_back
 from convstore.store import ConversationStore
-from convstore.tools import PAGE_TOKENS, make_retrieval_tool
+from convstore.tools.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
+from convstore.tools.retrieval import PAGE_TOKENS, make_retrieval_tool
+from convstore.values.scope import Scope, scope_of_run
 
 __all__ = ["number_sources", "retrieve_previous_sources_tool"]
 
@@ -87,7 +87,7 @@ def _scope_of(store: ConversationStore, config: RunnableConfig) -> Scope:
 def _numbering(chat: Conversation) -> Numbering:
     """What gives numbers in a conversation."""
 
-    async def give(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
+    async def give(store: ServiceHost, texts: Sequence[str]) -> tuple[range, list[int | None]]:
         one = store.conversation(**chat.scope)
         return await one.reserve_source_ids(len(texts)), await one.find_shown_sources(texts)
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.tools import StructuredTool
 
-from convstore.bound import read_back
-from convstore.bounds import check_choice, check_number
-from convstore.entries.normalize import copy_ids, items_of, whole_messages
-from convstore.entries.turns import turn_messages
+from convstore.append.inputs import copy_ids, items_of, whole_messages
+from convstore.append.turn import turn_messages
 from convstore.exceptions import InvalidInputError, TooManyIdsError
-from convstore.models import (
+from convstore.readback.request import Request
+from convstore.services import ServiceHost, read_back
+from convstore.sources.source import MAX_SOURCES, read_ids
+from convstore.tools.retrieval import PAGE_TOKENS, check_page_tokens, make_retrieval_tool
+from convstore.values.models import (
     Compaction,
     ConversationInfo,
     ErasureReceipt,
@@ -31,14 +33,8 @@ from convstore.models import (
     ToolRecord,
     Turn,
 )
-from convstore.policy import HistoryPolicy, check_policy
-from convstore.scopes import Scope, check_id, check_ids
-from convstore.services.request import Request
-from convstore.sources import MAX_SOURCES, read_ids
-from convstore.tools import PAGE_TOKENS, check_page_tokens, make_retrieval_tool
-
-if TYPE_CHECKING:
-    from convstore.store import ConversationStore
+from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number
 
 __all__ = ["Conversation"]
 
@@ -50,15 +46,15 @@ class Conversation:
     has to be created.
     """
 
-    def __init__(self, store: ConversationStore, scope: Scope) -> None:
-        self._store = store
-        self._scope = scope
+    def __init__(self, store: ServiceHost, scope: Scope) -> None:
+        self._store, self._scope = store, scope
+        self._services = store.services
 
     def __repr__(self) -> str:
         return f"Conversation({', '.join(f'{key}={value!r}' for key, value in self._scope)})"
 
     @property
-    def store(self) -> ConversationStore:
+    def store(self) -> Any:
         """The store that it is in."""
         return self._store
 
@@ -114,10 +110,12 @@ class Conversation:
         check_choice(clash, "raise", "renumber", name="on_source_clash")
         check_choice(resent, None, "skip", "raise", name="resent")
         omit, renumber = unencodable == "omit", clash == "renumber"
-        parts = await self._store.parts()
+        services = await self._services()
         if resent:
-            return await parts.resender.append(self._scope, whole, skip=resent == "skip", omit=omit, renumber=renumber)
-        return await parts.writer.append(self._scope, whole, turn=turn, omit=omit, renumber=renumber)
+            return await services.resender.append(
+                self._scope, whole, skip=resent == "skip", omit=omit, renumber=renumber
+            )
+        return await services.writer.append(self._scope, whole, turn=turn, omit=omit, renumber=renumber)
 
     async def append_turn(
         self,
@@ -162,8 +160,8 @@ class Conversation:
             number: How many, 1 to 1,000.
         """
         check_number(number, name="number", least=1, most=MAX_SOURCES)
-        parts = await self._store.parts()
-        return await parts.writer.reserve(self._scope, number)
+        services = await self._services()
+        return await services.writer.reserve(self._scope, number)
 
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
         """For each text the id of the source under which it was first shown, None if it was not, as far as is known.
@@ -172,8 +170,8 @@ class Conversation:
         """
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
             raise InvalidInputError("texts is a list of str")
-        parts = await self._store.parts()
-        return await parts.writer.find_shown(self._scope, texts)
+        services = await self._services()
+        return await services.writer.find_shown(self._scope, texts)
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """The view for the next model call: valid for any provider, stable, within the budget.
@@ -191,12 +189,12 @@ class Conversation:
             StoreUnavailableError: No answer from the server.
         """
         chosen = check_policy(policy) or self._store.policy
-        parts = await self._store.parts()
-        history = await parts.loader.load(self._scope, chosen)
-        if chosen.compact == "before_load" and parts.compactor.may_be_due(history):
-            compaction = await parts.compactor.compact_in_time(self._scope)
+        services = await self._services()
+        history = await services.loader.load(self._scope, chosen)
+        if chosen.compact == "before_load" and services.compactor.may_be_due(history):
+            compaction = await services.compactor.compact_in_time(self._scope)
             if compaction.status == "done":
-                history = await parts.loader.load(self._scope, chosen)
+                history = await services.loader.load(self._scope, chosen)
             return history.model_copy(update={"compaction": compaction})
         return history
 
@@ -215,13 +213,13 @@ class Conversation:
         Raises:
             InvalidInputError: The store has no summarizer.
         """
-        parts = await self._store.parts()
-        return await parts.compactor.compact(self._scope, force=force)
+        services = await self._services()
+        return await services.compactor.compact(self._scope, force=force)
 
     async def summaries(self) -> list[Summary]:
         """Every summary that was made of this conversation, oldest first, with its range and what it stands for."""
-        parts = await self._store.parts()
-        return await parts.kept.all(self._scope)
+        services = await self._services()
+        return await services.kept.all(self._scope)
 
     async def expand_summary(self, version: int) -> list[BaseMessage]:
         """The messages that a summary stands for, in order, each equal to what was appended.
@@ -229,13 +227,13 @@ class Conversation:
         Raises:
             InvalidInputError: There is no such summary.
         """
-        parts = await self._store.parts()
-        return await parts.kept.expand(self._scope, version)
+        services = await self._services()
+        return await services.kept.expand(self._scope, version)
 
     async def undo_compaction(self) -> bool:
         """Take the current summary back: views show the one before it, or the messages; False if there is none."""
-        parts = await self._store.parts()
-        return await parts.kept.undo(self._scope)
+        services = await self._services()
+        return await services.kept.undo(self._scope)
 
     async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
         """Messages in full, equal to what was appended, in the order asked for; unknown ids are left out.
@@ -247,16 +245,16 @@ class Conversation:
             TooManyIdsError: More than 200 ids.
         """
         wanted = check_ids(ids, name="ids")
-        parts = await self._store.parts()
-        return await parts.records.get(self._scope, wanted)
+        services = await self._services()
+        return await services.records.get(self._scope, wanted)
 
     async def messages(self) -> AsyncIterator[BaseMessage]:
         """The log itself, in order, each message equal to what was appended; reads as it goes.
 
         Rewound messages are in the log too; `turns` leaves them out.
         """
-        parts = await self._store.parts()
-        async for _, _, message in parts.reader.iterate(self._scope):
+        services = await self._services()
+        async for _, _, message in services.reader.iterate(self._scope):
             yield message
 
     async def turns(
@@ -277,16 +275,16 @@ class Conversation:
             limit: At most this many turns; None for all.
             newest_first: In the opposite order, read from the end.
         """
-        parts = await self._store.parts()
-        found = parts.turns.read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
+        services = await self._services()
+        found = services.turns.read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
         async for turn in found:
             yield turn
 
     async def get_turn(self, turn_id: str) -> Turn | None:
         """The turn whose first message has this id; None if there is none, or it was rewound. 3 or 4 commands."""
         check_id(turn_id, name="turn_id")
-        parts = await self._store.parts()
-        return await parts.turns.get(self._scope, turn_id)
+        services = await self._services()
+        return await services.turns.get(self._scope, turn_id)
 
     async def list_messages(
         self, *, before: int | None = None, after: int | None = None, limit: int = 50, full: bool = False
@@ -304,8 +302,8 @@ class Conversation:
         Raises:
             InvalidInputError: Both `before` and `after`, or a number out of bounds.
         """
-        parts = await self._store.parts()
-        return await parts.records.page(self._scope, before=before, after=after, limit=limit, full=full)
+        services = await self._services()
+        return await services.records.page(self._scope, before=before, after=after, limit=limit, full=full)
 
     async def annotate(self, message_id: str, /, **values: Any) -> None:
         """Say something of a message: feedback of a user, a label, a note of an audit. Kept beside the log.
@@ -322,14 +320,14 @@ class Conversation:
             UnencodableError: A value of a type that cannot be given back equal.
         """
         check_id(message_id, name="message_id")
-        parts = await self._store.parts()
-        await parts.annotator.annotate(self._scope, message_id, values)
+        services = await self._services()
+        await services.annotator.annotate(self._scope, message_id, values)
 
     async def annotations(self, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What was said of some messages with `annotate`, by message id; those without annotations are left out."""
         wanted = check_ids(message_ids, name="message_ids")
-        parts = await self._store.parts()
-        return await parts.annotator.get(self._scope, wanted)
+        services = await self._services()
+        return await services.annotator.get(self._scope, wanted)
 
     async def rewind(self, *, before: str) -> int:
         """Take a message and all behind it out of views and listings, to edit the question or ask for another answer.
@@ -345,8 +343,8 @@ class Conversation:
             UnknownMessageError: No message of this conversation has the id.
         """
         check_id(before, name="before")
-        parts = await self._store.parts()
-        return await parts.rewinder.rewind(self._scope, before)
+        services = await self._services()
+        return await services.rewinder.rewind(self._scope, before)
 
     async def undo_rewind(self, *, before: str | None = None) -> int:
         """Take the last rewind back: views and listings are what they were before it.
@@ -364,20 +362,20 @@ class Conversation:
         """
         if before is not None:
             check_id(before, name="before")
-        parts = await self._store.parts()
-        return await parts.rewinder.undo(self._scope, before)
+        services = await self._services()
+        return await services.rewinder.undo(self._scope, before)
 
     async def info(self) -> ConversationInfo:
         """Title, metadata, dates and exact counts; for a scope without a conversation zeros and no dates."""
-        parts = await self._store.parts()
-        return await parts.directory.info(self._scope)
+        services = await self._services()
+        return await services.directory.info(self._scope)
 
     async def update(
         self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
     ) -> None:
         """Set title or metadata, or both; what is not given stays. Creates the conversation if there is none."""
-        parts = await self._store.parts()
-        await parts.directory.update(self._scope, title=title, metadata=metadata)
+        services = await self._services()
+        await services.directory.update(self._scope, title=title, metadata=metadata)
 
     async def delete(self) -> ErasureReceipt:
         """End this conversation for ever and remove everything in it; the scope then begins a new, empty one.
@@ -385,8 +383,8 @@ class Conversation:
         Messages that other processes append at the same moment are removed with it. Nothing happens if there is none.
         A call that failed or was killed is repeated as it is. Gives what was removed.
         """
-        parts = await self._store.parts()
-        return await parts.retention.delete(self._scope)
+        services = await self._services()
+        return await services.retention.delete(self._scope)
 
     async def get_sources(
         self,
@@ -420,8 +418,8 @@ class Conversation:
             cursor="" if cursor is None else cursor,
             page_tokens=check_page_tokens(page_tokens),
         )
-        parts = await self._store.parts()
-        return await parts.pager.sources(self._scope, request)
+        services = await self._services()
+        return await services.pager.sources(self._scope, request)
 
     def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
         """The tool that brings full content back, bound to this conversation: register it with your agent.

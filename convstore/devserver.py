@@ -33,8 +33,8 @@ from urllib.parse import quote
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from convstore.addresses import without_addresses
 from convstore.exceptions import ConvstoreError, InvalidInputError
+from convstore.values.addresses import without_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,24 +15,24 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from convstore.bounds import check_seconds
 from convstore.chain import ChainSummarizer
-from convstore.codec import Codec, Kind, functions_of
+from convstore.compaction.strategies import as_folder
 from convstore.conversation import Conversation
-from convstore.driver import Driver, close_client, open_client
 from convstore.exceptions import InvalidInputError, StoreClosedError, StoreError, SyncUnsupportedError
-from convstore.extraction import SourceExtractor
-from convstore.migrate import Migrator
-from convstore.models import ConversationPage, ErasureReceipt, ToolRecord, VerifyReport
-from convstore.policy import HistoryPolicy, check_policy
-from convstore.scopes import check_partial_scope, check_scope, check_scope_keys
-from convstore.services.clock import Clock
-from convstore.services.known import KnownConversations
-from convstore.services.parts import Parts, make_parts
-from convstore.services.sync import LoopThread
-from convstore.summarization.folders import as_folder
+from convstore.messages.custom_types import functions_of
+from convstore.messages.tokens import TokenCounter, approximate_tokens, named
+from convstore.messages.values import Codec, Kind
+from convstore.mongo.driver import Driver, close_client, open_client
+from convstore.mongo.migrator import Migrator
+from convstore.runtime.cache import KnownConversations
+from convstore.runtime.clock import Clock
+from convstore.runtime.loop_thread import LoopThread
+from convstore.services import Services, make_services
+from convstore.sources.detection import SourceExtractor
 from convstore.summarization.summarizers import SummarizerLike
-from convstore.tokens import TokenCounter, approximate_tokens, named
+from convstore.values.models import ConversationPage, ErasureReceipt, ToolRecord, VerifyReport
+from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.scope import check_partial_scope, check_scope, check_scope_keys, check_seconds
 
 __all__ = ["ConversationStore"]
 
@@ -98,7 +98,7 @@ class ConversationStore:
         self._clock = clock or Clock()
         self._known = KnownConversations(self._clock)
         self._all_known = [self._known]
-        self._parts = make_parts(
+        self._services = make_services(
             driver,
             collection_prefix,
             self._migrator,
@@ -172,7 +172,7 @@ class ConversationStore:
         self._check_open()
         await self._migrator.run()
         self._is_ready = True
-        await self._parts.retention.sweep()
+        await self._services.retention.sweep()
 
     async def close(self) -> None:
         """End what still runs, bring listings up to date, and close the client if it is the store's own.
@@ -185,9 +185,9 @@ class ConversationStore:
             return
         self._is_closed = True
         try:
-            await self._parts.compactor.close()
+            await self._services.compactor.close()
             if self._is_ready:
-                await self._parts.open_heads.close()
+                await self._services.open_heads.close()
         finally:
             if self._twin is not None:
                 # A thread of its own: those of the loop may all be waiting for the twin.
@@ -231,7 +231,7 @@ class ConversationStore:
             InvalidCursorError: A cursor that this call did not give.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.parts()).directory.page(scope, limit=limit, cursor=cursor)
+        return await (await self.services()).directory.page(scope, limit=limit, cursor=cursor)
 
     async def erase(self, *, everything: bool = False, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
         """End for ever all conversations with these scope values and remove all that they hold; says what it removed.
@@ -257,7 +257,7 @@ class ConversationStore:
             raise InvalidInputError(f"everything is True or False, not {everything!r}")
         if everything == bool(scope):
             raise InvalidInputError("name scope values to erase their conversations, or say everything=True for all")
-        return await (await self.parts()).retention.erase(scope, dry_run=dry_run)
+        return await (await self.services()).retention.erase(scope, dry_run=dry_run)
 
     async def prune(self, *, older_than: timedelta, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
         """Remove, as `erase` does, the conversations to which nothing was appended for so long; says what it removed.
@@ -276,7 +276,7 @@ class ConversationStore:
             InvalidScopeError: An unknown key, or an invalid value.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.parts()).retention.prune(scope, older_than=older_than, dry_run=dry_run)
+        return await (await self.services()).retention.prune(scope, older_than=older_than, dry_run=dry_run)
 
     async def verify(
         self,
@@ -305,7 +305,7 @@ class ConversationStore:
         """
         self._check_open()
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await self._parts.verifier.verify(scope, repair=repair, progress=progress)
+        return await self._services.verifier.verify(scope, repair=repair, progress=progress)
 
     def register_artifact_type(
         self,
@@ -357,7 +357,7 @@ class ConversationStore:
         """What writes and reads values; it knows the types that `register_artifact_type` was given."""
         return self._codec
 
-    async def parts(self) -> Parts:
+    async def services(self) -> Services:
         """The working parts, once it is sure that the database is set up; one command the first time.
 
         Once a minute some of what is left of deleted conversations is swept on the way.
@@ -371,9 +371,9 @@ class ConversationStore:
             self._sweep_at = now + _SWEEP_SECONDS
             # The caller came for something else: sweep only a few, and leave a failure to the next sweep.
             with suppress(StoreError):
-                if await self._parts.retention.sweep(most=_SWEPT_BESIDE) == _SWEPT_BESIDE:
+                if await self._services.retention.sweep(most=_SWEPT_BESIDE) == _SWEPT_BESIDE:
                     self._sweep_at = now + 1
-        return self._parts
+        return self._services
 
     def _forget(self, values: dict[str, str]) -> None:
         """Forget what is remembered of a conversation that ended, also where sync callers are served."""

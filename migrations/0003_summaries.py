@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convstore.migrate import Target
+from convstore.mongo.migrator import Target
 
 
 async def up(database: Target) -> None:

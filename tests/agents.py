@@ -12,7 +12,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from pydantic import Field
 
 from convstore import Conversation, ConversationStore
-from convstore.pairing import check_pairing
+from convstore.messages.tool_calls import check_pairing
 
 Reply = AIMessage | Callable[[list[BaseMessage]], AIMessage]
 

@@ -21,9 +21,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
-from convstore.pairing import check_pairing
-from convstore.policy import CompactionRule
-from convstore.services import compactor
+from convstore.compaction import compactor
+from convstore.messages.tool_calls import check_pairing
+from convstore.values.policy import CompactionRule
 
 RULE = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=50, keep_last_turns=2)
 

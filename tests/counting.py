@@ -10,7 +10,7 @@ import bson
 from pymongo import AsyncMongoClient, monitoring
 
 from convstore import Conversation, ConversationStore
-from convstore.services.clock import Clock
+from convstore.runtime.clock import Clock
 
 STANDING = Clock(monotonic=lambda: 100.0)
 """A clock that stands still: however slow the machine is, no head is looked at again, and nothing is swept."""

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
-from convstore.pairing import check_pairing
+from convstore.messages.tool_calls import check_pairing
 
 TASKS = 4
 

@@ -21,12 +21,13 @@ from pymongo import ReadPreference
 from pymongo.read_concern import ReadConcern
 
 from convstore import Conversation, ConversationStore
-from convstore.entries import Entry
 from convstore.exceptions import ConvstoreError
-from convstore.models import Summary
-from convstore.schema import chunk_id, entry_from, entry_range, log_ranges
-from convstore.services.clock import Clock
+from convstore.log.entry import Entry
+from convstore.mongo.documents import entry_from
+from convstore.mongo.keys import chunk_id, entry_range, log_ranges
+from convstore.runtime.clock import Clock
 from convstore.testing import same_messages
+from convstore.values.models import Summary
 
 __all__ = ["Findings", "check_round", "read_notes"]
 

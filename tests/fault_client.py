@@ -25,16 +25,16 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.compaction import compactor
 from convstore.exceptions import (
     ConversationDeletedError,
     MessageRewoundError,
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.pairing import check_pairing
-from convstore.policy import CompactionRule
-from convstore.services import compactor
+from convstore.messages.tool_calls import check_pairing
 from convstore.testing import same_messages
+from convstore.values.policy import CompactionRule
 
 __all__ = ["KINDS", "USER", "Marks", "make_turn"]
 

@@ -28,9 +28,9 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore
 from convstore.devserver import DevServer
-from convstore.policy import CompactionRule
-from convstore.services.clock import Clock
+from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
+from convstore.values.policy import CompactionRule
 
 FILE = Path(__file__).with_name("first_format.json")
 KEYS = ("user_id", "course_id")

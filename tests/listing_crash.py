@@ -17,7 +17,7 @@ from langchain_core.messages import HumanMessage
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
-from convstore.services.clock import Clock
+from convstore.runtime.clock import Clock
 
 
 async def write(store: ConversationStore, user: str, name: str) -> None:

@@ -26,16 +26,16 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
-from convstore.codec import Codec
-from convstore.entries import Entry, Totals
-from convstore.entries.batch import prepare
-from convstore.entries.compose import compose
-from convstore.policy import HistoryPolicy
-from convstore.tokens import TokenCounter, approximate_tokens, count, named
-from convstore.view import NOTE_RESULTS, View, build_view, make_note, payloads_needed
-from convstore.view.rows import Row, leading_system, rows_of
+from convstore.append.batch import prepare
+from convstore.append.compose import compose
+from convstore.log.entry import Entry, Totals
+from convstore.log.rows import Row, leading_system, rows_of
+from convstore.messages.tokens import TokenCounter, approximate_tokens, count, named
+from convstore.messages.values import Codec
+from convstore.values.policy import HistoryPolicy
+from convstore.view.budget import Window, choose_window
+from convstore.view.render import NOTE_RESULTS, View, build_view, make_note, payloads_needed
 from convstore.view.sizes import shown_sizes
-from convstore.view.window import Window, choose_window
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -17,13 +17,13 @@ from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTime
 from typer.testing import CliRunner
 
 from convstore import ConversationStore, InvalidInputError, StoreError, StoreUnavailableError
-from convstore.addresses import is_address, safe_address, without_addresses
 from convstore.cli.commands import app
-from convstore.cli.replay import Replay
-from convstore.cli.taking_over import Source, Target
+from convstore.cli.import_ import Source, Target
+from convstore.cli.replay.replay import Replay
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
-from convstore.driver import driver_errors, open_client, reason_of
+from convstore.mongo.driver import driver_errors, open_client, reason_of
+from convstore.values.addresses import is_address, safe_address, without_addresses
 
 CANARY = "S3cretCanary"
 USER = "AdaCanary"

@@ -20,12 +20,12 @@ from convstore import (
     number_sources,
     retrieve_previous_sources_tool,
 )
-from convstore.bounds import check_number
+from convstore.admin.retention import Retention
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import load_node
-from convstore.services.retention import Retention
 from convstore.summarization import HeadTailSummarizer
+from convstore.values.scope import check_number
 
 TAKES_POLICY: dict[str, Callable[[Conversation, Any], Any]] = {
     "store": lambda _, policy: ConversationStore(AsyncMongoMockClient()["x"], policy=policy),

@@ -23,9 +23,9 @@ from convstore import (
     StoreError,
     StoreUnavailableError,
 )
+from convstore.append import rewinder, writer
 from convstore.devserver import DevServer
-from convstore.services import rewinder, writer
-from convstore.services.clock import Clock
+from convstore.runtime.clock import Clock
 from convstore.testing import rag_turn, same_messages
 
 
@@ -147,7 +147,7 @@ async def test_a_conversation_deleted_in_the_middle_of_a_load_is_loaded_anew(cha
         await chat.append([HumanMessage(f"q{number} " * 900), AIMessage("a")])
         await chat.load_history()
     other = again(chat)
-    parts = await other._store.parts()
+    parts = await other._store.services()
     find, calls = parts.loader._heads.find, []
 
     async def find_and_delete(scope):
@@ -194,7 +194,7 @@ async def test_payloads_of_one_append_are_read_together(server_uri: str, databas
     """A hundred results of one batch cost two commands."""
     results = [ToolMessage("r" * 3_000, id=uuid.uuid4().hex, tool_call_id=f"c{number}") for number in range(100)]
     await chat.append(results)
-    log = (await chat._store.parts()).reader._log
+    log = (await chat._store.services()).reader._log
     found, ranges = log._chunks, []
 
     async def counted(conversation, token, numbers):
@@ -225,7 +225,7 @@ async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
     turn = rag_turn("What about seals?")[:3]
     await chat.append(turn)
     await again(chat).append(ToolMessage("r" * 3_000, id="other", tool_call_id="c"))
-    reader = (await store.parts()).loader._reader
+    reader = (await store.services()).loader._reader
     found = reader.payloads
 
     async def payloads_and_append(known, refs):
@@ -248,7 +248,7 @@ async def test_an_append_without_an_answer_is_given_up(
 ):
     """After the longest append time its caller is told so, and that it may be repeated."""
     await chat.append(HumanMessage("Hello"))
-    log = (await store.parts()).writer._log
+    log = (await store.services()).writer._log
 
     monkeypatch.setattr(writer, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(log, "insert", never)
@@ -321,7 +321,7 @@ async def test_a_rewind_without_an_answer_is_given_up(
 ):
     """As an append is, and its caller is told that it may have happened."""
     await chat.append(HumanMessage("Hello", id="q"))
-    log = (await store.parts()).rewinder._log
+    log = (await store.services()).rewinder._log
 
     monkeypatch.setattr(rewinder, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(log, "insert", never)
@@ -362,7 +362,7 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
 ):
     """Chunks that may be rolled back yet are not taken for written."""
     await chat.append(HumanMessage("Hello"))
-    log = (await store.parts()).writer._log
+    log = (await store.services()).writer._log
 
     async def refused(documents: list[dict[str, Any]]) -> None:
         failure = {"index": len(documents) - 1, "code": 11000, "errmsg": "duplicate key"}
@@ -384,7 +384,7 @@ async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pyt
     await other.reserve_source_ids(1)
     if tail_is == "learnt by a load":
         await one.load_history()
-    log, looks = (await one.store.parts()).writer._log, [0]
+    log, looks = (await one.store.services()).writer._log, [0]
     looked, batch = log.messages_by_id, [AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "c"}])]
 
     async def interrupted(*asked: Any) -> Any:

@@ -12,15 +12,17 @@ from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, Hum
 from properties import examples
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
-from convstore.codec import Codec, Omitted, decode_message, decompress, digest_of, fields_of
-from convstore.entries import EntryMessage, Totals
-from convstore.entries.batch import is_heavy, prepare
-from convstore.entries.compose import Composed, compose
+from convstore.append.batch import is_heavy, prepare
+from convstore.append.compose import Composed, compose
 from convstore.exceptions import InvalidInputError, UnencodableError
-from convstore.extraction import find_sources
-from convstore.pairing import calls_of
-from convstore.shortening import leave_out, with_stub, without_media
-from convstore.tokens import NamedCounter, approximate_tokens, count, named
+from convstore.log.entry import EntryMessage, Totals
+from convstore.messages.compression import decompress
+from convstore.messages.encoding import decode_message, digest_of, fields_of
+from convstore.messages.tokens import NamedCounter, approximate_tokens, count, named
+from convstore.messages.tool_calls import calls_of
+from convstore.messages.values import Codec, Omitted
+from convstore.sources.detection import find_sources
+from convstore.sources.shortening import leave_out, with_stub, without_media
 
 CODEC = Codec()
 

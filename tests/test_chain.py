@@ -31,7 +31,7 @@ from convstore.chain import (
 )
 from convstore.chain.sizes import size_of
 from convstore.exceptions import InvalidInputError, MalformedChainError
-from convstore.pairing import check_pairing
+from convstore.messages.tool_calls import check_pairing
 
 
 def chain_of(*kinds: str) -> list[BaseMessage]:
@@ -451,10 +451,14 @@ def test_a_chain_can_not_be_changed():
 
 
 @pytest.mark.parametrize(
-    "module", ["arguments", "call_ids", "parse", "plan", "prompts", "reasoning", "sizes", "structure"]
+    "module",
+    [
+        *(f"messages.{name}" for name in ("call_arguments", "call_ids", "reasoning")),
+        *(f"chain.{name}" for name in ("parse", "plan", "prompts", "sizes", "structure")),
+    ],
 )
 def test_doctests(module):
     """The examples in the docstrings are true."""
-    outcome = doctest.testmod(importlib.import_module(f"convstore.chain.{module}"))
+    outcome = doctest.testmod(importlib.import_module(f"convstore.{module}"))
     assert outcome.attempted
     assert not outcome.failed

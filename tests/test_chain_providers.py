@@ -14,7 +14,7 @@ from test_chain import chain_of, copied, ids
 
 from convstore.chain import Pair, parse_chain
 from convstore.exceptions import InvalidInputError
-from convstore.pairing import calls_of, check_pairing
+from convstore.messages.tool_calls import calls_of, check_pairing
 
 OPENAI, ANTHROPIC = "call_{r:24:x}", "toolu_{r:24:b}"
 REAL_DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "dev" / "provider_cassettes.jsonl.gz"

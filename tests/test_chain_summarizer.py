@@ -28,7 +28,7 @@ from convstore.chain import (
 )
 from convstore.chain.sizes import json_text
 from convstore.exceptions import InvalidInputError, SummaryError
-from convstore.pairing import check_pairing
+from convstore.messages.tool_calls import check_pairing
 
 LONG = "x" * 1000
 KIB = 1024

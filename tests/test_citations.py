@@ -28,8 +28,8 @@ from properties import examples
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, MessageRewoundError, Receipt, Source, SourceIdClashError
-from convstore.services import pager
-from convstore.services.passages import fold, matches
+from convstore.readback import pager
+from convstore.readback.text_search import fold, matches
 from convstore.testing.samples import SHARED_FIXTURES
 
 DOCUMENTS = 90

@@ -21,12 +21,16 @@ from pymongo import MongoClient
 from typer.testing import CliRunner, Result
 
 from convstore import History, StoreUnavailableError, __version__
-from convstore.cli import checks, corpus, main, migrations, output, readback
+from convstore.cli import main, output
+from convstore.cli import migrate as migrations
+from convstore.cli import pages as readback
 from convstore.cli.commands import app
-from convstore.driver import open_client
-from convstore.services.loader import Loader
-from convstore.services.pager import Pager
-from convstore.services.reader import Reader
+from convstore.cli.demo import corpus
+from convstore.cli.replay import assertions as checks
+from convstore.mongo.driver import open_client
+from convstore.readback.pager import Pager
+from convstore.runtime.log_reader import Reader
+from convstore.view.loader import Loader
 
 ROOT = Path(__file__).parent.parent
 LONG = "The tide comes in twice a day, and what it brings it takes again. "

@@ -39,27 +39,16 @@ from properties import STRIDE, examples
 from pydantic import BaseModel
 from strategies import any_text, messages, same, values
 
-from convstore.codec import (
-    CHUNK_BYTES,
-    PART_MINIMUM,
-    Codec,
-    Kind,
-    Omitted,
-    PayloadRange,
-    compress,
-    cut,
-    decode_message,
-    decompress,
-    digest_of,
-    encode_message,
-    fields_of,
-)
-from convstore.codec import messages as rules
-from convstore.codec import values as value_rules
 from convstore.exceptions import InvalidInputError, UnencodableError
-from convstore.extraction import find_sources
-from convstore.models import Source, SourcePage
-from convstore.shortening import leave_out, with_stub
+from convstore.messages import encoding as rules
+from convstore.messages import values as value_rules
+from convstore.messages.compression import CHUNK_BYTES, compress, cut, decompress
+from convstore.messages.encoding import PART_MINIMUM, decode_message, digest_of, encode_message, fields_of
+from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.values import Codec, Kind, Omitted
+from convstore.sources.detection import find_sources
+from convstore.sources.shortening import leave_out, with_stub
+from convstore.values.models import Source, SourcePage
 
 ROOT = Path(__file__).resolve().parents[1]
 CODEC = Codec()
@@ -165,7 +154,7 @@ def test_equal_sets_have_equal_text_in_every_process():
     """Sets are written in the same order under another hash seed, with registered types in them too."""
     code = """
 from dataclasses import dataclass
-from convstore.codec import Codec, Kind
+from convstore.messages.values import Codec, Kind
 @dataclass(frozen=True)
 class Tag:
     names: frozenset

@@ -26,17 +26,17 @@ from properties import examples
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, History, HistoryPolicy
-from convstore.entries import EntryMessage
+from convstore.compaction.plan import plan_compaction
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreUnavailableError, SummaryError
-from convstore.marks import kind_of
-from convstore.pairing import check_pairing
-from convstore.policy import CompactionRule
-from convstore.services.clock import Clock
+from convstore.log.entry import EntryMessage
+from convstore.log.rows import Row, weigh
+from convstore.messages.provenance import kind_of
+from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tool_calls import check_pairing
+from convstore.runtime.clock import Clock
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
-from convstore.tokens import approximate_tokens
-from convstore.view.compaction import plan_compaction, weigh
-from convstore.view.rows import Row
+from convstore.values.policy import CompactionRule
 
 _NUMBERS = itertools.count(1)
 
@@ -272,7 +272,7 @@ class Play:
         one = self.handle() if is_cold else self.other
         if not is_cold:
             await one.load_history()
-        loader = (await one.store.parts()).loader
+        loader = (await one.store.services()).loader
         heads, log = loader._heads, loader._log
         read, happened = asyncio.Event(), asyncio.Event()
 
@@ -397,7 +397,7 @@ class Play:
 
     async def weighed(self, chat: Conversation) -> int:
         """What a compaction would decide by: all that is not summarised."""
-        parts = await chat.store.parts()
+        parts = await chat.store.services()
         head = await parts.compactor._heads.find(chat.scope)
         if head is None:
             return 0
@@ -832,7 +832,7 @@ class Held:
 
 async def work_of(chat: Conversation) -> set[asyncio.Task[Any]]:
     """Return the compactions of a conversation's store that run in the background."""
-    return set((await chat.store.parts()).compactor._background._tasks)
+    return set((await chat.store.services()).compactor._background._tasks)
 
 
 async def others_end(chat: Conversation) -> None:
@@ -989,7 +989,7 @@ async def _nothing() -> None:
 async def test_a_summarizer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """One that does not let itself be cancelled too; the lease is renewed meanwhile, and given back."""
     for name, value in (("_RENEW_SECONDS", 0.01), ("_MOST_RENEWALS", 3), ("_ENDING_SECONDS", 0.05)):
-        monkeypatch.setattr(f"convstore.services.compactor.{name}", value)
+        monkeypatch.setattr(f"convstore.compaction.compactor.{name}", value)
     release = asyncio.Event()
 
     async def hangs() -> None:
@@ -1250,7 +1250,7 @@ async def test_a_summary_that_came_between_the_two_reads_of_a_load_is_shown() ->
     database = memory()
     one, other = [await six_turns(Told(_nothing, rule_of(300, keep=0)), database, turns=turns) for turns in (6, 0)]
     await one.load_history()
-    loader, read = (await one.store.parts()).loader, asyncio.Event()
+    loader, read = (await one.store.services()).loader, asyncio.Event()
     find, newest = loader._heads.find, loader._log.newest_entries
 
     async def newest_then(*args: Any, **kwargs: Any) -> Any:
@@ -1492,7 +1492,7 @@ async def test_a_summary_of_a_head_that_changed_is_not_committed() -> None:
 
 async def test_a_lease_that_is_lost_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever finds that another has it does not let the model go on."""
-    monkeypatch.setattr("convstore.services.compactor._RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("convstore.compaction.compactor._RENEW_SECONDS", 0.01)
     database, ended = memory(), asyncio.Event()
 
     async def hangs() -> None:
@@ -1513,7 +1513,7 @@ async def test_a_head_that_changed_is_not_leased() -> None:
     database, writer = memory(), Told(_nothing)
     chat = await six_turns(writer, database)
     other = await six_turns(Told(_nothing), database, turns=0)
-    compactor = (await chat.store.parts()).compactor
+    compactor = (await chat.store.services()).compactor
     plan = compactor._plan
 
     async def plan_and_wait(*values: Any, **options: Any) -> Any:
@@ -1530,8 +1530,7 @@ async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
     """Who rewound them may have been killed before the summary before it was made the current one."""
     chat = await six_turns(Told(_nothing))
     assert (await chat.compact()).status == "done"
-    kept = (await chat.store.parts()).rewinder._kept
-    kept.reselect = lambda *_values, **_options: _nothing()  # type: ignore[method-assign]
+    (await chat.store.services()).rewinder._reselect = lambda *_values, **_options: _nothing()
     await chat.rewind(before="q2")
     history = await chat.load_history()
     assert history.summary is None

@@ -26,14 +26,14 @@ from test_compaction import made, pair_of, told
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig, work
-from convstore.marks import kind_of
-from convstore.pairing import check_pairing
-from convstore.policy import CompactionRule
-from convstore.summaries import is_summary
-from convstore.summarization import folders
+from convstore.compaction import strategies as folders
+from convstore.log.summary import is_summary
+from convstore.messages.provenance import kind_of
+from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tool_calls import check_pairing
 from convstore.summarization.summarizers import HeadTailSummarizer
 from convstore.testing import same_messages
-from convstore.tokens import approximate_tokens
+from convstore.values.policy import CompactionRule
 
 CONFIG = ChainSummarizerConfig(last_section_bytes=4_000, max_pair_bytes=2_000, max_qa_sections=4, max_qa_bytes=8_000)
 RULE = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100, keep_last_turns=1)

@@ -22,9 +22,10 @@ from pymongo.errors import DuplicateKeyError
 
 from convstore import Conversation, ConversationStore, ConvstoreError, CorruptDocumentError, HistoryPolicy
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
-from convstore.codec import CHUNK_BYTES, Codec, decompress
-from convstore.policy import CompactionRule
+from convstore.messages.compression import CHUNK_BYTES, decompress
+from convstore.messages.values import Codec
 from convstore.testing import rag_turn, same_messages
+from convstore.values.policy import CompactionRule
 
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 MISSING = object()

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import AsyncMongoClient, ReadPreference
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
-from convstore.services.clock import Clock
+from convstore.runtime.clock import Clock
 from convstore.testing import rag_turn
 
 
@@ -363,7 +363,7 @@ async def test_a_tail_is_read_again_after_an_append_that_failed(
     chat: Conversation, store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it is in the log is not known, so the next one does not try for a number that may be taken."""
-    log = (await store.parts()).writer._log
+    log = (await store.services()).writer._log
     insert = log.insert
 
     async def unheard(*values: Any, **options: Any) -> int:
@@ -383,7 +383,7 @@ async def test_a_head_is_told_of_nothing_twice(
     store: ConversationStore, chat: Conversation, commands: Commands
 ) -> None:
     """Closing a store costs two commands for each conversation whose head is behind, and none for the others."""
-    heads = (await store.parts()).open_heads
+    heads = (await store.services()).open_heads
     with commands.counted():
         await heads.flush()
     assert commands.names == ["update"]
@@ -523,15 +523,15 @@ async def test_every_command_has_the_concerns_of_the_store(
             else:
                 assert {"w": "majority", "j": True}.items() <= sent["writeConcern"].items()
         assert {"find", "insert", "update", "delete", "findAndModify"} <= set(commands.names)
-        assert store._parts
-        assert store._parts.writer._log._log.read_preference == ReadPreference.PRIMARY
+        assert store._services
+        assert store._services.writer._log._log.read_preference == ReadPreference.PRIMARY
 
 
 async def test_payloads_that_are_too_large_for_one_command_go_ahead(
     store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No command is larger than is set, so that none comes near what a server takes; the entry goes in the last."""
-    monkeypatch.setattr("convstore.repository.log._COMMAND_BYTES", 1_030_000)
+    monkeypatch.setattr("convstore.mongo.log._COMMAND_BYTES", 1_030_000)
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     results = [ToolMessage(secrets.token_hex(10_000), id=f"r{n}", tool_call_id=f"c{n}") for n in range(6)]
     with commands.counted():

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import convstore
-from convstore import extraction, summarization
+from convstore import summarization
+from convstore.sources import detection
+from convstore.tools import retrieval
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
@@ -51,6 +53,6 @@ def test_the_names_of_summaries_are_ours():
 def test_the_arguments_of_the_tool_are_those_told():
     """The page has a row for each argument of the tool, and for each key that sources are looked for under."""
     rows = re.findall(r"^\| `(\w+)` \|", PAGES["read-back.md"], re.MULTILINE)
-    source = inspect.getsource(convstore.tools.RetrieveArguments)
+    source = inspect.getsource(retrieval.RetrieveArguments)
     assert rows == re.findall(r"^    (\w+):", source, re.MULTILINE)
-    assert {"sources", "results", "documents"} <= set(extraction.finding.LISTS)
+    assert {"sources", "results", "documents"} <= set(detection.LISTS)

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from convstore import ConversationStore
 from convstore.cli.commands import app
-from convstore.services.clock import Clock
-from convstore.services.doctor import verifier
+from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
+from convstore.verify import verifier
 
 
 @pytest.fixture

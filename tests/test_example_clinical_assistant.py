@@ -22,10 +22,10 @@ from programs import ROOT, run_program
 from pymongo import MongoClient
 
 from convstore import Conversation, ConversationStore, StoreUnavailableError
+from convstore.append.inputs import normalize_messages
 from convstore.devserver import DevServer
-from convstore.entries.normalize import normalize_messages
-from convstore.pairing import calls_of
-from convstore.repository import Log
+from convstore.messages.tool_calls import calls_of
+from convstore.mongo.log import Log
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 

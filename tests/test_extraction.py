@@ -16,11 +16,13 @@ from properties import STRIDE, examples
 from strategies import PureLog, any_text, same, values
 
 from convstore import ConversationStore
-from convstore.codec import Codec, decode_message, encode_message, fields_of
-from convstore.extraction import find_sources, finding, parse_json
-from convstore.extraction.blocks import BLOCKS, HOLDERS
-from convstore.extraction.citations import CITED, MOST_MENTIONS
-from convstore.sources import MAX_SOURCES, FoundSource, FoundSources
+from convstore.messages.encoding import decode_message, encode_message, fields_of
+from convstore.messages.values import Codec
+from convstore.sources import detection as finding
+from convstore.sources.blocks import BLOCKS, HOLDERS
+from convstore.sources.citations import CITED, MOST_MENTIONS
+from convstore.sources.detection import find_sources, parse_json
+from convstore.sources.source import MAX_SOURCES, FoundSource, FoundSources
 
 _HITS = [
     {"title": "A", "url": "https://a", "text": "first", "score": 1},

@@ -11,10 +11,11 @@ from first_format import FILE, KEYS, RULE, SCOPES, batches, dump
 from langchain_core.messages import HumanMessage
 from pymongo import AsyncMongoClient
 
-from convstore import Conversation, ConversationStore, migrate
-from convstore.driver import Driver
-from convstore.migrate import discover
-from convstore.schema import MIGRATIONS
+from convstore import Conversation, ConversationStore
+from convstore.mongo import migrator as migrate
+from convstore.mongo.driver import Driver
+from convstore.mongo.keys import MIGRATIONS
+from convstore.mongo.migrator import discover
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing import same_messages
 

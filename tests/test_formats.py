@@ -22,8 +22,8 @@ from langchain_core.messages import (
 )
 
 from convstore import ConversationStore, InvalidInputError, InvalidMessageError
-from convstore.entries.normalize import normalize_messages
-from convstore.pairing import MISSING_TEXT, calls_of, check_pairing, pair
+from convstore.append.inputs import normalize_messages
+from convstore.messages.tool_calls import MISSING_TEXT, calls_of, check_pairing, pair
 from convstore.testing import same_messages
 
 ANTHROPIC: list[dict[str, Any]] = [

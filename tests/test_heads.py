@@ -26,9 +26,9 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
-from convstore.policy import CompactionRule
-from convstore.services.clock import Clock, as_of
+from convstore.runtime.clock import Clock, as_of
 from convstore.summarization import HeadTailSummarizer
+from convstore.values.policy import CompactionRule
 
 RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
 
@@ -151,7 +151,7 @@ async def test_what_the_head_was_not_told_of_is_not_acknowledged(open_chat: Open
         time.seconds += 2
 
     await chat.append(HumanMessage("first"))
-    heads = (await chat.store.parts()).writer._heads
+    heads = (await chat.store.services()).writer._heads
     refresh, tried = heads.refresh, []
 
     async def once(*arguments: Any, **named: Any) -> bool:
@@ -208,8 +208,7 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(open_chat: 
             await chat.append([HumanMessage(f"q{number}{turn}", id=f"q{number}{turn}"), AIMessage("so " * 400)])
         assert (await chat.compact()).status == "done"
     whole = await chat.load_history()
-    kept = (await chat.store.parts()).rewinder._kept
-    monkeypatch.setattr(kept, "reselect", fails)
+    monkeypatch.setattr((await chat.store.services()).rewinder, "_reselect", fails)
     with pytest.raises(StoreUnavailableError):
         await chat.rewind(before="q10")
     monkeypatch.undo()
@@ -224,7 +223,7 @@ async def test_chunks_that_can_not_be_removed_change_no_outcome(open_chat: OpenC
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q", id="q"))
     await other.append([HumanMessage("z" * 20_000, id="z"), AIMessage("first")])
-    monkeypatch.setattr((await chat.store.parts()).writer._log, "drop_chunks", fails)
+    monkeypatch.setattr((await chat.store.services()).writer._log, "drop_chunks", fails)
     with pytest.raises(ContentConflictError):
         await chat.append([HumanMessage("other", id="q"), HumanMessage("p" * 20_000)])
     await other.append(AIMessage("second"))

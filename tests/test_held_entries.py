@@ -15,10 +15,11 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import StoreUnavailableError
-from convstore.services import known, reader
-from convstore.services.keeping import Keeper, Room
+from convstore.messages.tokens import approximate_tokens
+from convstore.runtime import cache as known
+from convstore.runtime import log_reader as reader
+from convstore.runtime.cache import Keeper, Room
 from convstore.testing import rag_turn
-from convstore.tokens import approximate_tokens
 
 Client = AsyncMongoClient[dict[str, Any]]
 _WHOLE = HistoryPolicy(max_tokens=None)
@@ -165,7 +166,7 @@ async def test_a_view_that_moves_on_lets_go_of_what_is_behind_it(chat: Conversat
 
 async def test_a_load_that_fails_leaves_nothing_behind(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one reads all anew."""
-    loader = (await chat.store.parts()).loader
+    loader = (await chat.store.services()).loader
 
     async def fails(*_args: Any) -> Any:
         raise StoreUnavailableError("not now")

@@ -25,10 +25,10 @@ from convstore import (
     number_sources,
     retrieve_previous_sources_tool,
 )
-from convstore.pairing import check_pairing
-from convstore.services.request import Request
+from convstore.messages.tool_calls import check_pairing
+from convstore.readback.request import Request
 from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn, same_messages
-from convstore.tools import ReadBack, make_retrieval_tool
+from convstore.tools.retrieval import ReadBack, make_retrieval_tool
 
 MOST_FINDS = 6
 """Messages by id and by call, sources, two for ids to suggest, and what is shown, when that came in one append."""

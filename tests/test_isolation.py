@@ -30,10 +30,15 @@ from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPo
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import append_node, load_node
-from convstore.policy import CompactionRule
-from convstore.repository import Annotations, Endings, Heads, Inspection, Log, Summaries
-from convstore.services.clock import Clock
+from convstore.mongo.annotations import Annotations
+from convstore.mongo.heads import Heads
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.log import Log
+from convstore.mongo.summaries import Summaries
+from convstore.mongo.tombstones import Endings
+from convstore.runtime.clock import Clock
 from convstore.testing.samples import SHARED_FIXTURES, passages, same_messages
+from convstore.values.policy import CompactionRule
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Signatures

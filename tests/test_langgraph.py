@@ -41,7 +41,7 @@ from convstore.exceptions import (
 )
 from convstore.ext.langgraph import ConversationState, LoadedView, answer_of, append_node, load_node, view_of
 from convstore.ext.langgraph.state import answer_in
-from convstore.pairing import check_pairing
+from convstore.messages.tool_calls import check_pairing
 from convstore.testing import rag_turn
 from convstore.testing.samples import new_id, same_messages
 

@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore import ConversationStore
 from convstore.ext.chat_history import ChatMessageHistory
-from convstore.marks import kind_of, mark, without_mark
+from convstore.messages.provenance import kind_of, mark, without_mark
 
 FOREIGN = [None, "note", 7, ["note"], {}, {"kind": None}, {"kind": ["note"]}, {"kind": {"note": 1}}, {"x": "note"}]
 """What others may have put where the mark stands."""

@@ -28,9 +28,9 @@ from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsup
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, Ticket, run_in
 from convstore.ext.langchain.turn import result_id, turn_of
-from convstore.policy import CompactionRule
+from convstore.messages.tokens import approximate_tokens
 from convstore.summarization import HeadTailSummarizer, RunningSummarizer
-from convstore.tokens import approximate_tokens
+from convstore.values.policy import CompactionRule
 
 
 @tool

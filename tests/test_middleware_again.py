@@ -22,8 +22,8 @@ from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError, MessageRewoundError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.turn import linked, result_id
-from convstore.policy import CompactionRule
 from convstore.summarization import HeadTailSummarizer
+from convstore.values.policy import CompactionRule
 
 QUESTION = "How do bees tell the way?"
 
@@ -180,7 +180,7 @@ async def test_a_checkpoint_that_is_ahead_of_the_log_is_not_lost(
     store: ConversationStore, scope: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     """A worker died with the answer in its checkpoint only: asked again or followed by a question, it is logged."""
-    append = store._parts.writer.append
+    append = store._services.writer.append
 
     async def refuse(where: Any, messages: Any, **options: Any) -> Any:
         if isinstance(messages[-1], AIMessage):
@@ -193,7 +193,7 @@ async def test_a_checkpoint_that_is_ahead_of_the_log_is_not_lost(
             store, [AIMessage("By dancing."), AIMessage("Next.")], checkpointer=InMemorySaver()
         )
         with monkeypatch.context() as patch:
-            patch.setattr(store._parts.writer, "append", refuse)
+            patch.setattr(store._services.writer, "append", refuse)
             with pytest.raises(BrokenOffError):
                 await ask(agent, scope)
         assert kinds(await log_of(store.conversation(**scope))) == [("human", QUESTION)]

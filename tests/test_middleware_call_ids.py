@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from convstore import ConversationStore
 from convstore.ext.ids import with_own_call_ids
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.pairing import calls_of, check_pairing
+from convstore.messages.tool_calls import calls_of, check_pairing
 
 
 class Report(BaseModel):

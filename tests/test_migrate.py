@@ -16,10 +16,12 @@ from langchain_core.messages import HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient, MongoClient
 
-from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError, driver, migrate
-from convstore.indexes import LOG_INDEXES, Index, head_indexes
-from convstore.migrate import Migration, Migrator, Target, discover
-from convstore.schema import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
+from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError
+from convstore.mongo import driver
+from convstore.mongo import migrator as migrate
+from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
+from convstore.mongo.migrator import Migration, Migrator, Target, discover
 
 ROOT = Path(__file__).parent.parent
 KEYS = ("user_id", "course_id")

@@ -1,4 +1,4 @@
-"""Promises of ``convstore.entries.normalize``: whole messages with ids, or a typed error and nothing changed."""
+"""Promises of ``convstore.append.inputs``: whole messages with ids, or a typed error and nothing changed."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from langchain_core.prompt_values import ChatPromptValue
 from properties import examples
 from pydantic import ValidationError
 
-from convstore.entries import normalize
-from convstore.entries.normalize import normalize_messages
+from convstore.append import inputs as normalize
+from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "dev"

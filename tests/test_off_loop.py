@@ -19,14 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore import Conversation, ConversationStore, HistoryPolicy, stubs
-from convstore.codec import Codec, values
-from convstore.entries import reading
-from convstore.entries.compose import compose
-from convstore.extraction import finding, parse_json
-from convstore.repository import log
-from convstore.stubs import text_of
-from convstore.tokens import approximate_tokens
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.append.compose import compose
+from convstore.log import stored_message as reading
+from convstore.messages import text, values
+from convstore.messages.text import text_of
+from convstore.messages.tokens import approximate_tokens
+from convstore.messages.values import Codec
+from convstore.mongo import log
+from convstore.sources import detection as finding
+from convstore.sources.detection import parse_json
 
 LARGE, SMALL = "a whale " * 150_000, "a whale " * 500
 _WHOLE = HistoryPolicy(max_tokens=None)
@@ -120,8 +122,8 @@ async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, m
         threads.append(threading.get_ident())
         return compose(*arguments, **options)
 
-    for module in ("writer", "attempt"):
-        monkeypatch.setattr(f"convstore.services.{module}.compose", noted)
+    for module in ("writer", "pending"):
+        monkeypatch.setattr(f"convstore.append.{module}.compose", noted)
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append([HumanMessage(f"{number}?") for number in range(500)])
     assert threads
@@ -169,7 +171,7 @@ _JSON_VALUES = st.recursive(
 @given(_JSON_VALUES)
 def test_slices_are_the_same_text(value: Any) -> None:
     """What tells equal content from other content is the same, however it was written."""
-    with patch.object(values, "_SLICE", 2), patch.object(stubs, "_SLICE", 2):
+    with patch.object(values, "_SLICE", 2), patch.object(text, "_SLICE", 2):
         assert values._write_in_slices(value) == values._JSON.encode(value)
         assert text_of([value] * 5) == json.dumps([value] * 5, ensure_ascii=False)
 

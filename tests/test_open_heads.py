@@ -20,7 +20,7 @@ from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
-from convstore.services import open_heads
+from convstore.runtime import open_heads
 from convstore.testing.listing import HandMovedTime
 
 CRASH = Path(__file__).with_name("listing_crash.py")
@@ -98,7 +98,7 @@ async def test_closing_many_heads_is_one_command(
     assert commands.names == ["update"]
     await question_and_answer(counted, user, "t0")
     await question_and_answer(counted, user, "t1")
-    heads = (await counted.parts()).open_heads
+    heads = (await counted.services()).open_heads
     with commands.counted():
         await heads.close()
     assert commands.names == ["update"]
@@ -160,7 +160,7 @@ async def test_too_many_open_heads_are_closed_early(  # noqa: PLR0917 - fixtures
     monkeypatch.setattr(open_heads, "_MOST", 4)
     for number in range(4):
         await counted.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
-    await (await counted.parts()).open_heads.settled()
+    await (await counted.services()).open_heads.settled()
     heads = client[database_name]["heads"]
     query = {"scope.user_id": user, "open_until": {"$exists": True}}
     assert {head["scope"]["thread_id"] async for head in heads.find(query)} == {"t2", "t3"}
@@ -178,7 +178,7 @@ async def test_the_timer_keeps_no_store_alive():
     store = ConversationStore(AsyncMongoMockClient()["app"])
     await store.setup()
     await question_and_answer(store, "ada", "t")
-    kept = weakref.ref((await store.parts()).open_heads)
+    kept = weakref.ref((await store.services()).open_heads)
     assert kept()
     del store
     gc.collect()
@@ -203,4 +203,4 @@ def test_each_event_loop_has_a_timer_that_does_not_keep_it(time: HandMovedTime):
     assert len(time.timers) == 1
     time.timers.clear()
     assert asyncio.run(see()) == [2, 2]
-    assert len((store._parts.open_heads)._armed) == 0
+    assert len((store._services.open_heads)._armed) == 0

@@ -117,7 +117,10 @@ def test_the_demo_runs_from_the_wheel(unpacked, tmp_path):
     shown = run("-m", "convstore", "demo", folder=tmp_path, path=unpacked)
     assert "retrieve_previous_sources" in shown
     where = run(
-        "-c", "import convstore.migrate as m; print(m.discover()[0].name, m.__file__)", folder=tmp_path, path=unpacked
+        "-c",
+        "import convstore.mongo.migrator as m; print(m.discover()[0].name, m.__file__)",
+        folder=tmp_path,
+        path=unpacked,
     )
     assert where.split()[0] == next(path.stem for path in sorted((ROOT / "migrations").glob("[0-9]*.py")))
     assert Path(where.split()[1]).is_relative_to(unpacked)

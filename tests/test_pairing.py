@@ -24,8 +24,16 @@ from langchain_core.messages import (
 )
 from properties import examples
 
-from convstore import pairing
-from convstore.pairing import Call, calls_of, check_pairing, has_calls, missing_result, pair, without_orphans
+from convstore.messages import tool_calls as pairing
+from convstore.messages.tool_calls import (
+    Call,
+    calls_of,
+    check_pairing,
+    has_calls,
+    missing_result,
+    pair,
+    without_orphans,
+)
 
 REAL_DATA = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "dev"
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from convstore.exceptions import InvalidInputError
-from convstore.policy import HistoryPolicy
+from convstore.values.policy import HistoryPolicy
 
 
 @pytest.mark.parametrize(

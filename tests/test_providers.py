@@ -14,11 +14,11 @@ from mongomock_motor import AsyncMongoMockClient
 from strategies import PureLog, messages
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
-from convstore.marks import kind_of
-from convstore.pairing import calls_of, check_pairing, pair
+from convstore.messages.provenance import kind_of
+from convstore.messages.tokens import TokenCounter, approximate_tokens
+from convstore.messages.tool_calls import calls_of, check_pairing, pair
 from convstore.testing import same_messages
-from convstore.tokens import TokenCounter, approximate_tokens
-from convstore.view.providers import PROVIDERS, made_for, with_original_ids
+from convstore.view.provider_rules import PROVIDERS, made_for, with_original_ids
 
 names = st.sampled_from(sorted(PROVIDERS))
 ANTHROPIC = HistoryPolicy(provider="anthropic")

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, SourcePage
-from convstore.tokens import approximate_tokens, fitting, weight
+from convstore.messages.tokens import approximate_tokens, fitting, weight
 
 PASSAGE = "A passage on whales. " * 20
 SCRIPTS = {

@@ -10,8 +10,9 @@ import pytest
 from langchain_core.documents import Document
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, field_validator
 
-from convstore.codec import Codec, Kind, functions_of
 from convstore.exceptions import InvalidInputError, UnencodableError
+from convstore.messages.custom_types import functions_of
+from convstore.messages.values import Codec, Kind
 
 
 class Aliased(BaseModel):

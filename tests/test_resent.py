@@ -18,9 +18,9 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.codec import Codec
-from convstore.entries.comparing import content_digest
-from convstore.entries.resent import Comparable, compare, is_enough, known_prefix, leading_systems, parting
+from convstore.append.resent import Comparable, compare, is_enough, known_prefix, leading_systems, parting
+from convstore.log.comparison import content_digest
+from convstore.messages.values import Codec
 
 CODEC = Codec()
 LETTERS = {"h": "human", "a": "ai", "c": "ai", "t": "tool", "s": "system"}

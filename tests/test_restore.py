@@ -13,12 +13,12 @@ from pymongo import AsyncMongoClient
 
 from convstore import BrokenLogError, Conversation, ConversationStore
 from convstore.exceptions import StoreUnavailableError
-from convstore.policy import CompactionRule
-from convstore.services import reader
-from convstore.services.clock import Clock
+from convstore.runtime import log_reader as reader
+from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing import rag_turn
 from convstore.testing.restoring import conversation_of, restore, saved, talk, texts
+from convstore.values.policy import CompactionRule
 
 Client = AsyncMongoClient[dict[str, Any]]
 

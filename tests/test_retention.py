@@ -24,11 +24,13 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from convstore.policy import CompactionRule
-from convstore.repository import Endings, Log, ranges
-from convstore.services.clock import Clock
+from convstore.mongo import key_ranges as ranges
+from convstore.mongo.log import Log
+from convstore.mongo.tombstones import Endings
+from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
+from convstore.values.policy import CompactionRule
 
 CRASH = Path(__file__).with_name("retention_crash.py")
 PARTS = ("log", "heads", "summaries", "annotations")
@@ -269,11 +271,11 @@ async def test_a_call_for_something_else_sweeps_a_little(database, client, comma
     for number in range(20):
         await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage("hi"))
     await store.erase(user_id="ada")
-    parts, swept = await other.parts(), {"swept": True}
+    parts, swept = await other.services(), {"swept": True}
     for elapsed, done in ((61, 8), (0.5, 8), (1, 16), (1, 20), (30, 20)):
         seconds[0] += elapsed
         with commands.counted():
-            assert await other.parts() is parts
+            assert await other.services() is parts
         assert len(commands.sent) <= 8 * 15
         assert await database["heads"].count_documents(swept) == done
 

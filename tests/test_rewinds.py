@@ -15,8 +15,8 @@ from mongomock_motor import AsyncMongoMockClient
 from properties import examples
 
 from convstore import ConversationStore, History, HistoryPolicy
-from convstore.entries import Gap
-from convstore.entries.rewinds import is_live, live_after, live_before
+from convstore.log.entry import Gap
+from convstore.log.rewind import is_live, live_after, live_before
 from convstore.testing import same_messages
 
 _NUMBERS = itertools.count(1)

@@ -18,23 +18,12 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from strategies import NOW, PureLog, any_text, turn, turns
 
-from convstore.codec.stored import from_stored, to_stored
-from convstore.entries import UNREAD, Entry, Totals
 from convstore.exceptions import CorruptDocumentError
-from convstore.indexes import LOG_INDEXES, head_indexes
-from convstore.schema import (
-    chunk_id,
-    chunk_range,
-    conversation_range,
-    entry_document,
-    entry_from,
-    entry_id,
-    entry_range,
-    head_id,
-    source_parts,
-    totals_document,
-    totals_from,
-)
+from convstore.log.entry import UNREAD, Entry, Totals
+from convstore.mongo.bson_values import from_stored, to_stored
+from convstore.mongo.documents import entry_document, entry_from, source_parts, totals_document, totals_from
+from convstore.mongo.indexes import LOG_INDEXES, head_indexes
+from convstore.mongo.keys import chunk_id, chunk_range, conversation_range, entry_id, entry_range, head_id
 
 _ODD = "\ud83d\ude00 \0 é"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import any_text
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
-from convstore.scopes import (
+from convstore.values.scope import (
     MAX_ID_BYTES,
     MAX_IDS,
     check_ids,

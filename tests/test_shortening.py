@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from strategies import PureLog, Round, same, turn
 
-from convstore.codec import Codec, decode_message, encode_message, fields_of
-from convstore.policy import HistoryPolicy
-from convstore.shortening import shorten_text, with_short_texts
-from convstore.tokens import approximate_tokens, weight
-from convstore.view import payloads_needed
-from convstore.view.rows import rows_of
+from convstore.log.rows import rows_of
+from convstore.messages.encoding import decode_message, encode_message, fields_of
+from convstore.messages.tokens import approximate_tokens, weight
+from convstore.messages.values import Codec
+from convstore.sources.shortening import shorten_text, with_short_texts
+from convstore.values.policy import HistoryPolicy
+from convstore.view.render import payloads_needed
 
 CODEC = Codec()
 _words = st.text(st.sampled_from("abcé订 \n"), min_size=1, max_size=40)

@@ -13,11 +13,11 @@ from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
 from strategies import PureLog, any_text, keys, values
 
-from convstore.codec import Codec
-from convstore.entries import EntrySource
 from convstore.exceptions import SourceIdClashError
-from convstore.models import Source, SourcePage
-from convstore.sources import MAX_SOURCES, read_ids, source_in, write_ids
+from convstore.log.entry import EntrySource
+from convstore.messages.values import Codec
+from convstore.sources.source import MAX_SOURCES, read_ids, source_in, write_ids
+from convstore.values.models import Source, SourcePage
 
 _HITS = [
     {"title": "A", "url": "https://a", "text": "first", "score": 1},

@@ -22,12 +22,12 @@ from pymongo.errors import (
 )
 
 from convstore import Conversation, ConversationStore
-from convstore.driver import driver_errors
-from convstore.entries import Entry, Totals
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, StoreError, StoreUnavailableError
-from convstore.repository import Log
-from convstore.services import reader
-from convstore.services.known import Known
+from convstore.log.entry import Entry, Totals
+from convstore.mongo.driver import driver_errors
+from convstore.mongo.log import Log
+from convstore.runtime import log_reader as reader
+from convstore.runtime.cache import Known
 
 
 @pytest.fixture

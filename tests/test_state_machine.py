@@ -40,12 +40,12 @@ from convstore import (
     UnknownMessageError,
 )
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
-from convstore.marks import kind_of
-from convstore.pairing import check_pairing, pair, without_orphans
-from convstore.policy import CompactionRule
-from convstore.services.clock import Clock
+from convstore.messages.provenance import kind_of
+from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tool_calls import check_pairing, pair, without_orphans
+from convstore.runtime.clock import Clock
 from convstore.testing import same_messages
-from convstore.tokens import approximate_tokens
+from convstore.values.policy import CompactionRule
 
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 SETTINGS = examples(
@@ -600,7 +600,7 @@ class Machine(RuleBasedStateMachine):
             if id_ not in behind:
                 continue
             was = behind[id_]
-            changed = id_ in {*report.stubbed, *report.placeholders}
+            changed = id_ in {*report.stubbed, *report.placeholders, *report.shortened}
             assert changed == (message.content != was.content)
             assert not changed or id_ not in now
             if id_ in report.stubbed:
@@ -609,6 +609,12 @@ class Machine(RuleBasedStateMachine):
                 assert stub["tool_message_id"] == id_
                 assert (message.artifact, message.tool_call_id) == (None, was.tool_call_id)
                 assert ("source_ids" in stub) == bool(was.artifact)
+            elif id_ in report.shortened:
+                assert policy.max_tokens is not None
+                assert message.text[:20] == was.text[:20]
+                assert message.text[-20:] == was.text[-20:]
+                assert id_ in message.text
+                assert len(message.text) < len(was.text)
             elif not changed:
                 assert same_messages([message], [was])
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from strategies import PureLog, any_text, turn
 
-from convstore.codec import decode_message
-from convstore.entries import EntryMessage
-from convstore.shortening import with_stub
-from convstore.stubs import failure_in, make_stub, text_of
+from convstore.log.entry import EntryMessage
+from convstore.messages.encoding import decode_message
+from convstore.messages.text import text_of
+from convstore.sources.shortening import with_stub
+from convstore.sources.stub import failure_in, make_stub
 
 _TEN = [(f"Passage {number}. " + "text " * 50, {"title": f"T{number}"}) for number in range(10)]
 _STUB_OF_TEN = (

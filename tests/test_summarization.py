@@ -22,7 +22,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import ConvstoreError, MissingExtraError, SummaryError
-from convstore.pairing import Pairing, check_pairing, pair
+from convstore.messages.tool_calls import Pairing, check_pairing, pair
 from convstore.summarization import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,

@@ -12,8 +12,8 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.messages.tokens import TokenCounter, approximate_tokens, counter_name, named
 from convstore.testing import rag_turn
-from convstore.tokens import TokenCounter, approximate_tokens, counter_name, named
 
 Stores = Callable[..., ConversationStore]
 

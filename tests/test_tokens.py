@@ -11,7 +11,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from strategies import messages
 
 from convstore.exceptions import InvalidInputError
-from convstore.tokens import IMAGE_TOKENS, NamedCounter, approximate_tokens, count
+from convstore.messages.tokens import IMAGE_TOKENS, NamedCounter, approximate_tokens, count
 
 CALL = {"name": "search", "args": {"query": "where do orcas sleep " * 20}, "id": "c1", "type": "tool_call"}
 

@@ -22,10 +22,10 @@ from convstore import (
     SyncUnsupportedError,
     sources_prompt,
 )
-from convstore.services.request import Request
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN
+from convstore.readback.request import Request
 from convstore.testing import rag_turn
-from convstore.tokens import CHARACTERS_PER_TOKEN
-from convstore.tools import ReadBack, make_retrieval_tool
+from convstore.tools.retrieval import ReadBack, make_retrieval_tool
 
 
 def memory_store() -> ConversationStore:

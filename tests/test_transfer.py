@@ -33,7 +33,7 @@ from strategies import same
 
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError, NotSetUpError, StoreUnavailableError
 from convstore.conversation import Conversation
-from convstore.driver import open_client
+from convstore.mongo.driver import open_client
 from convstore.testing.samples import SHARED_FIXTURES, new_id, passages, rag_turn, same_messages
 from convstore.transfer import (
     BadRecord,
@@ -241,7 +241,7 @@ async def test_a_server_that_does_not_answer_ends_the_import(store, monkeypatch)
     async def fail(*_: Any, **__: Any) -> Any:
         raise StoreUnavailableError("gone")
 
-    monkeypatch.setattr(store._parts.writer, "append", fail)
+    monkeypatch.setattr(store._services.writer, "append", fail)
     with pytest.raises(StoreUnavailableError):
         await taken(store, *(record(f"c{number}") for number in range(5)))
 
@@ -616,7 +616,7 @@ async def test_an_import_that_stopped_between_any_two_appends_brings_everything_
     await lived(store)
     written = await exported(store)
     left = appends
-    log = other._parts.reader._log
+    log = other._services.reader._log
     insert = log.insert
 
     async def stop(*given: Any, **more: Any) -> Any:
@@ -843,7 +843,7 @@ async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(store,
 
     async def move() -> None:
         await last.append([HumanMessage("now")])
-        await store._parts.open_heads.flush()
+        await store._services.open_heads.flush()
 
     file, moved = io.BytesIO(), []
 
@@ -877,7 +877,7 @@ async def test_a_damaged_conversation_is_left_out_whole(client, database_name):
 
 
 async def _id(store: ConversationStore, thread: str) -> str:
-    parts = await store.parts()
+    parts = await store.services()
     known = await parts.reader.find(tuple(chat_of(store, thread).scope.items()))
     return known.conversation
 

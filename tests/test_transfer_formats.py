@@ -27,11 +27,12 @@ from langchain_core.messages import (
 from strategies import messages, same, values
 
 from convstore import InvalidInputError, InvalidScopeError
-from convstore.codec import Codec, Kind, encode_message, fields_of
-from convstore.entries.normalize import normalize_messages
+from convstore.append.inputs import normalize_messages
+from convstore.messages.encoding import encode_message, fields_of
+from convstore.messages.values import Codec, Kind
 from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, openai_lines, read_file
 from convstore.transfer.archive import ArchiveReader, begin_line, end_line, message_line
-from convstore.transfer.lines import BadLine, Line, check_readable, read_lines
+from convstore.transfer.files import BadLine, Line, check_readable, read_lines
 from convstore.transfer.openai_lines import BARE_KEYS, openai_line, openai_message
 from convstore.transfer.prepare import batches_of, make_ready
 

@@ -16,16 +16,16 @@ from langchain_core.messages import AIMessage, HumanMessage
 from properties import STRIDE
 
 from convstore import ConversationStore, Finding, SchemaVersionError, VerifyReport
-from convstore.driver import Driver
-from convstore.repository import inspection
-from convstore.schema import HEADS, LOG, MIGRATIONS
-from convstore.services.clock import Clock
-from convstore.services.doctor import verifier
-from convstore.services.doctor.findings import Findings
-from convstore.services.doctor.schema_check import SchemaCheck
+from convstore.mongo import inspection
+from convstore.mongo.driver import Driver
+from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
+from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
+from convstore.verify import verifier
+from convstore.verify.findings import Findings
+from convstore.verify.schema import SchemaCheck
 
 
 async def no_pause(seconds: float) -> None:

@@ -21,14 +21,14 @@ from langchain_core.messages import (
 from properties import examples
 from strategies import PureLog, Round, log_of, policies, same, turn, turns
 
-from convstore.codec import Codec
 from convstore.exceptions import CorruptDocumentError
-from convstore.pairing import check_pairing
-from convstore.policy import HistoryPolicy
-from convstore.stubs import make_stub
-from convstore.view import build_view, get_conversational_history, make_note, payloads_needed
-from convstore.view.providers import PROVIDERS
-from convstore.view.rows import rows_of
+from convstore.log.rows import rows_of
+from convstore.messages.tool_calls import check_pairing
+from convstore.messages.values import Codec
+from convstore.sources.stub import make_stub
+from convstore.values.policy import HistoryPolicy
+from convstore.view.provider_rules import PROVIDERS
+from convstore.view.render import build_view, get_conversational_history, make_note, payloads_needed
 
 DEFAULT = HistoryPolicy()
 LARGE = "x" * 20_000

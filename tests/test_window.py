@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from properties import examples
 from strategies import PureLog, Round, log_of, policies, turn, turns
 
-from convstore.policy import HistoryPolicy
-from convstore.view.rows import Row, is_finished, leading_system, rows_of, shown_whole
-from convstore.view.window import choose_window
+from convstore.log.rows import Row, is_finished, leading_system, rows_of, shown_whole
+from convstore.values.policy import HistoryPolicy
+from convstore.view.budget import choose_window
 
 _BEGINNINGS: list[list[BaseMessage]] = [
     [],

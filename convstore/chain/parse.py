@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.chain.sizes import size_of
 from convstore.chain.structure import Chain, Header, Pair, Section, join_humans
 from convstore.exceptions import MalformedChainError
-from convstore.pairing import Call, calls_of, missing_result
+from convstore.messages.tool_calls import Call, calls_of, missing_result
 
 __all__ = ["MISSING_RESULT", "Origins", "Reading", "parse_chain", "read_chain"]
 

@@ -13,11 +13,11 @@ from typing import Final
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.chain.call_ids import CallIdTemplate
 from convstore.chain.models import ChainSummarizerConfig
 from convstore.chain.sizes import size_of
 from convstore.chain.structure import SUMMARY_PREFIX, SUMMARY_TOOL, Chain, Pair, Section, join_humans
-from convstore.marks import mark
+from convstore.messages.call_ids import CallIdTemplate
+from convstore.messages.provenance import mark
 
 __all__ = [
     "LEAST_FOLD_BYTES",

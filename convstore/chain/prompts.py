@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from convstore.chain.pieces import cut
-from convstore.chain.reasoning import without_reasoning
 from convstore.chain.sizes import MEDIA, block_text, json_text, media_bytes, written_calls
-from convstore.marks import kind_of
-from convstore.pairing import MISSING_TEXT
+from convstore.messages.provenance import kind_of
+from convstore.messages.reasoning import without_reasoning
+from convstore.messages.tool_calls import MISSING_TEXT
 
 __all__ = ["LEAST_PROMPT_BYTES", "Prompt", "join_prompts", "make_prompts", "text_shown"]
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.chain.reasoning import without_reasoning
-from convstore.pairing import calls_of
+from convstore.messages.reasoning import without_reasoning
+from convstore.messages.tool_calls import calls_of
 
 __all__ = ["MEDIA", "WrittenCall", "block_text", "bytes_of", "json_text", "media_bytes", "size_of", "written_calls"]
 

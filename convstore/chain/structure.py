@@ -14,13 +14,13 @@ from typing import Any, Final, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.chain.arguments import with_json_arguments
-from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
-from convstore.chain.reasoning import without_reasoning
 from convstore.chain.sizes import size_of
 from convstore.exceptions import InvalidInputError, MalformedChainError
-from convstore.marks import kind_of
-from convstore.pairing import calls_of
+from convstore.messages.call_arguments import with_json_arguments
+from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
+from convstore.messages.provenance import kind_of
+from convstore.messages.reasoning import without_reasoning
+from convstore.messages.tool_calls import calls_of
 
 __all__ = ["SUMMARY_PREFIX", "SUMMARY_TOOL", "Chain", "Header", "Pair", "PairKind", "Section", "join_humans"]
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore.bounds import check_number
 from convstore.chain.models import ChainSummarizerConfig, ChainSummary
 from convstore.chain.plan import (
     first_kept,
@@ -28,7 +27,8 @@ from convstore.chain.prompts import LEAST_PROMPT_BYTES
 from convstore.chain.structure import Header, Section
 from convstore.chain.work import Job, Request, Work, failed
 from convstore.exceptions import InvalidInputError, SummaryError
-from convstore.policy import CompactionRule
+from convstore.values.policy import CompactionRule
+from convstore.values.scope import check_number
 
 __all__ = ["ChainModel", "ChainSummarizer", "SummaryHandler"]
 

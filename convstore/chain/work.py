@@ -18,8 +18,8 @@ from convstore.chain.prompts import Prompt, join_prompts, make_prompts
 from convstore.chain.sizes import bytes_of, size_of
 from convstore.chain.structure import SUMMARY_PREFIX, Chain, Header, Pair, Section, join_humans
 from convstore.exceptions import SummaryError
-from convstore.marks import mark
-from convstore.pairing import calls_of
+from convstore.messages.provenance import mark
+from convstore.messages.tool_calls import calls_of
 
 __all__ = ["Job", "Request", "Work", "failed"]
 

@@ -17,16 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typer.core import TyperGroup
 
 from convstore import __version__
-from convstore.addresses import safe_address, without_addresses
-from convstore.cli.demo import demo_as_json, print_demo, run_demo
-from convstore.cli.migrations import migrate, outcome_as_json, print_outcome
+from convstore.cli.demo.demo import demo_as_json, print_demo, run_demo
+from convstore.cli.migrate import migrate, outcome_as_json, print_outcome
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, Uri
 from convstore.cli.output import run, screen, write_json
 from convstore.cli.recordings import check_readable, count_lines
-from convstore.cli.replay import Replay
-from convstore.cli.report import FileReport, as_json, print_report
+from convstore.cli.replay.replay import Replay
+from convstore.cli.replay.report import FileReport, as_json, print_report
 from convstore.cli.transferring import EXPORT, IMPORT, export_command, import_command
 from convstore.cli.upkeep import DOCTOR, ERASE, PRUNE, doctor_command, erase_command, prune_command
+from convstore.values.addresses import safe_address, without_addresses
 
 __all__ = ["app"]
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import typer
 from rich.console import Console
 
-from convstore.addresses import without_addresses
 from convstore.exceptions import ConvstoreError, StoreUnavailableError
+from convstore.values.addresses import without_addresses
 
 __all__ = ["compact", "percent", "plain", "run", "screen", "short", "write_json"]
 

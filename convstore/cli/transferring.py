@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
+from convstore.cli.export import WritingOut, print_export
+from convstore.cli.import_ import Source, TakingOver, Target, print_import
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri
 from convstore.cli.output import run, write_json
-from convstore.cli.taking_over import Source, TakingOver, Target, print_import
-from convstore.cli.writing_out import WritingOut, print_export
 from convstore.exceptions import InvalidScopeError
-from convstore.scopes import check_scope_keys
 from convstore.transfer import ScopeRule
+from convstore.values.scope import check_scope_keys
 
 __all__ = ["EXPORT", "IMPORT", "export_command", "import_command"]
 

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.addresses import safe_address
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri
 from convstore.cli.output import plain, run, screen, write_json
-from convstore.models import ErasureReceipt, Finding, VerifyReport
 from convstore.store import ConversationStore
+from convstore.values.addresses import safe_address
+from convstore.values.models import ErasureReceipt, Finding, VerifyReport
 
 __all__ = ["DOCTOR", "ERASE", "FOUND", "PRUNE", "doctor_command", "erase_command", "prune_command", "read_age"]
 

@@ -16,13 +16,13 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, RunnableGenerator
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from convstore.codec import fields_of
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.marks import kind_of
-from convstore.policy import HistoryPolicy, check_policy
-from convstore.scopes import MAX_IDS, check_partial_scope
+from convstore.messages.encoding import fields_of
+from convstore.messages.provenance import kind_of
 from convstore.store import ConversationStore
+from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.scope import MAX_IDS, check_partial_scope
 
 __all__ = ["ChatMessageHistory", "SessionHistories", "with_message_history"]
 
@@ -116,7 +116,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         """Do some work on the conversation in the store's twin, which lives on a loop of its own."""
         scope = self.chat.scope
         instead = f"`await history.{async_name}(...)`, and `ainvoke` of what uses the history"
-        return self.chat.store.run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)
+        return self.chat.store.run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)  # type: ignore[no-any-return]
 
 
 class _RunHistory(ChatMessageHistory):

@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.chain.call_ids import CallIdTemplate, NewIds, rename_calls
+from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
 
 __all__ = ["ids_of", "with_own_call_ids"]
 

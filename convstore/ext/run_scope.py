@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from convstore.exceptions import InvalidScopeError
-from convstore.scopes import check_partial_scope, scope_of_run
 from convstore.store import ConversationStore
+from convstore.values.scope import check_partial_scope, scope_of_run
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
 

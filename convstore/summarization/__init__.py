@@ -12,16 +12,17 @@ through the calls, `summarize` and `node` are the two ways in.
 
 from __future__ import annotations
 
-from convstore.policy import CompactionRule
-from convstore.summarization.models import RunningSummary, SummarizationResult
-from convstore.summarization.node import SummarizationNode
-from convstore.summarization.prompts import (
+from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
+    RunningSummary,
+    SummarizationResult,
 )
+from convstore.summarization.node import SummarizationNode
 from convstore.summarization.summarize import asummarize_messages, summarize_messages
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, Summarizer
+from convstore.values.policy import CompactionRule
 
 __all__ = [
     "DEFAULT_EXISTING_SUMMARY_PROMPT",

@@ -17,7 +17,7 @@ from langchain_core.messages.utils import trim_messages
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import InvalidInputError, SummaryError
-from convstore.pairing import without_orphans
+from convstore.messages.tool_calls import without_orphans
 from convstore.summarization.models import RunningSummary, SummarizationResult
 from convstore.summarization.plan import Cuts, choose_cut, next_step
 from convstore.summarization.shown import added_messages, for_summarizer, was_added, with_summary

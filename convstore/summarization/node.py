@@ -18,11 +18,13 @@ from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError
 from convstore.summarization.fold import Overflow, SummaryTokenCounter
-from convstore.summarization.models import RunningSummary, SummarizationResult, as_running_summary
-from convstore.summarization.prompts import (
+from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
+    RunningSummary,
+    SummarizationResult,
+    as_running_summary,
 )
 from convstore.summarization.summarize import asummarize_messages, summarize_messages
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
-from convstore.marks import kind_of
-from convstore.pairing import Pairing, has_calls, pair
+from convstore.messages.provenance import kind_of
+from convstore.messages.tool_calls import Pairing, has_calls, pair
 
 __all__ = ["Cuts", "choose_cut", "find_trigger", "next_step"]
 

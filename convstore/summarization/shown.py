@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 
-from convstore.marks import kind_of, mark
-from convstore.pairing import pair, without_orphans
+from convstore.messages.provenance import kind_of, mark
+from convstore.messages.tool_calls import pair, without_orphans
 from convstore.summarization.models import RunningSummary
 
 __all__ = ["added_messages", "for_summarizer", "was_added", "with_summary"]

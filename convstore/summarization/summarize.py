@@ -13,11 +13,13 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.summarization.fold import Options, Overflow, Summarization, SummaryTokenCounter
-from convstore.summarization.models import RunningSummary, SummarizationResult, as_running_summary
-from convstore.summarization.prompts import (
+from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
+    RunningSummary,
+    SummarizationResult,
+    as_running_summary,
 )
 
 __all__ = ["asummarize_messages", "summarize_messages"]

@@ -14,13 +14,13 @@ from typing import Any, Protocol, cast
 from langchain_core.language_models import BaseChatModel, LanguageModelLike
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from convstore.bounds import check_number
 from convstore.chain.pieces import cut
 from convstore.chain.prompts import text_shown
 from convstore.chain.sizes import written_calls
 from convstore.exceptions import InvalidInputError, MissingExtraError, SummaryError
-from convstore.policy import CompactionRule
-from convstore.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
+from convstore.values.policy import CompactionRule
+from convstore.values.scope import check_number
 
 __all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer", "words_of"]
 

@@ -15,10 +15,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.pairing import check_pairing
-from convstore.policy import CompactionRule, HistoryPolicy
+from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
 from convstore.testing.samples import rag_turn, same_messages
+from convstore.values.policy import CompactionRule, HistoryPolicy
 
 __all__ = ["CompactContract"]
 

@@ -22,11 +22,11 @@ from convstore.exceptions import (
     InvalidScopeError,
     UnknownMessageError,
 )
-from convstore.models import MessagePreview
-from convstore.repository import Heads
-from convstore.services.clock import Clock
+from convstore.mongo.heads import Heads
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
+from convstore.values.models import MessagePreview
 
 __all__ = ["EndContract"]
 
@@ -257,7 +257,7 @@ class EndContract:
         for number in range(2):
             await early.append(HumanMessage(f"q{number}"))
         await late.update(title="Seals")
-        await (await early.store.parts()).open_heads.flush()
+        await (await early.store.services()).open_heads.flush()
         [listed] = (await early.store.list_conversations(user_id=scope["user_id"])).conversations
         assert listed.updated_at == start + timedelta(hours=1)
 

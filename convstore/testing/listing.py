@@ -13,12 +13,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.exceptions import ContentConflictError, StoreUnavailableError
-from convstore.models import ConversationInfo, ErasureReceipt
-from convstore.repository import Heads, Log
-from convstore.services import known
-from convstore.services.clock import Clock, as_of, is_backdated
+from convstore.mongo.heads import Heads
+from convstore.mongo.log import Log
+from convstore.runtime import cache as known
+from convstore.runtime.clock import Clock, as_of, is_backdated
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
+from convstore.values.models import ConversationInfo, ErasureReceipt
 
 __all__ = ["HandMovedTime", "ListContract"]
 
@@ -64,7 +65,7 @@ class HandMovedTime:
         for _, callback in due:
             callback()
         for store in stores:
-            await (await store.parts()).open_heads.settled()
+            await (await store.services()).open_heads.settled()
 
 
 def _shown(info: ConversationInfo) -> tuple[int, str]:

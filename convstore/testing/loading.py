@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.models import History
-from convstore.pairing import check_pairing
-from convstore.policy import HistoryPolicy
+from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
 from convstore.testing.samples import SHARED_FIXTURES, new_id, rag_turn, same_messages
-from convstore.tokens import approximate_tokens
+from convstore.values.models import History
+from convstore.values.policy import HistoryPolicy
 
 __all__ = ["LoadContract"]
 

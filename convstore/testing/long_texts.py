@@ -12,9 +12,9 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.conversation import Conversation
-from convstore.policy import CompactionRule, HistoryPolicy
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
+from convstore.values.policy import CompactionRule, HistoryPolicy
 
 __all__ = ["LongTextContract"]
 

@@ -17,10 +17,10 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore.agent import retrieve_previous_sources_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
-from convstore.models import SourcePage, StoredMessage
+from convstore.messages.tokens import approximate_tokens
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
-from convstore.tokens import approximate_tokens
+from convstore.values.models import SourcePage, StoredMessage
 
 __all__ = ["ReadBackContract"]
 

@@ -13,8 +13,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from convstore.conversation import Conversation
-from convstore.services.clock import Clock
-from convstore.services.known import ID_LIFETIME
+from convstore.runtime.clock import ID_LIFETIME, Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn
 from convstore.testing.verifying import VerifyFixtures, clock_ahead, kinds

@@ -14,9 +14,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 
 from convstore.conversation import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError, ResentHistoryError
-from convstore.models import Receipt
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, passages
+from convstore.values.models import Receipt
 
 __all__ = ["ResendContract"]
 

@@ -14,11 +14,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import BrokenLogError
-from convstore.models import VerifyReport
-from convstore.services.clock import Clock
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
 from convstore.testing.verifying import clock_ahead
+from convstore.values.models import VerifyReport
 
 __all__ = ["RestoreContract", "RestoreFixtures", "conversation_of", "restore", "saved", "talk", "texts"]
 

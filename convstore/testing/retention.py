@@ -20,13 +20,14 @@ from convstore.exceptions import (
     InvalidScopeError,
     StoreUnavailableError,
 )
-from convstore.models import ErasureReceipt
-from convstore.policy import CompactionRule
-from convstore.repository import Endings, Log
-from convstore.services.clock import Clock
+from convstore.mongo.log import Log
+from convstore.mongo.tombstones import Endings
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
+from convstore.values.models import ErasureReceipt
+from convstore.values.policy import CompactionRule
 
 __all__ = ["RetentionContract"]
 

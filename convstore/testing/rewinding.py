@@ -14,9 +14,9 @@ from langchain_core.messages.ai import UsageMetadata
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
-from convstore.policy import HistoryPolicy
 from convstore.store import ConversationStore
 from convstore.testing.samples import rag_turn, same_messages
+from convstore.values.policy import HistoryPolicy
 
 __all__ = ["RewindContract"]
 

@@ -12,7 +12,8 @@ from typing import Any
 from hypothesis import HealthCheck
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.codec import Codec, fields_of
+from convstore.messages.encoding import fields_of
+from convstore.messages.values import Codec
 
 __all__ = ["SHARED_FIXTURES", "new_id", "passages", "rag_turn", "same_messages"]
 

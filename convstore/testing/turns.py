@@ -22,9 +22,9 @@ from convstore.exceptions import (
     TurnConflictError,
     UnknownMessageError,
 )
-from convstore.models import Turn
 from convstore.store import ConversationStore
 from convstore.testing.samples import passages, rag_turn, same_messages
+from convstore.values.models import Turn
 
 __all__ = ["TurnContract"]
 

@@ -15,15 +15,15 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.models import Finding, VerifyReport
-from convstore.policy import CompactionRule
-from convstore.repository import Inspection
-from convstore.schema import summary_document, summary_from
-from convstore.services.clock import Clock
+from convstore.log.summary import SummaryRecord
+from convstore.mongo.documents import summary_document, summary_from
+from convstore.mongo.inspection import Inspection
+from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
-from convstore.summaries import SummaryRecord
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
+from convstore.values.models import Finding, VerifyReport
+from convstore.values.policy import CompactionRule
 
 __all__ = ["SUMMARY_RULE", "VerifyContract", "VerifyFixtures", "clock_ahead", "fill_with_everything", "kinds"]
 
@@ -329,7 +329,7 @@ class VerifyContract(VerifyFixtures):
         """What it said when the check began is not held against it."""
         await full.append(HumanMessage("quick", id=new_id()))
         await full.append(HumanMessage("quick again", id=new_id()))
-        heads, read = (await full.store.parts()).open_heads, Inspection.entries
+        heads, read = (await full.store.services()).open_heads, Inspection.entries
 
         async def read_and_flush(self: Inspection, conversation: str, **options: Any) -> Any:
             found = await read(self, conversation, **options)
@@ -422,7 +422,7 @@ class VerifyContract(VerifyFixtures):
     ) -> None:
         """The head was told of entries that a backup may bring back, and they of chunks."""
         await full.append(rag_turn("And the end?"))
-        await (await full.store.parts()).open_heads.flush()
+        await (await full.store.services()).open_heads.flush()
         head = await self.head_of(database, full)
         await database["log"].delete_one({"_id": f"{head['conversation']}:{head['totals']['entries']:012d}"})
         before = await database["log"].count_documents({"conversation": head["conversation"]})

@@ -12,7 +12,7 @@ from convstore.transfer.history_collection import read_history_collection
 from convstore.transfer.importing import import_conversations
 from convstore.transfer.records import BadRecord, ConversationRecord, Problem, RecordItem
 from convstore.transfer.report import ExportReport, ImportReport
-from convstore.transfer.rules import ScopeRule
+from convstore.transfer.scope_rule import ScopeRule
 
 __all__ = [
     "BadRecord",

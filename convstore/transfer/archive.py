@@ -22,9 +22,10 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.codec import Codec, decode_message, fields_of
-from convstore.models import Summary
+from convstore.messages.encoding import decode_message, fields_of
+from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
+from convstore.values.models import Summary
 
 __all__ = ["VERSION", "ArchiveReader", "begin_line", "end_line", "message_line"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from convstore.entries.formats import from_langchain, is_langchain
+from convstore.append.formats import from_langchain, is_langchain
 from convstore.transfer.records import Message, RecordItem
 
 __all__ = ["CREATED", "UPDATED", "as_item", "item_of", "moment_of", "unread_date", "with_artifact"]

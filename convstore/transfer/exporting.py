@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
 
-from convstore.bounds import check_number
-from convstore.entries import Gap
 from convstore.exceptions import (
     ConversationDeletedError,
     ConvstoreError,
@@ -22,18 +20,19 @@ from convstore.exceptions import (
     InvalidScopeError,
     StoreUnavailableError,
 )
-from convstore.models import ConversationInfo
-from convstore.scopes import Scope, check_partial_scope
-from convstore.services.known import Known
-from convstore.services.parts import Parts
-from convstore.services.reader import PlacedMessage
+from convstore.log.entry import Gap
+from convstore.runtime.cache import Known
+from convstore.runtime.log_reader import PlacedMessage
+from convstore.services import Services
+from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.store import ConversationStore
-from convstore.stubs import RETRIEVAL_TOOL
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.fine_tuning import as_training, training_problem
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.records import Problem
 from convstore.transfer.report import ExportReport
+from convstore.values.models import ConversationInfo
+from convstore.values.scope import Scope, check_number, check_partial_scope
 
 __all__ = ["ExportFormat", "export_conversations"]
 
@@ -89,7 +88,7 @@ async def export_conversations(
         check_number(limit, name="limit", least=1)
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
     report = ExportReport(on_problem=on_problem)
-    work = _Export(store, await store.parts(), report, format)
+    work = _Export(store, await store.services(), report, format)
     async for info in _conversations(store, partial):
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
             if await work.conversation(info, file):
@@ -142,8 +141,8 @@ async def _listed(
 class _Export:
     """How conversations are written."""
 
-    def __init__(self, store: ConversationStore, parts: Parts, report: ExportReport, format_: ExportFormat) -> None:
-        self._store, self._parts, self._report, self._format = store, parts, report, format_
+    def __init__(self, store: ConversationStore, parts: Services, report: ExportReport, format_: ExportFormat) -> None:
+        self._store, self._services, self._report, self._format = store, parts, report, format_
 
     async def conversation(self, info: ConversationInfo, file: IO[bytes]) -> bool:
         """Write one conversation; False if it was left out."""
@@ -173,7 +172,7 @@ class _Export:
 
     async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
         scope: Scope = tuple(info.scope.items())
-        reader, codec = self._parts.reader, self._store.codec
+        reader, codec = self._services.reader, self._store.codec
         known = await reader.find(scope)
         if known is None:
             return None
@@ -204,7 +203,7 @@ class _Export:
     async def _write_messages(
         self, known: Known, held: Sequence[tuple[PlacedMessage, int, Any]], file: IO[bytes]
     ) -> None:
-        said = await self._parts.annotator.of(known, [stored.ordinal for (stored, _), _, _ in held]) if held else {}
+        said = await self._services.annotator.of(known, [stored.ordinal for (stored, _), _, _ in held]) if held else {}
         for (stored, at), entry, message in held:
             line = message_line(
                 self._store.codec,

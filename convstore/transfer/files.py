@@ -6,20 +6,126 @@ else stands in the object can make the scope. Lines of an export of ours are han
 
 from __future__ import annotations
 
+import codecs
+import gzip
+import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from convstore.codec import Codec
+from convstore.exceptions import InvalidInputError
+from convstore.messages.values import Codec
 from convstore.transfer.archive import ArchiveReader
 from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unread_date
-from convstore.transfer.lines import MOST_LINE_BYTES, BadLine, Line, read_lines
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 
-__all__ = ["read_file"]
+__all__ = ["MOST_LINE_BYTES", "BadLine", "Line", "check_readable", "read_file", "read_lines"]
 
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
+
+
+MOST_LINE_BYTES = 512 * 1024 * 1024
+"""A longer line is left out; Python needs some times as much memory to read it."""
+
+
+_GZIP = b"\x1f\x8b"
+
+
+_PIECE = 1 << 20
+
+
+# In order, as the mark of UTF-32 begins with that of UTF-16.
+_OTHER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line with its number from 1, and the JSON object in it."""
+
+    number: int
+    value: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that holds no JSON object, and why."""
+
+    number: int
+    problem: str
+
+
+def check_readable(path: Path) -> None:
+    """Make sure that a file can be opened and is text that can be read.
+
+    Raises:
+        InvalidInputError: It cannot or is not; says why.
+    """
+    try:
+        with path.open("rb") as raw, _unpacked(raw) as file:
+            start = file.read(4)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInputError(f"{path} cannot be read: {reason}") from error
+    if encoding := next((name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), ""):
+        raise InvalidInputError(f"{path} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8")
+
+
+def read_lines(
+    path: Path, *, most: int = MOST_LINE_BYTES, on_bytes: Callable[[int], object] = lambda _: None
+) -> Iterator[Line | BadLine]:
+    """The objects of a file in order, and what stands in place of one; empty lines are passed over.
+
+    Args:
+        path: Plain or gzip.
+        most: At most this many bytes of a line.
+        on_bytes: Told, after each line, how far the file was read.
+    """
+    with path.open("rb") as raw, _unpacked(raw) as file:
+        number = 0
+        try:
+            for number, line in enumerate(_raw_lines(file, most), 1):
+                if line is None:
+                    yield BadLine(number, f"longer than {most:,} bytes; import it from code, in parts")
+                elif line.strip():
+                    yield _parsed(number, line)
+                on_bytes(raw.tell())
+        except (OSError, EOFError, zlib.error) as error:
+            yield BadLine(number + 1, f"the file cannot be read from here on: {error}")
+
+
+def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+    is_gzip = raw.read(len(_GZIP)) == _GZIP
+    raw.seek(0)
+    return cast(IO[bytes], gzip.GzipFile(fileobj=raw, mode="rb")) if is_gzip else raw
+
+
+def _raw_lines(file: IO[bytes], most: int) -> Iterator[bytes | None]:
+    """Lines without the mark of UTF-8; None for one that is too long."""
+    is_first = True
+    while line := file.readline(most + 1):
+        if len(line) > most and not line.endswith(b"\n"):
+            while (rest := file.readline(_PIECE)) and not rest.endswith(b"\n"):
+                pass
+            yield None
+        else:
+            yield line.removeprefix(codecs.BOM_UTF8) if is_first else line
+        is_first = False
+
+
+def _parsed(number: int, line: bytes) -> Line | BadLine:
+    try:
+        value = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return BadLine(number, f"not UTF-8: byte {line[error.start]:#04x} at place {error.start + 1:,}")
+    except (ValueError, RecursionError) as error:
+        return BadLine(number, f"not JSON: {error}")
+    if isinstance(value, list):
+        return BadLine(number, "a JSON array; write each conversation on a line of its own: jq -c '.[]'")
+    if not isinstance(value, dict):
+        return BadLine(number, f"not a JSON object but {type(value).__name__}")
+    return Line(number, value)
 
 
 def read_file(

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from convstore.bounds import check_number
 from convstore.exceptions import (
     ConvstoreError,
     InvalidInputError,
@@ -23,14 +22,14 @@ from convstore.exceptions import (
     NotSetUpError,
     StoreUnavailableError,
 )
-from convstore.scopes import Scope, check_scope
-from convstore.services.parts import Parts
+from convstore.services import Services
 from convstore.store import ConversationStore
 from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, Problem
 from convstore.transfer.report import ImportReport
-from convstore.transfer.rules import ScopeRule
+from convstore.transfer.scope_rule import ScopeRule
 from convstore.transfer.taking import Outcome, Taking
+from convstore.values.scope import Scope, check_number, check_scope
 
 __all__ = ["Records", "ScopeOf", "import_conversations"]
 
@@ -97,10 +96,10 @@ async def import_conversations(
     return report
 
 
-async def _parts(store: ConversationStore, *, dry_run: bool) -> Parts | None:
+async def _parts(store: ConversationStore, *, dry_run: bool) -> Services | None:
     """The store's working parts; None for a look at a database that is not set up."""
     try:
-        return await store.parts()
+        return await store.services()
     except NotSetUpError:
         if not dry_run:
             raise
@@ -138,7 +137,7 @@ class _Import:
     """How records are taken over; `seen` holds the scopes of this run with the place of their record."""
 
     store: ConversationStore
-    parts: Parts | None
+    parts: Services | None
     scope_of: Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
     report: ImportReport
     dry_run: bool

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from convstore.codec import Codec, digest_of, encode_message, fields_of
-from convstore.entries.normalize import normalize_messages
+from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidInputError
-from convstore.scopes import id_problem
-from convstore.sources import read_ids
+from convstore.messages.encoding import digest_of, encode_message, fields_of
+from convstore.messages.values import Codec
+from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item
 from convstore.transfer.records import ConversationRecord, Problem, RecordItem
+from convstore.values.scope import id_problem
 
 __all__ = ["Batch", "Ready", "ReadyMessage", "batches_of", "make_ready"]
 

@@ -12,13 +12,13 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
-from convstore.repository import StoredMessageRow
-from convstore.scopes import MAX_IDS, Scope
-from convstore.services.clock import as_of
-from convstore.services.known import Known
-from convstore.services.parts import Parts
+from convstore.mongo.log import StoredMessageRow
+from convstore.runtime.cache import Known
+from convstore.runtime.clock import as_of
+from convstore.services import Services
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of
 from convstore.transfer.records import ConversationRecord
+from convstore.values.scope import MAX_IDS, Scope
 
 __all__ = ["Outcome", "Taken", "Taking"]
 
@@ -57,14 +57,14 @@ class Taking:
 
     def __init__(
         self,
-        parts: Parts | None,
+        parts: Services | None,
         scope: Scope,
         record: ConversationRecord,
         messages: Sequence[ReadyMessage],
         *,
         dry_run: bool,
     ) -> None:
-        self._parts, self._scope, self._record, self._messages = parts, scope, record, messages
+        self._services, self._scope, self._record, self._messages = parts, scope, record, messages
         self._dry_run = dry_run
 
     async def take(self) -> Taken:
@@ -75,26 +75,26 @@ class Taking:
                 record has it; nothing was written.
             MessageRewoundError: What was to be written was rewound meanwhile; take the record again.
         """
-        there = await self._look(self._parts) if self._parts else _There()
+        there = await self._look(self._services) if self._services else _There()
         taken = Taken(known=there.known)
         if there.known < len(self._messages):
             taken.outcome = "extended" if there.known else "imported"
-        if self._dry_run or self._parts is None:
+        if self._dry_run or self._services is None:
             taken.written = len(self._messages) - there.known
             return taken
-        await self._write(self._parts, there, taken)
+        await self._write(self._services, there, taken)
         if self._record.sources_through:
-            await self._reserve(self._parts, self._record.sources_through, None)
-        await self._check_sources(self._parts, taken)
-        await self._describe(self._parts)
-        await self._annotate(self._parts)
+            await self._reserve(self._services, self._record.sources_through, None)
+        await self._check_sources(self._services, taken)
+        await self._describe(self._services)
+        await self._annotate(self._services)
         if taken.written:
-            await self._parts.open_heads.close(
+            await self._services.open_heads.close(
                 self._scope
             )  # no more is coming: `prune` may end it, listings need no look at its log
         return taken
 
-    async def _look(self, parts: Parts) -> _There:
+    async def _look(self, parts: Services) -> _There:
         """Find out how many messages are there; those must be the first ones, and nothing else behind them."""
         known = await parts.reader.find(self._scope)
         if known is None:
@@ -127,7 +127,7 @@ class Taking:
         return _There(len(found), tail.messages, tail.sources_through)
 
     async def _rows(
-        self, parts: Parts, known: Known, messages: Sequence[ReadyMessage]
+        self, parts: Services, known: Known, messages: Sequence[ReadyMessage]
     ) -> Mapping[str, StoredMessageRow]:
         ids = [one.id for one in messages]
         rows: dict[str, StoredMessageRow] = {}
@@ -135,7 +135,7 @@ class Taking:
             rows |= await parts.reader.messages_by_id(known, ids[start : start + MAX_IDS])
         return rows
 
-    async def _write(self, parts: Parts, there: _There, taken: Taken) -> None:
+    async def _write(self, parts: Services, there: _There, taken: Taken) -> None:
         """Append what is missing, batch by batch; what was rewound behind a batch is rewound before the next."""
         done = 0
         for batch in batches_of(self._record, self._messages):
@@ -149,7 +149,9 @@ class Taking:
             if batch.rewind_from and (new or there.messages == there.known == done):
                 await self._rewind(parts, batch)
 
-    async def _append(self, parts: Parts, messages: Sequence[ReadyMessage], at: datetime | None, taken: Taken) -> int:
+    async def _append(
+        self, parts: Services, messages: Sequence[ReadyMessage], at: datetime | None, taken: Taken
+    ) -> int:
         """Append messages in one entry, or in halves if they are too many for one; gives how many were written."""
         whole = [one.message for one in messages]
         try:
@@ -172,7 +174,7 @@ class Taking:
         """Whether the record itself says which numbers the sources of a message have."""
         return any(one.id == id_ and one.item.sources for one in self._messages)
 
-    async def _reserve(self, parts: Parts, through: int, at: datetime | None) -> None:
+    async def _reserve(self, parts: Services, through: int, at: datetime | None) -> None:
         """Set source ids aside up to a number, as they were in the conversation that was exported."""
         known = await parts.reader.find(self._scope)
         used = (await parts.reader.tail(known)).sources_through if known else 0
@@ -180,13 +182,13 @@ class Taking:
             with as_of(at or self._last_date()):
                 await parts.writer.reserve(self._scope, through - used)
 
-    async def _rewind(self, parts: Parts, batch: Batch) -> None:
+    async def _rewind(self, parts: Services, batch: Batch) -> None:
         first = next((one for one in self._messages if one.place >= batch.rewind_from), None)
         if first is not None:
             with as_of(batch.at):
                 await parts.rewinder.rewind(self._scope, first.id)
 
-    async def _check_sources(self, parts: Parts, taken: Taken) -> None:
+    async def _check_sources(self, parts: Services, taken: Taken) -> None:
         """Make sure that sources have the numbers that the record names; answers cite them."""
         numbered = [one for one in self._messages if one.item.sources]
         known = await parts.reader.find(self._scope) if numbered else None
@@ -198,7 +200,7 @@ class Taking:
             if numbers != one.item.sources:
                 taken.changed.append(f"{one.item.where}: its sources were {one.item.sources}, now {numbers or 'none'}")
 
-    async def _describe(self, parts: Parts) -> None:
+    async def _describe(self, parts: Services) -> None:
         """Set title and metadata, unless the conversation has some already."""
         record = self._record
         if record.title is None and not record.metadata:
@@ -210,7 +212,7 @@ class Taking:
             with as_of(self._last_date()):
                 await parts.directory.update(self._scope, title=title, metadata=metadata)
 
-    async def _annotate(self, parts: Parts) -> None:
+    async def _annotate(self, parts: Services) -> None:
         """Set annotations; values that a message has already stay."""
         for one in self._messages:
             if one.item.annotations:

@@ -1,31 +1,9 @@
-"""The view: which messages the next model call gets, and in which form.
+"""The read path: the messages that the next model call gets.
 
-Layer 1. `window` says where a view begins under its budget, `render` makes its messages, `providers` makes them safe
-for one provider, `compaction` says which turns a summary is to stand for.
+Floor 4. The loader reads entries, `budget` chooses where the view begins, `render` builds its messages, and
+`provider_rules` adapts them to one provider.
 """
 
 from __future__ import annotations
 
-from convstore.view.render import (
-    NOTE_RESULTS,
-    NamedResult,
-    View,
-    build_view,
-    get_conversational_history,
-    make_note,
-    payload_needed,
-    payloads_needed,
-    shorten,
-)
-
-__all__ = [
-    "NOTE_RESULTS",
-    "NamedResult",
-    "View",
-    "build_view",
-    "get_conversational_history",
-    "make_note",
-    "payload_needed",
-    "payloads_needed",
-    "shorten",
-]
+__all__: list[str] = []

@@ -6,27 +6,16 @@ Layer 1, pure. The same turn and room give the same messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from langchain_core.messages import BaseMessage
+from convstore.log.stored_message import Shown
+from convstore.messages.tokens import TokenCounter, count
+from convstore.sources.shortening import with_short_texts
 
-from convstore.shortening import with_short_texts
-from convstore.tokens import TokenCounter, count
-
-__all__ = ["Shown", "fitted"]
+__all__ = ["fitted"]
 
 _LEAST = 20
 """Texts are not shortened to fewer tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A message as a view shows it; `tokens` is None where its size has to be counted."""
-
-    message: BaseMessage
-    tokens: int | None
-    has_placeholder: bool = False
-    is_shortened: bool = False
 
 
 def fitted(turn: Sequence[Shown], room: int, *, counter: TokenCounter) -> list[Shown] | None:

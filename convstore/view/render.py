@@ -12,45 +12,25 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from convstore.codec import Codec
-from convstore.entries import EntryMessage, PayloadRef
-from convstore.entries.reading import read_message
-from convstore.extraction import parse_json
-from convstore.marks import kind_of, mark, without_mark
-from convstore.pairing import has_calls, pair, without_orphans
-from convstore.policy import HistoryPolicy
-from convstore.shortening import (
-    SHORTENED,
-    leave_out,
-    needs_edges_only,
-    with_short_texts,
-    with_stub,
-    without_media,
-)
-from convstore.stubs import RETRIEVAL_TOOL, failure_in, make_stub, text_of
-from convstore.summaries import kinds_named, name_results
-from convstore.tokens import TokenCounter, count
-from convstore.view.fitting import Shown, fitted
-from convstore.view.providers import made_for, with_original_ids
-from convstore.view.rows import Row, is_current, is_hidden, shown_whole
+from convstore.log.entry import EntryMessage, PayloadRef
+from convstore.log.rows import Row, is_current, is_hidden, shown_whole
+from convstore.log.stored_message import Form, payload_needed, read_message
+from convstore.log.summary import NamedResult, kinds_named, name_results
+from convstore.messages.provenance import kind_of, mark
+from convstore.messages.text import text_of
+from convstore.messages.tokens import TokenCounter, count
+from convstore.messages.tool_calls import has_calls, pair, without_orphans
+from convstore.messages.values import Codec
+from convstore.sources.detection import parse_json
+from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, make_stub
+from convstore.values.policy import HistoryPolicy
+from convstore.view.fitting import fitted
+from convstore.view.provider_rules import made_for, with_original_ids
 
-__all__ = [
-    "NOTE_RESULTS",
-    "NamedResult",
-    "View",
-    "build_view",
-    "get_conversational_history",
-    "make_note",
-    "payload_needed",
-    "payloads_needed",
-    "shorten",
-]
+__all__ = ["NOTE_RESULTS", "View", "build_view", "get_conversational_history", "make_note", "payloads_needed"]
 
 NOTE_RESULTS = 20
 """How many tool message ids a note names."""
-
-NamedResult = tuple[str, str]
-"""A tool message id and the ids of its sources as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +76,6 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
         named = name_results(results)
         text += f" Use {RETRIEVAL_TOOL} to access their {kinds_named(results)}: {named}."
     return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs=mark("note"))
-
-
-def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
-    """A message as views show it once its turn is finished: as its stub, with placeholders, or as it is."""
-    return _Form(message, whole=False, stub=message.stub).decode(codec, payloads).message
-
-
-def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None) -> PayloadRef | None:
-    """What a view reads of a message's payload: all of it, or the part that it shows once the turn is finished."""
-    ref = message.payload
-    if ref is None or whole:
-        return ref
-    has_edges = ref.is_edged and message.type in SHORTENED and needs_edges_only(shorten_over)
-    return ref.shown_part() if ref.shown and message.stub is None and not has_edges else None
 
 
 def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
@@ -159,7 +125,7 @@ def build_view(
     shown = zip(rows, shown_whole(rows, policy), strict=True)
     visible = [(row, whole) for row, whole in shown if not is_hidden(row.message, policy)]
     later = [_form(row.message, whole, policy, codec) for row, whole in visible]
-    leading = [_Form(message, whole=message.payload is None) for message in system]
+    leading = [Form(message, whole=message.payload is None) for message in system]
     forms = [*leading, *later]
     made = [form.decode(codec, payloads) for form in forms]
     begin, end = len(leading), len(leading) + sum(row.turn == rows[0].turn for row, _ in visible)
@@ -193,47 +159,13 @@ def build_view(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How one message is shown: in full, as a stub, or as a policy shows those of finished turns."""
-
-    message: EntryMessage
-    whole: bool
-    stub: str | None = None
-    has_media: bool = False
-    shorten_over: int | None = None
-
-    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
-        message, payload = self.message, payloads.get(self.message.id)
-        if self.whole:
-            whole = read_message(codec, message, payloads[message.id] if message.payload else None)
-            return Shown(without_mark(whole), message.tokens)
-        if self.stub is not None:
-            stubbed = with_stub(without_mark(read_message(codec, message)), self.stub)
-            return Shown(stubbed, message.view_tokens if self.stub == message.stub else None)
-        return self._finished(codec, payload)
-
-    def _finished(self, codec: Codec, payload: str | None) -> Shown:
-        message, ref = self.message, self.message.payload
-        if payload is not None and ref and not self.has_media:
-            payload = payload[: ref.shown] or None
-        decoded = without_mark(read_message(codec, message, payload))
-        texts = decoded if self.shorten_over is None else with_short_texts(decoded, self.shorten_over)
-        rest = ref is not None and len(payload or "") < ref.ends[-1] and (texts is decoded or ref.shown < ref.ends[-1])
-        shown = leave_out(texts) if ref else texts
-        final = shown if self.has_media else without_media(shown)
-        tokens = message.tokens if self.has_media else message.view_tokens
-        is_same = texts is decoded
-        return Shown(final, tokens if is_same else None, rest or final is not shown, is_shortened=not is_same)
-
-
-def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> _Form:
+def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> Form:
     if whole:
-        return _Form(message, whole)
+        return Form(message, whole)
     if message.type != "tool":
-        return _Form(message, False, None, policy.media == "never", policy.shorten_over)
+        return Form(message, False, None, policy.media == "never", policy.shorten_over)
     stub = _stub_below_default(message, policy, codec) if message.stub is None else message.stub
-    return _Form(message, False, stub)
+    return Form(message, False, stub)
 
 
 def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convstore.codec import Codec
-from convstore.entries import EntryMessage
-from convstore.entries.reading import read_message
-from convstore.policy import HistoryPolicy
-from convstore.shortening import SHORTENED, leave_out, with_short_texts, without_media
-from convstore.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
-from convstore.view.render import payload_needed
-from convstore.view.rows import Row
+from convstore.log.entry import EntryMessage
+from convstore.log.rows import Row
+from convstore.log.stored_message import payload_needed, read_message
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
+from convstore.messages.values import Codec
+from convstore.sources.shortening import SHORTENED, leave_out, with_short_texts, without_media
+from convstore.values.policy import HistoryPolicy
 
 __all__ = ["shown_sizes"]
 

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.conversation import Conversation
 from convstore.ext.langchain.turn import is_answer, is_question, own_messages
-from convstore.models import StoredMessage
+from convstore.values.models import StoredMessage
 
 __all__ = ["LoggedTurn", "ids_in_log", "read_turn"]
 
@@ -67,6 +67,6 @@ async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
     """Those of some ids that the log has; one command, no payloads."""
     if not ids:
         return set()
-    parts = await chat.store.parts()
+    parts = await chat.store.services()
     known = await parts.reader.find(tuple(chat.scope.items()))
     return set(await parts.reader.messages_by_id(known, list(ids))) if known else set()

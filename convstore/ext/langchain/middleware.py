@@ -15,15 +15,15 @@ from langchain_core.runnables import RunnableConfig
 
 from convstore.agent import number_sources as numbered
 from convstore.agent import retrieve_previous_sources_tool
-from convstore.bounds import check_number
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.policy import HistoryPolicy, check_policy
+from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.store import ConversationStore
-from convstore.stubs import RETRIEVAL_TOOL
-from convstore.tools import PAGE_TOKENS, SOURCES_PROMPT
+from convstore.tools.retrieval import PAGE_TOKENS, SOURCES_PROMPT
+from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.scope import check_number
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config

@@ -13,12 +13,12 @@ from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 
+from convstore.append.resent import is_history
+from convstore.append.resent_history import Decision
 from convstore.conversation import Conversation
-from convstore.entries.resent import is_history
 from convstore.exceptions import HistoryDivergedError
 from convstore.ext.langchain.logged import read_turn
 from convstore.ext.langchain.turn import is_made_up, last_question
-from convstore.services.resending import Decision
 
 __all__ = ["ResentInput", "find_resent"]
 
@@ -59,7 +59,7 @@ async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logge
     first = next((at for at, one in enumerate(said) if one.id not in logged), len(said))
     if place is None or first >= len(said) - 1:
         return None
-    resender = (await chat.store.parts()).resender
+    resender = (await chat.store.services()).resender
     error: HistoryDivergedError | None = None
     # The state may hold a turn that is logged and, after it, all of the history once more; or one without ids in part.
     for batch in filter(is_history, [said[first:], said] if first else [said]):

@@ -18,7 +18,7 @@ from langgraph.channels import UntrackedValue
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.evicted import is_evicted
 from convstore.ext.langchain.turn import answers, came_with, is_made_up, result_id
-from convstore.models import History
+from convstore.values.models import History
 
 __all__ = ["CHANNEL", "AgentRun", "ConversationAgentState", "Ticket", "run_in"]
 

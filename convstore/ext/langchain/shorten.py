@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.tokens import approximate_tokens
+from convstore.messages.tokens import approximate_tokens
 
 __all__ = ["stubbed_until"]
 

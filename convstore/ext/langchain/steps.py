@@ -26,10 +26,10 @@ from convstore.ext.langchain.run import AgentRun
 from convstore.ext.langchain.shorten import stubbed_until
 from convstore.ext.langchain.structured import may_be_structured
 from convstore.ext.langchain.turn import is_answer, is_made_up, last_question, turn_of
-from convstore.models import History, Receipt
-from convstore.policy import HistoryPolicy
-from convstore.tokens import approximate_tokens
-from convstore.view.providers import fit_for
+from convstore.messages.tokens import approximate_tokens
+from convstore.values.models import History, Receipt
+from convstore.values.policy import HistoryPolicy
+from convstore.view.provider_rules import fit_for
 
 __all__ = ["Rules", "begin", "catch_up", "end", "prepare", "take_up"]
 
@@ -190,7 +190,7 @@ async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: 
     """Summarise if it is time."""
     if not rules.compact or run.history is None:
         return
-    compactor = (await chat.store.parts()).compactor
+    compactor = (await chat.store.services()).compactor
     later = approximate_tokens(messages)
     if compactor.has_summarizer and compactor.may_be_due(run.history, later_tokens=later):
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))

@@ -16,8 +16,8 @@ from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.marks import kind_of
-from convstore.pairing import calls_of, has_calls
+from convstore.messages.provenance import kind_of
+from convstore.messages.tool_calls import calls_of, has_calls
 
 __all__ = [
     "answers",

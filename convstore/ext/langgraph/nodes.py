@@ -28,9 +28,9 @@ from convstore.ext.langgraph.state import (
     view_of,
 )
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.models import History
-from convstore.policy import HistoryPolicy, check_policy
 from convstore.store import ConversationStore
+from convstore.values.models import History
+from convstore.values.policy import HistoryPolicy, check_policy
 
 __all__ = ["AppendNode", "LoadNode", "append_node", "load_node"]
 

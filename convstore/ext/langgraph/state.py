@@ -15,12 +15,12 @@ from pydantic import GetCoreSchemaHandler, SkipValidation
 
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ids import ids_of
-from convstore.marks import kind_of
-from convstore.models import History
-from convstore.pairing import has_calls
-from convstore.policy import HistoryPolicy
-from convstore.view import get_conversational_history
-from convstore.view.providers import fit_for
+from convstore.messages.provenance import kind_of
+from convstore.messages.tool_calls import has_calls
+from convstore.values.models import History
+from convstore.values.policy import HistoryPolicy
+from convstore.view.provider_rules import fit_for
+from convstore.view.render import get_conversational_history
 
 __all__ = [
     "ConversationState",

@@ -1,0 +1,8 @@
+"""Conversations as a whole: information, listings, deletion, erasure and retention.
+
+Floor 4. `store` and `conversation` call it.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

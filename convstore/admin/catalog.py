@@ -1,0 +1,128 @@
+"""Conversations as a list shows them: title, dates, counts.
+
+Layer 4, on the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import EllipsisType
+from typing import Any
+
+from convstore.exceptions import CorruptDocumentError, InvalidInputError
+from convstore.messages.values import Codec
+from convstore.mongo.heads import Head, Heads
+from convstore.mongo.keys import HEADS, head_id
+from convstore.mongo.log import Log
+from convstore.runtime.cache import KnownConversations
+from convstore.runtime.clock import Clock
+from convstore.runtime.open_heads import OpenHeads
+from convstore.runtime.parallel import in_parallel
+from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
+from convstore.values.scope import Scope, check_number
+
+__all__ = ["Directory"]
+
+_DETAIL_CHARACTERS = 100_000
+_MOST_ON_A_PAGE = 1_000
+_USAGE = ("input_tokens", "output_tokens", "total_tokens")
+
+
+class Directory:
+    """Lists and describes conversations."""
+
+    def __init__(
+        self,
+        heads: Heads,
+        log: Log,
+        known: KnownConversations,
+        open_heads: OpenHeads,
+        *,
+        codec: Codec,
+        clock: Clock,
+    ) -> None:
+        self._heads, self._log, self._known, self._open_heads = heads, log, known, open_heads
+        self._codec, self._clock = codec, clock
+
+    async def info(self, scope: Scope) -> ConversationInfo:
+        """What is known of a conversation, exactly."""
+        head = await self._heads.find(dict(scope))
+        if head is None:
+            return ConversationInfo(scope=dict(scope))
+        totals = await self._log.last_totals(head.conversation)
+        updated_at = totals.updated_at or head.updated_at
+        return self._info(replace(head, totals=totals, updated_at=updated_at))
+
+    async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
+        """Conversations with these scope values, newest first."""
+        check_number(limit, name="limit", least=1, most=_MOST_ON_A_PAGE)
+        if cursor is None:
+            await self._open_heads.flush(partial_scope)
+        found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
+        shown, now = found[:limit], self._clock.now()
+        late = [head for head, _ in shown if head.open_until and head.open_until <= now]
+        read = {head.conversation: head for head in await in_parallel(self._with_last_entry, late)}
+        heads = [read.get(head.conversation, head) for head, _ in shown]
+        # The cursor goes by the order of the heads as stored, the page by the dates that it shows.
+        heads.sort(key=lambda head: head.updated_at, reverse=True)
+        return ConversationPage(
+            conversations=[self._info(head) for head in heads],
+            next_cursor=shown[-1][1] if len(found) > limit else None,
+        )
+
+    async def _with_last_entry(self, head: Head) -> Head:
+        """A head that nobody has closed in time, with what the log says: a process that died may have appended more."""
+        try:
+            totals = await self._log.last_totals(head.conversation)
+        except CorruptDocumentError:
+            return head  # loads and `verify` tell of the damage; it does not keep the other conversations from a list
+        return replace(head, totals=totals, updated_at=max(head.updated_at, totals.updated_at or head.updated_at))
+
+    async def update(
+        self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType
+    ) -> None:
+        """Set title or metadata, or both."""
+        if title is not ... and title is not None and type(title) is not str:
+            raise InvalidInputError(f"title is a str or None, not {type(title).__name__}")
+        if metadata is not ... and type(metadata) is not dict:
+            raise InvalidInputError(f"metadata is a dict, not {type(metadata).__name__}")
+        given = {name: value for name, value in (("title", title), ("metadata", metadata)) if value is not ...}
+        details = {name: self._codec.encode(value, path=name) for name, value in given.items()}
+        if too_long := [name for name, text in details.items() if len(text) > _DETAIL_CHARACTERS]:
+            raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
+        described = False
+        while not described:  # once more if the conversation is deleted in between
+            head, _ = await self._heads.claim(dict(scope), at=self._clock.now())
+            known = self._known.add(scope, head.conversation)
+            described = await self._heads.describe(dict(scope), known.conversation, details)
+
+    def _details(self, head: Head) -> tuple[Any, Any]:
+        """Title and metadata as they were set.
+
+        Raises:
+            CorruptDocumentError: They are not what was written.
+        """
+        try:
+            given = {name: self._codec.decode(text) for name, text in head.details.items()}
+        except ValueError as error:
+            raise CorruptDocumentError(head_id(head.scope), str(error), collection=HEADS) from error
+        title, metadata = given.get("title"), given.get("metadata", {})
+        if not isinstance(title, str | None) or not isinstance(metadata, dict):
+            raise CorruptDocumentError(head_id(head.scope), "its title or metadata are none", collection=HEADS)
+        return title, metadata
+
+    def _info(self, head: Head) -> ConversationInfo:
+        totals, preview = head.totals, head.totals.preview
+        title, metadata = self._details(head)
+        return ConversationInfo(
+            scope=head.scope,
+            title=title,
+            metadata=metadata,
+            created_at=head.created_at,
+            updated_at=head.updated_at,
+            message_count=totals.live,
+            tokens=totals.tokens,
+            usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
+            last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
+        )

@@ -1,0 +1,8 @@
+"""The write path: inputs, batch, composed entry, writer; also turns and rewinds.
+
+Floor 4. `conversation` calls the writer; the writer talks to `mongo` through the cache and reader of `runtime`.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,250 @@
+"""Messages in other formats than OpenAI's chat format become those that ``normalize`` reads.
+
+Layer 1, pure. Known are LangChain's own dicts (``message_to_dict``, ``model_dump``), messages of Anthropic's API with
+``tool_use`` and ``tool_result`` blocks, and items of OpenAI's Responses API. They become what LangChain's integrations
+make of them: calls are in ``tool_calls`` and stay in the content, each result is a tool message of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import NAMESPACE_OID, uuid5
+
+from langchain_core.messages import BaseMessage, messages_from_dict
+from pydantic import ValidationError
+
+from convstore.append.given import check_text, check_type, copied
+from convstore.exceptions import InvalidMessageError
+
+__all__ = ["Item", "field_error", "from_langchain", "is_langchain", "read_items"]
+
+_Fields: TypeAlias = dict[str, Any]
+
+_OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}
+_CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
+# Of tools that the provider runs: LangChain's integration makes parts of one AI message of them.
+_REFUSED: Final = frozenset(
+    {
+        *("item_reference", "web_search_call", "file_search_call", "code_interpreter_call", "computer_call"),
+        *("computer_call_output", "image_generation_call", "local_shell_call", "local_shell_call_output"),
+        *("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction"),
+    }
+)
+_TEXTS: Final = frozenset({"input_text", "output_text"})
+_CALL_BLOCKS: Final = {"tool_use": "input", "tool_call": "args"}
+
+
+class Item(NamedTuple):
+    """A message to normalise, and its place in the batch that it came with."""
+
+    place: int
+    value: Any
+
+
+def read_items(batch: Iterable[Any]) -> list[Item]:
+    """Return what is in a batch, dicts of other formats as LangChain messages or OpenAI-format dicts.
+
+    One dict with several results becomes a message for each. Items of one response of OpenAI's Responses API, which
+    stand together, become one AI message.
+
+    Raises:
+        InvalidMessageError: An item of a known format cannot be read, or is of a kind that is not taken; names it.
+
+    >>> result = {"type": "tool_result", "tool_use_id": "c1", "content": "4"}
+    >>> [item.value for item in read_items([{"role": "user", "content": [result]}])]
+    [{'role': 'tool', 'tool_call_id': 'c1', 'content': '4', 'status': 'success'}]
+    """
+    items: list[Item] = []
+    said: _Said | None = None
+    for index, value in enumerate(batch):
+        if isinstance(value, Mapping) and _is_said(value):
+            said = said or _Said(index)
+            said.add(value, index=index)
+            continue
+        items += _ended(said)
+        said = None
+        items += [Item(index, one) for one in _read(value, index=index)]
+    return items + _ended(said)
+
+
+def is_langchain(raw: Mapping[str, Any]) -> bool:
+    """Return True for a dict that LangChain wrote: it names the type of a message, but no role."""
+    return "type" in raw and ("role" not in raw or raw["type"] == "chat")
+
+
+def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
+    """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote; no class is loaded by its name.
+
+    Raises:
+        ValueError: It is not such a dict.
+        KeyError: Likewise.
+        TypeError: Likewise.
+    """
+    data = raw.get("data")
+    if not isinstance(data, dict):
+        data = {name: value for name, value in raw.items() if name != "type"}
+    [message] = messages_from_dict([{"type": raw["type"], "data": copied(dict(data))}])
+    return message
+
+
+def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
+    """Return the refusal of a message that LangChain does not take: its first problem."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    problem = f"LangChain refuses it ({first['msg']}); correct this field"
+    return InvalidMessageError(problem, index=index, field=field.removeprefix("."))
+
+
+def _is_said(value: Mapping[str, Any]) -> bool:
+    """Return True for an item of what a model answered with through OpenAI's Responses API."""
+    kind = value.get("type")
+    if kind == "message":
+        return value.get("role") == "assistant"
+    return "role" not in value and (kind == "reasoning" or (isinstance(kind, str) and kind in _CALLS))
+
+
+def _read(value: Any, *, index: int) -> list[Any]:
+    """Return an item as one or more that ``normalize`` reads."""
+    if not isinstance(value, Mapping):
+        return [value]
+    kind, content = value.get("type"), value.get("content")
+    if isinstance(kind, str) and is_langchain(value):
+        return [_from_items_or_langchain(value, kind, index=index)]
+    if kind == "message":
+        value = {key: part for key, part in value.items() if key not in ("type", "status")}
+    if not isinstance(content, list):
+        return [value]
+    types = {_kind(block) for block in content}
+    if value.get("role") == "user" and "tool_result" in types:
+        return list(_results(value, content, index=index))
+    if value.get("role") == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
+        value = {**value, "tool_calls": list(_block_calls(content, index=index))}
+    return [{**value, "content": _texts(content)}] if types & _TEXTS else [value]
+
+
+def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int) -> Any:
+    if kind in _OUTPUTS:
+        return _output(value, index=index)
+    if kind in _REFUSED:
+        problem = f"{kind!r} of OpenAI's Responses API is not taken; append the AIMessage that langchain-openai gives"
+        raise InvalidMessageError(problem, index=index, field="type")
+    if kind == "constructor":
+        problem = "serialised objects of LangChain are not loaded; pass message_to_dict(message) or the message"
+        raise InvalidMessageError(problem, index=index, field="type")
+    try:
+        return from_langchain(value)
+    except ValidationError as error:
+        data = held if isinstance(held := value.get("data"), dict) else value
+        check_type(data.get("content"), str, list, field="content", index=index)
+        raise field_error(error, index=index) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = "names no message of LangChain and no item that is known; pass {'role': …, 'content': …}"
+        raise InvalidMessageError(problem, index=index, field="type") from error
+
+
+def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Iterator[_Fields]:
+    """Return the results in a user message of Anthropic's API, then what else it says.
+
+    The last message has the dict's id; those before it get ids made from that.
+    """
+    rest = [block for block in content if _kind(block) != "tool_result"]
+    blocks = [(place, block) for place, block in enumerate(content) if _kind(block) == "tool_result"]
+    found = [_result(block, place, index=index) for place, block in blocks]
+    others = {key: part for key, part in value.items() if key not in ("content", "role")}
+    last = {**value, "content": _texts(rest)} if rest else {**others, **found.pop()}
+    for number, result in enumerate(found):
+        if isinstance(own := value.get("id"), str):
+            result["id"] = str(uuid5(NAMESPACE_OID, f"{number}:{own}"))
+        yield result
+    yield last
+
+
+def _result(block: _Fields, place: int, *, index: int) -> _Fields:
+    check_text(block.get("tool_use_id"), field=f"content[{place}].tool_use_id", index=index)
+    content = block.get("content")
+    others = {key: part for key, part in block.items() if key not in ("type", "tool_use_id", "content", "is_error")}
+    return {
+        **others,
+        "role": "tool",
+        "tool_call_id": block["tool_use_id"],
+        "content": "" if content is None else content,
+        "status": "error" if block.get("is_error") else "success",
+    }
+
+
+def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
+    """Return the calls in the content of an AI message, in OpenAI's format."""
+    for place, block in enumerate(content):
+        key = _CALL_BLOCKS.get(_kind(block))
+        if key is not None:
+            where = f"content[{place}]"
+            check_text(block.get("id"), field=f"{where}.id", index=index)
+            check_text(block.get("name"), field=f"{where}.name", index=index)
+            check_type(block.get(key), dict, NoneType, field=f"{where}.{key}", index=index)
+            yield {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": block[key]}}
+
+
+def _texts(content: Any) -> Any:
+    """Return content with text blocks of OpenAI's Responses API as those of everybody else."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {key: part for key, part in {**block, "type": "text"}.items() if part != []}
+        if _kind(block) in _TEXTS
+        else block
+        for block in content
+    ]
+
+
+def _kind(block: Any) -> str:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _output(value: Mapping[str, Any], *, index: int) -> _Fields:
+    """Return the result of a call as OpenAI's Responses API has it."""
+    check_text(value.get("call_id"), field="call_id", index=index)
+    check_type(value.get("output"), str, list, field="output", index=index)
+    others = {key: part for key, part in value.items() if key not in ("type", "call_id", "output", "status")}
+    return {**others, "role": "tool", "tool_call_id": value["call_id"], "content": _texts(value["output"])}
+
+
+class _Said:
+    """Items of OpenAI's Responses API that stand together: what the model answered with, one AI message."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.id: Any = None
+        self.content: list[Any] = []
+        self.calls: list[_Fields] = []
+        self.others: _Fields = {}
+
+    def add(self, item: Mapping[str, Any], *, index: int) -> None:
+        """Add one item: its blocks, or itself as a block."""
+        kind, own = item["type"], item.get("id")
+        if self.id is None or kind == "message":
+            self.id = own if own is not None else self.id
+        if kind == "message":
+            content = item.get("content")
+            check_type(content, str, list, field="content", index=index)
+            self.content += _texts(content) if isinstance(content, list) else [{"type": "text", "text": content}]
+            self.others |= {key: item[key] for key in item.keys() - {"type", "role", "content", "id", "status"}}
+            return
+        if kind in _CALLS:
+            check_text(item.get("call_id"), field="call_id", index=index)
+            check_text(item.get("name"), field="name", index=index)
+            part, key = _CALLS[kind]
+            check_type(item.get(key), str, NoneType, field=key, index=index)
+            self.calls.append({"id": item["call_id"], "type": part, part: {"name": item["name"], key: item.get(key)}})
+        self.content.append({key: part for key, part in item.items() if key != "status"})
+
+    def message(self) -> _Fields:
+        """Return the message in OpenAI's chat format."""
+        message = {**self.others, "role": "assistant", "content": self.content, "id": self.id}
+        return message | ({"tool_calls": self.calls} if self.calls else {})
+
+
+def _ended(said: _Said | None) -> list[Item]:
+    return [Item(said.index, said.message())] if said else []

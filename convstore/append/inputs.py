@@ -1,0 +1,321 @@
+"""What a caller gives to ``append`` becomes whole LangChain messages that each have an id.
+
+Layer 1, pure. ``append`` calls it first, before anything is encoded or sent, so a batch that it refuses has
+touched nothing. Nothing a message says is lost: what LangChain has no field for stays in ``additional_kwargs``
+under its own name. (LangChain's ``convert_to_messages`` drops such keys of tool messages and tool calls, and ends
+in a bare ``ValidationError`` or ``JSONDecodeError`` where a call's arguments are ``null`` or not JSON.)
+
+What a dict holds is copied, so that a caller who changes it later changes no message. Only dicts and lists are
+copied, in a loop and not by recursion; a tuple or any other object inside an artifact is shared, as everything
+inside a LangChain message is: nobody may change it before ``append`` returns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
+from typing import Any, TypeAlias
+from uuid import NAMESPACE_OID, uuid4, uuid5
+
+from langchain_core import messages as lc
+from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import invalid_tool_call, tool_call
+from pydantic import BaseModel, ValidationError
+
+from convstore.append.formats import Item, field_error, read_items
+from convstore.append.given import check_text, check_type, copied, kind, shown
+from convstore.exceptions import InvalidInputError, InvalidMessageError
+from convstore.values.scope import id_problem
+
+__all__ = ["MessageBatch", "copy_ids", "items_of", "normalize_messages", "whole_messages"]
+
+MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
+"""What ``append`` takes: messages, dicts or both in any iterable, or one of them alone."""
+
+_Fields: TypeAlias = dict[str, Any]
+
+_WHOLE_CLASS_OF: dict[type[BaseMessage], type[BaseMessage]] = {
+    lc.AIMessageChunk: AIMessage,
+    lc.ChatMessageChunk: lc.ChatMessage,
+    lc.FunctionMessageChunk: FunctionMessage,
+    lc.HumanMessageChunk: HumanMessage,
+    lc.SystemMessageChunk: SystemMessage,
+    lc.ToolMessageChunk: ToolMessage,
+}
+_CLASS_OF_ROLE: dict[str, type[BaseMessage]] = {
+    "system": SystemMessage,
+    "developer": SystemMessage,
+    "user": HumanMessage,
+    "assistant": AIMessage,
+    "tool": ToolMessage,
+    "function": FunctionMessage,
+}
+_WHOLE_CLASSES = frozenset(_WHOLE_CLASS_OF.values())
+_ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
+# What says which call a result belongs to.
+_NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
+
+# Far above what models write and far below Python's recursion limit, so whether arguments are readable does not
+# depend on how deep the caller's own stack is: a retry must give the same message.
+_MAX_ARGUMENT_LEVELS = 200
+# One fixed sentence, for the same reason: what json says differs from one Python version to the next.
+_NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {_MAX_ARGUMENT_LEVELS} levels"
+# The one argument under which langchain-openai keeps the free text of a custom tool call.
+_CUSTOM_INPUT = "__arg1"
+# A null here means "none" in OpenAI's format, while langchain-openai, sending the message, looks inside it.
+_NULL_MEANS_ABSENT = ("audio", "function_call")
+_WANTED = "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
+
+
+def normalize_messages(
+    batch: MessageBatch,
+    *,
+    key: str | None = None,
+    place: int = 0,
+    new_id: Callable[[], str] = lambda: str(uuid4()),
+) -> list[BaseMessage]:
+    """Return the batch as whole LangChain messages, each with an id of its own, or raise and change nothing.
+
+    A message of one of LangChain's six plain classes comes back as the same object; a chunk is made whole; a dict
+    becomes a message, or several, see ``formats``. Ids are handed out last, when the whole batch is known to be good;
+    they are also set on the caller's messages and chunks: appending the same objects again appends nothing twice.
+
+    Args:
+        batch: Messages and dicts in any iterable, or a single one.
+        key: Derives the ids that are missing from this text and the place in the batch, so that a batch made
+            anew from the same request gets the same ids. An id that is given stays.
+        place: What the places begin with, for a batch that is the rest of something.
+        new_id: Makes an id that is missing when there is no ``key``.
+
+    Returns:
+        The messages, in the order of the batch; a dict of another format may be several, see ``formats``.
+
+    Raises:
+        InvalidMessageError: An item is not a message that can be kept; says which, and which field.
+        InvalidInputError: ``key`` is not a plain non-empty str of at most 512 bytes of UTF-8.
+
+    Examples:
+        >>> asked = {"role": "user", "content": "Who was Ada?"}
+        >>> call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "null"}}
+        >>> question, answer = normalize_messages([asked, {"role": "assistant", "tool_calls": [call]}], key="r1")
+        >>> question.id == normalize_messages(asked, key="r1")[0].id != answer.id
+        True
+        >>> answer.tool_calls
+        [{'name': 'search', 'args': {}, 'id': 'c1', 'type': 'tool_call'}]
+    """
+    return whole_messages(items_of(batch), key=key, place=place, new_id=new_id)
+
+
+def whole_messages(
+    items: list[Item],
+    *,
+    key: str | None = None,
+    place: int = 0,
+    new_id: Callable[[], str] = lambda: str(uuid4()),
+) -> list[BaseMessage]:
+    """As `normalize_messages`, for what `items_of` gave: one message for each item."""
+    if key is not None and (problem := id_problem(key)):
+        raise InvalidInputError(f"key {problem}")
+    messages = [_message(item.value, index=item.place) for item in items]
+    ids = _ids(items, key=key, place=place, new_id=new_id)
+    for message, message_id in zip(messages, ids, strict=True):
+        message.id = message_id
+    copy_ids(messages, items)
+    return messages
+
+
+def copy_ids(messages: Iterable[BaseMessage], items: Iterable[Item]) -> None:
+    """Give the caller's messages and chunks the ids that their whole messages have."""
+    for message, item in zip(messages, items, strict=True):
+        if isinstance(item.value, BaseMessage):
+            item.value.id = message.id
+
+
+def items_of(batch: Any) -> list[Item]:
+    """Return what is in the batch, other formats converted; one message alone is a batch of one.
+
+    Raises:
+        InvalidMessageError: It is no batch, or holds a dict of another format that cannot be read.
+    """
+    if isinstance(batch, BaseMessage | Mapping):
+        return read_items([batch])
+    # A str iterates into characters and a pydantic model into pairs: neither is what the caller meant.
+    if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
+        raise InvalidMessageError(f"a batch cannot be {kind(batch)}; pass {_WANTED}, or a list of them")
+    items = list(batch)
+    if not items:
+        raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
+    return read_items(items)
+
+
+def _message(item: object, *, index: int) -> BaseMessage:
+    """Return the item as a message of a plain class, checked."""
+    if isinstance(item, Mapping):
+        return _from_dict(item, index=index)
+    if not isinstance(item, BaseMessage):
+        raise InvalidMessageError(f"expected {_WANTED}, not {kind(item)}", index=index)
+    if type(item) not in _WHOLE_CLASSES and type(item) not in _WHOLE_CLASS_OF:
+        raise InvalidMessageError(_foreign_class(item), index=index)
+    message = item if type(item) in _WHOLE_CLASSES else _from_chunk(item)
+    _check_content(getattr(message, "content", None), index=index)
+    if needed := _NEEDED_TEXT.get(type(message)):
+        check_text(getattr(message, needed, None), field=needed, index=index)
+    return message
+
+
+def _from_chunk(chunk: BaseMessage) -> BaseMessage:
+    """Return the whole message of a chunk, with every field and extra that the chunk has.
+
+    Without validation: ``message_chunk_to_message`` validates again and so drops extra fields and the ``extras``
+    of tool calls. The chunk has parsed its ``tool_call_chunks`` into ``tool_calls`` itself when it was made.
+    """
+    fields = {name: value for name, value in vars(chunk).items() if name not in _ONLY_IN_CHUNKS}
+    return _WHOLE_CLASS_OF[type(chunk)].model_construct(**fields, **(chunk.model_extra or {}))
+
+
+def _foreign_class(message: BaseMessage) -> str:
+    """Return why a message of this class cannot be kept, and what to do."""
+    if isinstance(message, lc.RemoveMessage):
+        return "the log is immutable; to take messages out of the view call rewind, do not append a RemoveMessage"
+    plain = next((base.__name__ for base in type(message).__mro__ if base in _WHOLE_CLASSES), "HumanMessage")
+    return f"{type(message).__name__} would not come back as itself; convert it to a plain class such as {plain}"
+
+
+def _ids(items: list[Item], *, key: str | None, place: int, new_id: Callable[[], str]) -> list[str]:
+    """Return one id for each item: its own, one derived from ``key`` or a new one; no two are equal."""
+    ids: list[str] = []
+    first_place: dict[str | int, int] = {}
+    for position, (index, item) in enumerate(items):
+        message_id: Any = item.get("id") if isinstance(item, Mapping) else getattr(item, "id", None)
+        if message_id is None:
+            # The index goes first: digits end at the colon, so no other key and index spell the same text.
+            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{place + position}:{key}"))
+        if problem := id_problem(message_id):
+            raise InvalidMessageError(problem, index=index, field="id")
+        # One object can hold one id only, so an object without an id must not be in the batch twice either.
+        for mark in (message_id, id(item)) if isinstance(item, BaseMessage) else (message_id,):
+            if mark in first_place:
+                problem = f"has the id of message {first_place[mark]} or is the same object; give each its own id"
+                raise InvalidMessageError(problem, index=index, field="id")
+            first_place[mark] = index
+        ids.append(message_id)
+    return ids
+
+
+def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
+    """Return the message that an OpenAI-format dict describes, still without its id; ``raw`` stays as it is."""
+    fields: _Fields = copied(dict(raw))
+    fields.pop("id", None)
+    role = fields.pop("role", None)
+    if not isinstance(role, str) or role not in _CLASS_OF_ROLE:
+        problem = f"must be one of {', '.join(_CLASS_OF_ROLE)}, not {shown(role)}"
+        raise InvalidMessageError(problem, index=index, field="role")
+    if needed := _NEEDED_TEXT.get(_CLASS_OF_ROLE[role]):
+        check_text(fields.get(needed), field=needed, index=index)
+    if role == "developer":
+        fields["__openai_role__"] = role  # as langchain-openai does, so that it sends this role again
+    if "content" not in fields and role != "assistant":
+        raise InvalidMessageError(f"a message of role {role!r} needs it", index=index, field="content")
+    content, name = fields.pop("content", None), fields.pop("name", None)
+    own = {"content": "" if content is None else content, "name": name}
+    _check_content(own["content"], index=index)
+    check_type(name, str, NoneType, field="name", index=index)
+    if role == "assistant":
+        own |= _take_assistant(fields, index=index)
+    elif role == "tool":
+        own |= _take_tool(fields)
+    return _built(_CLASS_OF_ROLE[role], index=index, additional_kwargs=fields, **own)
+
+
+def _built(message_class: type[BaseMessage], *, index: int, **fields: Any) -> BaseMessage:
+    try:
+        return message_class(**fields)
+    except ValidationError as error:
+        raise field_error(error, index=index) from error
+
+
+def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
+    """Take the tool calls out of ``fields``; the raw ones stay if LangChain's two lists do not say all they say."""
+    raw = fields.pop("tool_calls", None)
+    raw = [] if raw is None else raw
+    check_type(raw, list, field="tool_calls", index=index)
+    calls = [_call(call, field=f"tool_calls[{place}]", index=index) for place, call in enumerate(raw)]
+    valid = [call for call in calls if call["type"] == "tool_call"]
+    invalid = [call for call in calls if call["type"] == "invalid_tool_call"]
+    # Between the two lists the order of the calls is lost.
+    if (valid and invalid) or not all(_is_plain(call) for call in raw):
+        fields["tool_calls"] = raw
+    for name in _NULL_MEANS_ABSENT:
+        if fields.get(name, ...) is None:
+            del fields[name]
+    return {"tool_calls": valid, "invalid_tool_calls": invalid, "usage_metadata": _usage(fields.get("usage"))}
+
+
+def _take_tool(fields: _Fields) -> _Fields:
+    taken = {name: fields.pop(name, None) for name in ("tool_call_id", "artifact", "status")}
+    return taken if taken["status"] is not None else {**taken, "status": "success"}
+
+
+def _usage(value: object) -> UsageMetadata | None:
+    """Return the counts in LangChain's words; None if they are not counts. The raw ones are kept in any case."""
+    counts = value.items() if isinstance(value, dict) else ()
+    known = {name: count for name, count in counts if type(count) is int and count >= 0}  # a bool is an int too
+    if not known.keys() >= {"prompt_tokens", "completion_tokens"}:
+        return None
+    read, written = known["prompt_tokens"], known["completion_tokens"]
+    total = known.get("total_tokens", read + written)  # some sources leave the total out
+    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=total)
+
+
+def _call(call: Any, *, field: str, index: int) -> _Fields:
+    """Return one OpenAI tool call in LangChain's form: valid, or invalid with the raw text of its arguments."""
+    check_type(call, dict, field=field, index=index)
+    part, source = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
+    body, call_id = call.get(part), call.get("id")
+    check_type(body, dict, field=f"{field}.{part}", index=index)
+    name, given = body.get("name"), body.get(source)
+    check_text(name, field=f"{field}.{part}.name", index=index)
+    check_type(call_id, str, NoneType, field=f"{field}.id", index=index)
+    kinds = (str, NoneType) if part == "custom" else (str, dict, NoneType)
+    check_type(given, *kinds, field=f"{field}.{part}.{source}", index=index)
+    if part == "custom":
+        return {**tool_call(name=name, args={_CUSTOM_INPUT: given or ""}, id=call_id)}
+    args = _parsed(given) if isinstance(given, str) else given or {}
+    if args is None:
+        return {**invalid_tool_call(name=name, args=given, id=call_id, error=_NOT_ARGUMENTS)}
+    return {**tool_call(name=name, args=args, id=call_id)}
+
+
+def _parsed(text: str) -> _Fields | None:
+    """Return the object that the text holds, an empty one for no text or ``null``, None for anything else."""
+    try:
+        value = json.loads(text) if text.strip() else None
+    except (ValueError, RecursionError):  # not JSON, or an integer beyond Python's limit of digits; too many levels
+        return None
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) and _has_few_levels(value) else None
+
+
+def _has_few_levels(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MAX_ARGUMENT_LEVELS):
+        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
+        level = [child for child in children if isinstance(child, dict | list)]
+        if not level:
+            return True
+    return False
+
+
+def _is_plain(call: _Fields) -> bool:
+    """Return whether id, name and arguments are all that the call says: no signature, no other type."""
+    kind, known = call.get("type"), {"id", "type", "function"}
+    return kind in (None, "function") and call.keys() <= known and call["function"].keys() <= {"name", "arguments"}
+
+
+def _check_content(content: Any, *, index: int) -> None:
+    check_type(content, str, list, field="content", index=index)
+    for place, block in enumerate(content if isinstance(content, list) else ()):
+        check_type(block, str, dict, field=f"content[{place}]", index=index)

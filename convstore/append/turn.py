@@ -1,0 +1,115 @@
+"""A turn on its way into the log: which ids its messages get, and whether the log still has its place free.
+
+Layer 1, pure. The id of the human message names the turn, and everything else follows from it, so a request that is
+made again makes the same turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore.append.inputs import MessageBatch, normalize_messages
+from convstore.exceptions import InvalidInputError, InvalidMessageError, TurnConflictError, UnknownMessageError
+from convstore.log.entry import Totals
+from convstore.values.scope import check_id
+
+__all__ = ["Placed", "check_turn", "turn_messages"]
+
+
+class Placed(NamedTuple):
+    """Where a message of the log stands: its type, the number of its turn, its place among the live messages."""
+
+    type: str
+    turn: int
+    live: int
+
+
+def turn_messages(
+    turn_id: str, *, human: str | BaseMessage | Mapping[str, object] | None, messages: MessageBatch, key: str | None
+) -> list[BaseMessage]:
+    """The messages of a turn, or of its answer, each with an id; see `Conversation.append_turn`.
+
+    Args:
+        turn_id: Becomes the id of the human message.
+        human: The human message; None if it is in the log already.
+        messages: What follows it, from the first message on.
+        key: Makes the missing ids, with the place in the turn, in which the human message has place 0; None takes
+            `turn_id`.
+
+    Raises:
+        InvalidMessageError: A message is refused, or begins another turn; says which one of `messages`.
+        InvalidInputError: The turn id, the human message or the key cannot be one.
+
+    Examples:
+        >>> from langchain_core.messages import AIMessage
+        >>> asked, answer = turn_messages("r1", human="Hello", messages=AIMessage("Hi"), key=None)
+        >>> [again] = turn_messages("r1", human=None, messages=AIMessage("Hi"), key=None)
+        >>> asked.id, answer.id == again.id
+        ('r1', True)
+    """
+    check_id(turn_id, name="turn_id")
+    begin = [] if human is None else [_human(turn_id, human)]
+    if isinstance(messages, Iterator):
+        messages = list(messages)
+    if begin and isinstance(messages, list | tuple) and not messages:
+        return begin
+    rest = normalize_messages(messages, key=turn_id if key is None else key, place=1)
+    for index, message in enumerate(rest):
+        if message.type == "human":
+            raise InvalidMessageError("a human message begins a turn of its own; append it as `human`", index=index)
+        if message.id == turn_id:
+            raise InvalidMessageError("has the id of the turn, which is the human message's", index=index, field="id")
+    return begin + rest
+
+
+def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> BaseMessage:
+    """The human message under the id of its turn, which is also set on the caller's object."""
+    message = HumanMessage(given) if isinstance(given, str) else given
+    own = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
+    if own not in (None, turn_id):
+        raise InvalidInputError(f"the human message has an id of its own; pass that as turn_id instead of {turn_id!r}")
+    [*others, whole] = normalize_messages([message], new_id=lambda: turn_id)
+    if others:
+        raise InvalidInputError("human is one message; append results of tools before it")
+    if whole.type != "human":
+        raise InvalidInputError(f"human is a human message or its text, not a message of type {whole.type!r}")
+    return whole
+
+
+def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed], tail: Totals) -> None:
+    """Make sure that the messages of a turn that are not in the log yet may follow the end of the log.
+
+    That is so if the live log ends with the human message and the messages of the turn before them. What stands before
+    a live message never changes, so places among the live messages tell it.
+
+    Args:
+        turn_id: Id of the human message.
+        ids: The messages that the turn is to hold, in order, with or without the human message.
+        found: Those of them, and the human message, that are in the log; all live, read after `tail`.
+        tail: The log.
+
+    Raises:
+        UnknownMessageError: The human message is neither in the log nor among `ids`.
+        InvalidInputError: It is no human message.
+        TurnConflictError: The turn holds other messages, or a later one was begun.
+    """
+    rest = [id_ for id_ in ids if id_ != turn_id]
+    stored = [found[id_].live for id_ in rest if id_ in found]
+    begin = found.get(turn_id)
+    if begin is None:
+        if turn_id not in ids:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        if stored:
+            raise TurnConflictError(turn_id)
+        return
+    if begin.type != "human":
+        raise InvalidInputError(f"message {turn_id!r} is no human message, so no turn begins with it")
+    in_place = range(begin.live + 1, begin.live + len(stored) + 1)
+    if [found[id_].live for id_ in rest[: len(stored)] if id_ in found] != list(in_place):
+        raise TurnConflictError(turn_id)
+    # A tail that is behind `found` shows in the insert, which then finds its number taken.
+    if len(stored) < len(rest) and tail.live >= in_place.stop:
+        raise TurnConflictError(turn_id, is_newest=tail.turns <= begin.turn)

@@ -1,0 +1,258 @@
+"""The demo: two questions, twenty passages, what the model gets at the third question and what many turns later.
+
+Talks to ``commands``. Everything shown is read from the store through the public API; nothing is made up but the
+conversation itself.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
+from convstore.cli.options import opened
+from convstore.cli.output import percent, plain, short
+from convstore.cli.pages import cut_page, pages_of
+from convstore.conversation import Conversation
+from convstore.messages.text import text_of
+from convstore.sources.source import write_ids
+from convstore.summarization import HeadTailSummarizer
+from convstore.values.models import History, ToolRecord
+from convstore.values.policy import CompactionRule
+
+__all__ = ["Demo", "demo_as_json", "print_demo", "run_demo"]
+
+_PAGE_TOKENS = 1_000
+_FIRST_RESULT = "result-1"
+_SHOWN = 78
+_SUMMARY_LINES = 5
+_RULE = CompactionRule(max_tokens_before_summary=1_200, max_summary_tokens=600, keep_last_turns=3)
+_THIRD_QUESTION = "How do I notice that my model is overfitting?"
+_TURNS = (
+    (
+        "Tell me about machine learning",
+        "machine learning introduction",
+        MACHINE_LEARNING,
+        "Machine learning finds a function from examples instead of having it written down [1]. With answers to learn "
+        "from it is supervised [2], without it is unsupervised [3]. Judge a model only on data it has not seen [6].",
+    ),
+    (
+        "What is deep learning?",
+        "deep learning explained",
+        DEEP_LEARNING,
+        "Deep learning is machine learning with models of many layers that learn their own features [11]. It wins "
+        "where the input is raw and plentiful, such as images, sound and text, and seldom on small tables [20].",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What the demo did.
+
+    Attributes:
+        stored: The log, each message with its record.
+        history: What the model gets at the third question.
+        pages: The first result, read back through the tool.
+        later: What the model gets many turns later, when old ones are summarised.
+        expanded: How many messages the summary stands for.
+    """
+
+    stored: list[tuple[BaseMessage, ToolRecord]]
+    history: History
+    pages: list[ToolMessage]
+    later: History
+    expanded: int
+
+
+async def run_demo(uri: str) -> Demo:
+    """Have the conversation, look at it, and remove it."""
+    async with opened(uri, summarizer=HeadTailSummarizer(_RULE)) as store:
+        chat = store.conversation(user_id=f"demo-{secrets.token_hex(8)}", thread_id="demo")
+        try:
+            return await _talk(chat)
+        finally:
+            await chat.delete()
+
+
+def demo_as_json(demo: Demo) -> dict[str, Any]:
+    """What the demo shows, for a program."""
+    return {
+        "stored": [_stored(message, record) for message, record in demo.stored],
+        "view": [
+            {"id": message.id, "type": message.type, "content": message.content} for message in demo.history.messages
+        ],
+        "read_back": {
+            "tool_message_id": _FIRST_RESULT,
+            "first_page": demo.pages[0].content,
+            "next_cursor": demo.pages[0].artifact.next_cursor,
+            "pages": len(demo.pages),
+            "source_ids": _sources_on(demo.pages),
+        },
+        "tokens": _tokens(demo.history),
+        "summary": {
+            "text": demo.later.summary,
+            "stands_for_messages": demo.expanded,
+            "tokens": _tokens(demo.later),
+        },
+    }
+
+
+def print_demo(console: Console, demo: Demo) -> None:
+    """What the demo shows, for eyes."""
+    _heading(console, "1. What is stored", "Every message, whole. Sources are numbered through the conversation.")
+    console.print(_log_table(demo))
+    _heading(console, "2. What the model gets at the third question", "The same messages, old results as stubs.")
+    console.print(_view_table(demo))
+    _heading(console, "3. What the model reads back", f"The result {_FIRST_RESULT}, page 1 of {len(demo.pages)}.")
+    console.print(_call_text())
+    console.print(_page_text(demo))
+    _heading(console, "4. What it saves", "")
+    console.print(_savings(demo.history))
+    _heading(
+        console, "5. Many turns later", "Old turns are a summary. With a chat model it is written by RunningSummarizer."
+    )
+    console.print(_summary_text(demo))
+    console.print(_savings(demo.later))
+
+
+async def _talk(chat: Conversation) -> Demo:
+    """Two answered questions and a third one; a turn is appended as a backend would, question first."""
+    receipts = []
+    for number, (question, query, passages, answer) in enumerate(_TURNS, 1):
+        receipts.append(await chat.append(HumanMessage(question, id=f"question-{number}")))
+        receipts.append(await chat.append(_rest_of_turn(number, query, passages, answer)))
+    receipts.append(await chat.append(HumanMessage(_THIRD_QUESTION, id=f"question-{len(_TURNS) + 1}")))
+    history = await chat.load_history()
+    records = await chat.get_tool_messages([id_ for receipt in receipts for id_ in receipt.message_ids])
+    log = [message async for message in chat.messages()]
+    tool = chat.retrieve_previous_sources_tool(page_tokens=_PAGE_TOKENS)
+    pages = [page async for page in pages_of(tool, _FIRST_RESULT)]
+    later, expanded = await _go_on(chat)
+    return Demo(list(zip(log, records, strict=True)), history, pages, later, expanded)
+
+
+async def _go_on(chat: Conversation) -> tuple[History, int]:
+    """Ten more short turns; then old turns are summarised."""
+    await chat.append(AIMessage("It does much better on what it was trained on than on what it was not [6]."))
+    for passage in DEEP_LEARNING:
+        question = HumanMessage(f"Tell me more about this: {passage['title']}")
+        await chat.append([question, AIMessage(passage["text"][:400])])
+    done = await chat.compact()
+    assert done.summary is not None  # noqa: S101 - by then it is due
+    return await chat.load_history(), len(await chat.expand_summary(done.summary.version))
+
+
+def _rest_of_turn(number: int, query: str, passages: tuple[Passage, ...], answer: str) -> list[BaseMessage]:
+    call = {"name": "rag_search_tool", "args": {"query": query}, "id": f"call-{number}"}
+    shown = "\n\n".join(f"{one['title']}\nURL: {one['url']}\n{one['text']}" for one in passages)
+    return [
+        AIMessage("", tool_calls=[call], id=f"search-{number}"),
+        ToolMessage(shown, artifact=list(passages), name=call["name"], tool_call_id=call["id"], id=f"result-{number}"),
+        AIMessage(answer, id=f"answer-{number}"),
+    ]
+
+
+def _heading(console: Console, title: str, subtitle: str) -> None:
+    console.print()
+    console.print(Text(title, style="bold"))
+    if subtitle:
+        console.print(Text(subtitle, style="dim"))
+    console.print()
+
+
+def _log_table(demo: Demo) -> Table:
+    table = _table(("#", "right"), ("type", "left"), ("tool", "left"), ("characters", "right"), ("source ids", "right"))
+    for message, record in demo.stored:
+        row = _stored(message, record)
+        table.add_row(str(row["ordinal"]), row["type"], row["tool"], f"{row['characters']:,}", row["source_ids"])
+    return table
+
+
+def _stored(message: BaseMessage, record: ToolRecord) -> dict[str, Any]:
+    calls = ", ".join(call["name"] for call in message.tool_calls) if isinstance(message, AIMessage) else ""
+    sources = sum(len(source.content) for source in record.sources)
+    return {
+        "ordinal": record.ordinal,
+        "id": record.tool_message_id,
+        "type": message.type,
+        "tool": record.tool or calls,
+        "characters": len(text_of(record.content)) + sources,
+        "source_ids": write_ids(source.source_id for source in record.sources),
+    }
+
+
+def _view_table(demo: Demo) -> Table:
+    full = {message.id: len(message.text) for message, _ in demo.stored}
+    table = _table(("#", "right"), ("type", "left"), ("what the model reads", "left"), ("characters", "right"))
+    for number, message in enumerate(demo.history.messages, 1):
+        stubbed = message.id in demo.history.report.stubbed
+        size = f"{full[message.id]:,} → {len(message.text):,}" if stubbed else f"{len(message.text):,}"
+        text = Text(plain(message.text), style="yellow") if stubbed else Text(_reads(message))
+        table.add_row(str(number), message.type, text, size)
+    return table
+
+
+def _reads(message: BaseMessage) -> str:
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    called = "; ".join(f"calls {call['name']}({json.dumps(call['args'])})" for call in calls)
+    return short(message.text or called, most=_SHOWN)
+
+
+def _call_text() -> Text:
+    return Text(f'retrieve_previous_sources(tool_message_ids=["{_FIRST_RESULT}"])\n', style="yellow")
+
+
+def _page_text(demo: Demo) -> Text:
+    """A page as the model gets it, the text of each passage cut."""
+    page = demo.pages[0]
+    text = Text()
+    for passage in cut_page(page.text)[0]:
+        end = passage.start + len(passage.text)
+        text.append(f"{passage.label}, characters {passage.start}-{end} of {passage.length}\n", style="cyan")
+        text.append(short(passage.text, most=_SHOWN) + "\n")
+    text.append(page.text.rpartition("\n")[2], style="cyan")
+    rest = (
+        f"{len(demo.pages) - 1} more pages bring the rest of sources {_sources_on(demo.pages)} and the result itself."
+    )
+    return text.append(f"\n\n{rest}")
+
+
+def _sources_on(pages: list[ToolMessage]) -> str:
+    return write_ids(sorted({source.source_id for page in pages for source in page.artifact.sources}))
+
+
+def _summary_text(demo: Demo) -> Text:
+    """The beginning of the summary, line by line cut."""
+    lines = (demo.later.summary or "").splitlines()
+    shown = "".join(f"{short(plain(line), most=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
+    rest = f"{len(lines) - _SUMMARY_LINES} more lines; it stands for {demo.expanded} messages, which stay in the log.\n"
+    return Text.assemble((shown, "yellow"), rest)
+
+
+def _savings(history: History) -> Text:
+    tokens = _tokens(history)
+    return Text.assemble(
+        f"The whole log has {tokens['full']:,} tokens, the view {tokens['view']:,}: ",
+        (f"{percent(tokens['saved'])} saved", "bold green"),
+        ". Nothing was dropped; each stub names the id that brings it back.",
+    )
+
+
+def _tokens(history: History) -> dict[str, Any]:
+    full = history.report.tokens_before
+    return {"full": full, "view": history.tokens, "saved": 1 - history.tokens / full}
+
+
+def _table(*columns: tuple[str, Literal["left", "right"]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for heading, side in columns:
+        table.add_column(heading, justify=side, no_wrap=side == "right")
+    return table

@@ -1,0 +1,225 @@
+"""What a store promises of a conversation, checked from outside: each check gives sentences, none if all is well.
+
+Talks to ``replay``. Pure; compares what went in with what came out, and shares with the store only how a value is
+written as text and which items of an artifact are sources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from convstore.cli.pages import ReadBack
+from convstore.cli.replay.covered import Pool
+from convstore.messages.encoding import PART_MINIMUM
+from convstore.messages.text import text_of
+from convstore.messages.values import Codec
+from convstore.sources.detection import find_sources
+from convstore.values.models import History, ToolRecord
+
+__all__ = [
+    "check_dict",
+    "check_left_out",
+    "check_log",
+    "check_read_back",
+    "check_records",
+    "fingerprint",
+    "is_beginning",
+    "unexplained_change",
+    "unreachable",
+]
+
+_OWN_FIELDS = frozenset({"name", "tool_call_id", "status", "artifact"})
+_NULL_MEANS_ABSENT = frozenset({"audio", "function_call"})
+
+
+def fingerprint(message: BaseMessage, *, sort_keys: bool = False) -> str:
+    """Class and every field of a message as text; NaN is like NaN, 1 is not like 1.0 or true."""
+    return type(message).__name__ + json.dumps(message.model_dump(), default=repr, sort_keys=sort_keys)
+
+
+def check_dict(raw: Mapping[str, Any], message: BaseMessage) -> list[str]:
+    """Whether a message says all that the file's dict says."""
+    wrong = [key for key, value in raw.items() if not _is_kept(key, value, message)]
+    return [f"message {message.id}: {key!r} is not what the file says" for key in wrong]
+
+
+def check_log(appended: Sequence[BaseMessage], read: Sequence[BaseMessage]) -> list[str]:
+    """Whether the log gives back what was appended: every message, equal, in order, and nothing else."""
+    wanted, found = ({str(message.id): message for message in messages} for messages in (appended, read))
+    problems = [f"message {id_} ({wanted[id_].type}) is lost" for id_ in wanted if id_ not in found]
+    problems += [f"message {id_} ({found[id_].type}) was never appended" for id_ in found if id_ not in wanted]
+    problems += [change for id_ in wanted if id_ in found for change in _changes(wanted[id_], found[id_])]
+    if len(read) != len(found):
+        problems.append(f"{len(read) - len(found)} messages came twice")
+    if not problems and list(wanted) != list(found):
+        problems.append("the messages came in another order")
+    return problems
+
+
+def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]) -> list[str]:
+    """Whether tool messages asked for by id come whole, in the order asked for."""
+    problems: list[str] = []
+    for message, record in zip_longest(appended, records):
+        if message is None or record is None or message.id != record.tool_message_id:
+            return [
+                *problems,
+                f"{len(appended)} tool messages were asked for by id, {len(records)} came, or in disorder",
+            ]
+        kept = {"content": record.content, "artifact": record.artifact, "status": record.status}
+        wrong = [name for name, value in kept.items() if not _same(value, getattr(message, name))]
+        problems.extend(f"message {message.id}, asked for by id: {name} changed" for name in wrong)
+    return problems
+
+
+def check_read_back(message: BaseMessage, found: ReadBack, *, most: int) -> tuple[list[str], int]:
+    """Whether the pages of a message hold all of it, and are no longer than they may be.
+
+    Gives the problems and the number of characters that no page holds.
+
+    Args:
+        message: As it was appended.
+        found: What came back.
+        most: Characters that a page may have.
+    """
+    lost = unreachable(message, found)
+    problems = [f"message {message.id}, read back: {problem}" for problem in found.problems]
+    if lost:
+        problems.append(f"message {message.id} ({message.type}): {lost:,} characters are on no page")
+    if found.characters > most:
+        problems.append(f"message {message.id}: a page has {found.characters:,} characters, more than {most:,}")
+    return problems, lost
+
+
+def unreachable(message: BaseMessage, found: ReadBack) -> int:
+    """Characters of content, sources, artifact and other large parts that are on no page."""
+    texts = list(found.passages.values())
+    lost = _lost_of_content(message.content, texts)
+    artifact = 0
+    if isinstance(message, ToolMessage) and message.artifact is not None:
+        sources = [source.text for source in find_sources(message, None).items]
+        artifact = min(_lost_of_sources(sources, list(found.sources.values())), _lost_of_value(message.artifact, texts))
+    if isinstance(message, ToolMessage) and (lost or artifact):
+        pool = Pool(texts, found.sources)
+        lost = min(lost, pool.missing(message.content))
+        artifact = min(artifact, pool.missing(message.artifact)) if artifact else 0
+    lost += artifact
+    return lost + sum(_lost_of_value(part, texts) for part in _large_parts(message))
+
+
+def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, budget: int) -> list[str]:
+    """Whether as many turns are missing from a view as it says, and none that the budget has room for.
+
+    Args:
+        appended: The log by message id.
+        history: The view.
+        budget: Tokens that a view may have.
+    """
+    shown = {message.id for message in history.messages}
+    # Tool messages apart: one that answers no call is left out of a view that has its turn.
+    missing = [one.type for id_, one in appended.items() if id_ not in shown and not isinstance(one, ToolMessage)]
+    turns = max(missing.count("human"), 1) if missing else 0
+    told = history.report.left_out_turns
+    problems = [] if turns == told else [f"it says that {told} turns are left out, but {turns} are"]
+    if turns and history.report.tokens_before <= budget:
+        problems.append(f"{turns} turns are left out, though the whole log fits in the budget")
+    return problems
+
+
+def is_beginning(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether one list begins with another."""
+    return list(now[: len(before)]) == list(before)
+
+
+def unexplained_change(before: History, now: History) -> int | None:
+    """Where a view stops being the beginning of the next one for no reason that is allowed; None if nowhere.
+
+    Allowed are a cut by the budget, a result that came late, and for each message once the placeholder that replaces
+    its media, or the shortening of its texts, when its turn is finished.
+    """
+    old, new = before.report, now.report
+    if new.left_out_turns > old.left_out_turns or new.moved != old.moved:
+        return None
+    if set(old.missing_results) - set(new.missing_results):
+        return None
+    fresh = {*new.placeholders, *new.shortened} - {*old.placeholders, *old.shortened}
+    for place, (one, other) in enumerate(zip_longest(before.messages, now.messages[: len(before.messages)])):
+        if other is None or (fingerprint(one) != fingerprint(other) and other.id not in fresh):
+            return place
+    return None
+
+
+def _is_kept(key: str, value: Any, message: BaseMessage) -> bool:
+    if key == "role":
+        return True
+    if key == "content":
+        return _same("" if value is None else value, message.content)
+    if key == "tool_calls" and isinstance(message, AIMessage):
+        made = [*message.tool_calls, *message.invalid_tool_calls]
+        return sorted(str(call["id"]) for call in made) == sorted(str(call.get("id")) for call in value or ())
+    if key == "id" or (key in _OWN_FIELDS and hasattr(message, key)):
+        return value is None or _same(value, getattr(message, key))
+    return (value is None and key in _NULL_MEANS_ABSENT) or _same(value, message.additional_kwargs.get(key))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, NaN to NaN."""
+    written = (json.dumps(value, default=repr, sort_keys=True) for value in (one, other))
+    return one == other or next(written) == next(written)
+
+
+def _changes(wanted: BaseMessage, found: BaseMessage) -> list[str]:
+    if fingerprint(wanted, sort_keys=True) == fingerprint(found, sort_keys=True):
+        return []
+    old, new = wanted.model_dump(), found.model_dump()
+    fields = [key for key in {**old, **new} if not _same(old.get(key), new.get(key))]
+    return [f"message {wanted.id} ({wanted.type}) changed: {', '.join(fields) or 'its class or the type of a value'}"]
+
+
+def _large_parts(message: BaseMessage) -> list[Any]:
+    """Parts besides content and artifact that are too large for the view of a finished turn."""
+    calls = [call["args"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    parts = [*calls, *message.additional_kwargs.values(), *message.response_metadata.values()]
+    return [part for part in parts if len(part if isinstance(part, str) else Codec().encode(part)) >= PART_MINIMUM]
+
+
+def _lost_of_content(content: Any, texts: list[str]) -> int:
+    """A list may come whole, or block by block where a block is large."""
+    lost = _lost_of_value(content, texts)
+    if lost and isinstance(content, list):
+        return min(lost, sum(_lost_of_value(block, texts) for block in content))
+    return lost
+
+
+def _lost_of_sources(wanted: list[str], found: list[str]) -> int:
+    """Sources come in their order; with none known, nothing of the artifact is read as sources."""
+    if not wanted or len(wanted) != len(found):
+        return max(1, sum(map(len, wanted)))
+    return sum(_lost(text, back) for text, back in zip(wanted, found, strict=True) if text)
+
+
+def _lost_of_value(value: Any, texts: list[str]) -> int:
+    """A text comes as it is, any other value as text that stands for it."""
+    if isinstance(value, str):
+        return min((_lost(value, text) for text in texts), default=len(value))
+    return 0 if any(_stands_for(text, value) for text in texts) else len(text_of(value))
+
+
+def _lost(wanted: str, found: str) -> int:
+    if wanted == found:
+        return 0
+    differs = next((place for place, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), len(found))
+    return max(1, len(wanted) - differs)
+
+
+def _stands_for(text: str, value: Any) -> bool:
+    if text == text_of(value):
+        return True
+    try:
+        return _same(Codec().decode(text), value)
+    except ValueError:
+        return False  # some other passage of the message

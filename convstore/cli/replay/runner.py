@@ -1,0 +1,181 @@
+"""Lives one recorded conversation through as an agent backend would, and checks what can be seen from outside.
+
+Talks to ``replay`` and, through `Conversation` alone, to the store. The human message of a turn is appended, the view
+is loaded for the model, the rest of the turn is appended; what precedes the first human message is appended first. A
+closing question of our own makes the last turn an earlier one too. Then the log is compared with the file, and every
+tool result is read back to its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TypeVar
+
+from langchain_core.messages import BaseMessage, ToolMessage
+
+from convstore.append.inputs import normalize_messages
+from convstore.cli.pages import read_back
+from convstore.cli.recordings import Recording, Turn
+from convstore.cli.replay.assertions import (
+    check_dict,
+    check_left_out,
+    check_log,
+    check_read_back,
+    check_records,
+    fingerprint,
+    is_beginning,
+    unexplained_change,
+)
+from convstore.cli.replay.report import FileReport
+from convstore.conversation import Conversation
+from convstore.messages.text import text_of
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN
+from convstore.messages.tool_calls import check_pairing
+from convstore.sources.detection import find_sources, parse_json
+from convstore.sources.source import MAX_SOURCES
+from convstore.tools.retrieval import MOST_PAGE_TOKENS, PAGE_TOKENS
+from convstore.values.models import History
+from convstore.values.policy import HistoryPolicy
+from convstore.values.scope import MAX_IDS
+
+__all__ = ["Player"]
+
+_Result = TypeVar("_Result")
+
+_BUDGET = HistoryPolicy().max_tokens or sys.maxsize
+_CLOSING: dict[str, Any] = {"role": "user", "content": "Thank you. Where did you find that?"}
+
+
+@dataclass(slots=True)
+class Player:
+    """One conversation under way.
+
+    Attributes:
+        chat: Where it is played; empty before.
+        recording: What the file says.
+        report: Takes figures and problems.
+        appended: What was appended so far, by message id.
+        views: How many views were loaded.
+        last: The newest of them, and its messages as text.
+    """
+
+    chat: Conversation
+    recording: Recording
+    report: FileReport
+    appended: dict[str, BaseMessage] = field(default_factory=dict)
+    views: int = 0
+    last: tuple[History, list[str]] | None = None
+
+    async def play(self) -> None:
+        """Append and load turn by turn, then check everything; problems are noted, not raised."""
+        self.report.conversations += 1
+        for turn in self.recording.turns:
+            await self._turn(turn)
+            self.report.messages += len(turn)
+        history = await self._ask(_CLOSING)
+        await self._check_log()
+        await self._check_sources()
+        await self._check_read_back({*self._results(), *history.report.placeholders})
+
+    async def _turn(self, turn: Turn) -> None:
+        first, rest = turn[0], turn[1:]
+        if isinstance(first, dict) and first.get("role") == "user":
+            await self._ask(first)
+        else:
+            rest = turn
+        if rest:
+            await self._append(rest)
+
+    async def _ask(self, question: dict[str, Any]) -> History:
+        """Append a human message and load the view that a model would get."""
+        await self._append([question])
+        history = await self._timed(self.chat.load_history(HistoryPolicy()), self.report.load_ms)
+        self.views += 1
+        self.report.loads += 1
+        self.report.tokens_full += history.report.tokens_before
+        self.report.tokens_loaded += history.tokens
+        problems = check_pairing(history.messages) + check_left_out(self.appended, history, budget=_BUDGET)
+        self._note([f"view {self.views}: {problem}" for problem in problems])
+        self._measure_context(history.messages)
+        self._compare_with_view_before(history)
+        return history
+
+    async def _append(self, batch: Sequence[Any]) -> None:
+        key = f"{len(self.appended)}"
+        wanted = normalize_messages(batch, key=key)
+        for raw, message in zip(batch, wanted, strict=True):
+            self._note(check_dict(raw, message))
+        receipt = await self._timed(self.chat.append(batch, key=key), self.report.append_ms)
+        if receipt.written != len(batch):
+            self._note([f"of {len(batch)} messages {receipt.written} were written"])
+        self.appended.update((str(message.id), message) for message in wanted)
+
+    def _measure_context(self, view: Sequence[BaseMessage]) -> None:
+        """Add up the results of earlier turns, in full and as shown; the view ends with a new human message."""
+        for message in view:
+            if isinstance(message, ToolMessage) and message.id in self.appended:
+                self.report.context_full += len(text_of(self.appended[message.id].content))
+                self.report.context_shown += len(text_of(message.content))
+
+    def _compare_with_view_before(self, history: History) -> None:
+        now = [fingerprint(message) for message in history.messages]
+        if self.last is not None:
+            old, prints = self.last
+            self.report.prefixes += 1
+            self.report.stable += is_beginning(prints, now)
+            place = unexplained_change(old, history)
+            if place is not None:
+                self._note([f"view {self.views}: message {place} is not that of the view before"])
+        self.last = history, now
+
+    async def _check_log(self) -> None:
+        self._note(check_log(list(self.appended.values()), [message async for message in self.chat.messages()]))
+        results = list(self._results().items())
+        for start in range(0, len(results), MAX_IDS):
+            asked = dict(results[start : start + MAX_IDS])
+            self._note(check_records(list(asked.values()), await self.chat.get_tool_messages(list(asked))))
+
+    async def _check_sources(self) -> None:
+        """Ask for every source by its number: all there, and each the text that its tool gave."""
+        found_in = (find_sources(one, parse_json(text_of(one.content))) for one in self._results().values())
+        wanted = [source.text for found in found_in for source in found.items]
+        self.report.sources += len(wanted)
+        found: dict[int, str] = {}
+        for start in range(1, len(wanted) + 1, MAX_SOURCES):
+            numbers, cursor = range(start, min(start + MAX_SOURCES, len(wanted) + 1)), ""
+            while True:
+                page = await self.chat.get_sources(numbers, cursor=cursor, page_tokens=MOST_PAGE_TOKENS)
+                for source in page.sources:
+                    found[source.source_id] = found.get(source.source_id, "") + source.content
+                if page.next_cursor is None:
+                    break
+                cursor = page.next_cursor
+        wrong = [number for number, text in enumerate(wanted, 1) if text and found.get(number) != text]
+        self._note([f"source {number}, asked for by number, is not what its tool gave" for number in wrong])
+
+    async def _check_read_back(self, ids: set[str]) -> None:
+        """Read every tool result, and every message with placeholders, through the tool."""
+        tool = self.chat.retrieve_previous_sources_tool()
+        for id_ in sorted(ids & self.appended.keys()):
+            found = await read_back(tool, id_)
+            most = PAGE_TOKENS * CHARACTERS_PER_TOKEN
+            problems, lost = check_read_back(self.appended[id_], found, most=most)
+            self.report.pages += found.pages
+            self.report.unreachable += lost
+            self._note(problems)
+
+    def _results(self) -> dict[str, ToolMessage]:
+        return {id_: message for id_, message in self.appended.items() if isinstance(message, ToolMessage)}
+
+    def _note(self, problems: Sequence[str]) -> None:
+        for problem in problems:
+            self.report.note(self.recording.id, problem)
+
+    async def _timed(self, work: Awaitable[_Result], times: list[float]) -> _Result:
+        start = perf_counter()
+        result = await work
+        times.append((perf_counter() - start) * 1_000)
+        return result

@@ -1,0 +1,142 @@
+"""The summaries that were made of a conversation: lists them, gives their messages back, takes the current one back.
+
+Layer 4. Every summary is kept; the head names the current one, and each one that it extends. One whose messages were
+rewound is set aside, and the newest before it that still fits takes its place, until the rewind is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from langchain_core.messages import BaseMessage
+
+from convstore.exceptions import CorruptDocumentError, InvalidInputError
+from convstore.log.entry import Gap
+from convstore.log.rewind import is_live
+from convstore.log.summary import SummaryRecord, fits
+from convstore.mongo.heads import Heads
+from convstore.mongo.keys import SUMMARIES, summary_id
+from convstore.mongo.log import Log
+from convstore.mongo.summaries import Summaries
+from convstore.runtime.log_reader import Reader
+from convstore.values.models import Summary
+from convstore.values.scope import Scope
+
+__all__ = ["KeptSummaries"]
+
+
+class KeptSummaries:
+    """Reads stored summaries, and says which one counts."""
+
+    def __init__(self, reader: Reader, heads: Heads, log: Log, summaries: Summaries) -> None:
+        self._reader, self._heads, self._log, self._summaries = reader, heads, log, summaries
+
+    async def all(self, scope: Scope) -> list[Summary]:
+        """Every summary that was made, oldest first; see `Conversation.summaries`."""
+        head = await self._heads.find(dict(scope))
+        known = self._reader.seen(scope, head)
+        if head is None or known is None or not head.newest:
+            return []
+        async with self._reader.reading(known):
+            found = await self._summaries.all(head.conversation)
+            current = head.summary.token if head.summary else ""
+            made = reversed(_whole_chain(known.conversation, found, head.newest, "previous"))
+            return [self.public(record, found, is_current=record.token == current) for record in made]
+
+    async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
+        """The messages that a summary stands for; see `Conversation.expand_summary`."""
+        head = await self._heads.find(dict(scope))
+        known = self._reader.seen(scope, head)
+        committed: list[SummaryRecord] = []
+        if head is not None and known is not None:
+            async with self._reader.reading(known):
+                found = await self._summaries.all(head.conversation)
+                committed = _whole_chain(known.conversation, found, head.newest, "previous")
+        record = next((one for one in committed if one.version == version), None)
+        if record is None or known is None:
+            raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
+        async with self._reader.reading(known):
+            entries = await self._reader.entries(known, start=1, before=record.entry + 1, is_whole=True)
+            messages = [message for entry in entries for message in entry.messages]
+            gaps = [Gap(first, last, entry=0, until=0) for first, last in record.gaps]
+            inside = [one for one in messages if record.first <= one.ordinal <= record.last]
+            return await self._reader.decode_whole(known, [one for one in inside if is_live(gaps, one.ordinal)])
+
+    async def undo(self, scope: Scope) -> bool:
+        """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
+        head = await self._heads.find(dict(scope))
+        known = self._reader.seen(scope, head)
+        if head is None or known is None or head.summary is None:
+            return False
+        async with self._reader.reading(known):
+            found = await self._summaries.all(head.conversation)
+            marker = (await self._log.last_totals(head.conversation)).marker
+            parent = next(iter(_whole_chain(known.conversation, found, head.summary.parent, "parent")), None)
+        return await self._heads.commit(dict(scope), head, parent, marker=marker)
+
+    async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
+        """Make the longest summary that fits the current one, of those it extends and those that a rewind set aside.
+
+        Due after a rewind and after one is taken back; again it does nothing.
+        """
+        while head := await self._heads.find(dict(scope)):
+            current = head.summary.token if head.summary else ""
+            if not head.aside and (head.summary is None or fits(head.summary, gaps)):
+                return
+            found = await self._summaries.all(head.conversation)
+            aside = _chain(found, head.aside, "parent")
+            fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record, gaps)]
+            best = max(fitting, key=lambda record: (record.last, record.version), default=None)
+            token = best.token if best else ""
+            if token == current:
+                return
+            is_aside = head.aside and current in {"", *(record.token for record in aside)}
+            left = "" if best and token == head.aside else head.aside if is_aside else current
+            if await self._heads.commit(dict(scope), head, best, marker=marker, aside=left):
+                return
+
+    def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
+        """A summary as users get it, from all that were found."""
+        results = [result for one in reversed(_chain(found, record.token, "parent")) for result in one.folded]
+        return Summary(
+            version=record.version,
+            first=record.first,
+            last=record.last,
+            text=record.text,
+            messages=self._reader.standing(record),
+            model=record.model,
+            tokens_in=record.tokens_in,
+            tokens_out=record.tokens_out,
+            created_at=record.at,
+            tool_message_ids=[id_ for id_, _ in results],
+            source_ids=", ".join(sources for _, sources in results if sources),
+            is_current=is_current,
+        )
+
+
+def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+    """Summaries from one back along a link, newest first, as far as they were found.
+
+    Raises:
+        CorruptDocumentError: One leads to a later one, and so round in a circle.
+    """
+    chain: list[SummaryRecord] = []
+    while record := found.get(token):
+        if chain and record.version >= chain[-1].version:
+            key, collection = chain[-1].place
+            raise CorruptDocumentError(key, f"its {link} is a later summary", collection=collection)
+        chain.append(record)
+        token = getattr(record, link)
+    return chain
+
+
+def _whole_chain(conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+    """All summaries from one back along a link, newest first.
+
+    Raises:
+        CorruptDocumentError: One is missing, or they lead round in a circle.
+    """
+    chain = _chain(found, token, link)
+    if missing := getattr(chain[-1], link) if chain else token:
+        raise CorruptDocumentError(summary_id(conversation, missing), "it is missing", collection=SUMMARIES)
+    return chain

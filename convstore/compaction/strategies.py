@@ -1,0 +1,279 @@
+"""How each kind of summarizer makes what stands for old messages in views.
+
+Layer 1, pure but for the summarizer's own calls; long chains are read in threads. A running summary is one text for all
+that is folded; a chain summarizer gives messages that take the place of those it read, headers included. Both stand for
+one range of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.chain import SUMMARY_PREFIX, ChainSummarizer, ChainSummary
+from convstore.exceptions import SummaryError
+from convstore.log.summary import is_summary
+from convstore.messages.provenance import mark
+from convstore.messages.text import indented, text_of
+from convstore.messages.tool_calls import pair
+from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer, words_of
+from convstore.values.policy import CompactionRule
+
+__all__ = ["Folded", "Folder", "Folding", "as_folder"]
+
+_RUNNING = re.compile(r"summary-\d+")
+"""Ids of the messages of running summaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """What is to be folded.
+
+    Attributes:
+        messages: The live messages behind the earlier summary as views show them, up to `cut` at least.
+        cut: How many of them the plan folds.
+        size: Gives the tokens that views would show of what was folded.
+        cuts: Where a summary may end, in messages, in order.
+        earlier: Text of the earlier summary, None if there is none.
+        standing: The messages that show it.
+    """
+
+    messages: Sequence[BaseMessage]
+    cut: int
+    size: Callable[[Folded], Awaitable[int]]
+    cuts: Sequence[int] = ()
+    earlier: str | None = None
+    standing: Sequence[BaseMessage] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What stands for the first messages.
+
+    Attributes:
+        cut: How many.
+        text: The summary.
+        messages: What takes their place in views, the standing ones included; empty if the text alone does.
+    """
+
+    cut: int
+    text: str
+    messages: Sequence[BaseMessage] = field(default=())
+
+
+class Folder(Protocol):
+    """Makes what stands for old messages.
+
+    Attributes:
+        reads_all: Whether it is given all messages, not only those that the plan folds.
+    """
+
+    reads_all: bool
+
+    @property
+    def rule(self) -> CompactionRule:
+        """When it is asked."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What is kept as the model of a summary."""
+        ...
+
+    async def fold(self, folding: Folding) -> Folded | None:
+        """What takes the place of the first messages; None if there is nothing to fold.
+
+        Raises:
+            SummaryError: The summarizer failed, or some messages would be lost.
+        """
+        ...
+
+
+class _RunningFolder:
+    """Folds messages into one text."""
+
+    reads_all = False
+
+    def __init__(self, summarizer: Summarizer) -> None:
+        self._summarizer = summarizer
+
+    @property
+    def rule(self) -> CompactionRule:
+        return getattr(self._summarizer, "rule", None) or CompactionRule()
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self._summarizer, "name", type(self._summarizer).__name__))
+
+    async def fold(self, folding: Folding) -> Folded:
+        earlier = folding.earlier
+        if len(folding.standing) > 1:  # of a chain: its text alone has no questions
+            earlier = "\n\n".join(f"{one.type}: {indented(words_of(one), '  ')}" for one in folding.standing)
+        text = await self._summarizer.summarize(folding.messages[: folding.cut], summary=earlier)
+        if not isinstance(text, str) or not text.strip():
+            raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
+        return Folded(folding.cut, text)
+
+
+class _ChainFolder:
+    """Puts summary pairs in the place of old pairs of the chain; human messages stay as headers."""
+
+    reads_all = True
+
+    def __init__(self, summarizer: ChainSummarizer) -> None:
+        self._summarizer = summarizer
+        self.rule, self.name = summarizer.rule, summarizer.name
+
+    async def fold(self, folding: Folding) -> Folded | None:
+        if not folding.cuts:
+            return None
+        read = await asyncio.to_thread(_Read, folding)
+        summarizer = await self._fit_for(read, folding)
+        done = _checked(await summarizer.summarize(read.chain))
+        folded = await asyncio.to_thread(read.folded, done)
+        is_large = folded is not None and await folding.size(folded) > self.rule.max_tokens_before_summary
+        if folded is None or is_large:
+            # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one. All of it,
+            # not as little as the limits ask for: a store asks in large steps.
+            again = _checked(await self._changed().fold_qa_pairs(done.messages))
+            if again.calls:
+                done = _behind(done, again)
+                folded = await asyncio.to_thread(read.folded, done) or folded
+        if folded is None and done.calls:
+            raise SummaryError("the conversation cannot be parted where its summaries end; try again when it went on")
+        return folded
+
+    async def _fit_for(self, read: _Read, folding: Folding) -> ChainSummarizer:
+        """The summarizer; one that folds questions, too, if those that would stay take more than half of the trigger.
+
+        Raises:
+            SummaryError: System messages alone are larger than the trigger. No model was called.
+        """
+        most, end = self.rule.max_tokens_before_summary, folding.cuts[-1]
+        system, questions = read.headers(self._summarizer.config.keep_sections)
+        if system and (size := await folding.size(Folded(end, "", system))) > most:
+            raise SummaryError(
+                f"system messages among old turns stay as they are and take {size} tokens; "
+                "raise max_tokens_before_summary"
+            )
+        if questions and await folding.size(Folded(end, "", questions)) > most // 2:
+            return self._changed(use_qa=True, summarize_human_in_qa=True)
+        return self._summarizer
+
+    def _changed(self, **options: bool) -> ChainSummarizer:
+        """The summarizer with other options; it folds however few sections there are."""
+        made = copy(self._summarizer)
+        made.config = replace(made.config, max_qa_sections=made.config.keep_sections, **options)
+        return made
+
+
+class _Read:
+    """What is to be folded as a chain, and where in the list each message of the chain comes from.
+
+    System messages are no part of it. What has no place in a chain, such as a result whose call is missing, is told as
+    what an AI message said, so that it is shown.
+    """
+
+    def __init__(self, folding: Folding) -> None:
+        standing = [_as_answer(one) for one in folding.standing]
+        messages = [*standing, *folding.messages]
+        self._as_they_were = {id(read): one for read, one in zip(standing, folding.standing, strict=True)}
+        self._standing, self._cuts = len(standing), folding.cuts
+        pairing = pair(messages)
+        kept = {index for index in pairing.indexes if index is not None}
+        self._messages = messages
+        self._places = [place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)]
+        self.chain = [_told(messages[place], is_kept=place in kept) for place in self._places]
+
+    def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
+        """The system and the human messages of all sections but the last ones: what no summary of answers replaces."""
+        is_human = [isinstance(one, HumanMessage) for one in self.chain]
+        begins = [at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])]
+        older = self._messages[: self._places[begins[-keep]]] if len(begins) >= keep else []
+        system = [one for one in older if isinstance(one, SystemMessage)]
+        return system, [one for one in older if isinstance(one, HumanMessage)]
+
+    def folded(self, done: ChainSummary) -> Folded | None:
+        """What stands for the messages up to a cut: the first one behind all new summaries, else the last before."""
+        came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
+        new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
+        last = max((self._places[origin] for _, origins in new for origin in origins), default=-1)
+        last -= self._standing
+        behind, before = [cut for cut in self._cuts if cut > last], [cut for cut in self._cuts[::-1] if cut <= last]
+        for cut in [*behind, *before] if new else ():
+            messages = self.in_place_of(done, self._standing + cut)
+            if not {id(one) for one in messages}.isdisjoint(made for made, _ in new):
+                texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
+                return Folded(cut, "\n\n".join(texts), messages)
+        return None
+
+    def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
+        """What stands for all messages before a place and for no others; empty if there is no such list."""
+        behind = [any(self._places[origin] >= end for origin in origins) for origins in done.origins]
+        count = behind.index(True) if True in behind else len(behind)
+        covered = {self._places[origin] for origins in done.origins[:count] for origin in origins}
+        if covered != {place for place in self._places if place < end}:
+            return []
+        system = [one for one in self._messages[:end] if isinstance(one, SystemMessage)]
+        shown = (self._as_they_were.get(id(one), one) for one in done.messages[:count])
+        return [*system, *map(self._told_apart, shown, done.origins)]
+
+    def _told_apart(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
+        """A message; several questions that became one under an id and with a mark that no message of the log has."""
+        if len(origins) < 2 or not isinstance(message, HumanMessage) or is_summary(message):
+            return message
+        marks = message.additional_kwargs | mark("joined")
+        return message.model_copy(update={"id": f"{self.chain[origins[-1]].id}:joined", "additional_kwargs": marks})
+
+
+def as_folder(given: SummarizerLike | ChainSummarizer) -> Folder:
+    """What folds messages for a summarizer of any kind.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    return _ChainFolder(given) if isinstance(given, ChainSummarizer) else _RunningFolder(as_summarizer(given))
+
+
+def _as_answer(message: BaseMessage) -> BaseMessage:
+    """The message of a running summary as a summary of a chain, so that it is not taken for a question."""
+    if not (isinstance(message, HumanMessage) and is_summary(message) and _RUNNING.fullmatch(str(message.id))):
+        return message
+    said = f"{SUMMARY_PREFIX}{message.text}"
+    return AIMessage(said, id=message.id, additional_kwargs=message.additional_kwargs)
+
+
+def _told(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
+    """What has no place in a chain as text; any other message as it is."""
+    if is_kept and isinstance(message, HumanMessage | AIMessage | ToolMessage):
+        return message
+    what = (
+        f"A result of {message.name or 'a tool'} without its call" if isinstance(message, ToolMessage) else message.type
+    )
+    said = f"({what}: {text_of(message.content)})"
+    return AIMessage(said, id=message.id, additional_kwargs=mark("summary"))
+
+
+def _checked(done: ChainSummary) -> ChainSummary:
+    """What the chain summarizer made.
+
+    Raises:
+        SummaryError: It failed, in all that it tried.
+    """
+    errors = [call.error for call in done.calls]
+    if done.error or (errors and all(errors)):
+        error = next(filter(None, [*errors, done.error]))
+        raise SummaryError(f"the chain summarizer failed: {type(error).__name__}: {error}") from error
+    return done
+
+
+def _behind(first: ChainSummary, second: ChainSummary) -> ChainSummary:
+    """Two steps as one: the second read what the first made."""
+    origins = [sorted({place for one in ones for place in first.origins[one]}) for ones in second.origins]
+    return replace(second, calls=(*first.calls, *second.calls), origins=tuple(map(tuple, origins)))

@@ -1,0 +1,8 @@
+"""The log as data: entries, running totals, rows, rewinds, summaries, stored messages.
+
+Pure rules on documents, floor 1. Reading and writing them is the work of `mongo` and of the use cases above.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,155 @@
+"""The content digest of a message: equal for two messages that a client cannot tell apart.
+
+Layer 1, pure. A client that sends a conversation again has no ids and no reasoning, may write a text as blocks, and an
+image in another provider's form. The digest is taken when a message is appended and kept in its entry, so that such a
+conversation is compared with the log without reading any message.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, FunctionMessage
+
+from convstore.log.stored_message import CONTENT_DIGEST_BYTES
+from convstore.messages.values import Codec
+
+__all__ = ["content_digest"]
+
+_TEXT_KEYS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_MEDIA_TYPES: Final = frozenset(
+    {
+        *("image", "image_url", "input_image", "audio", "input_audio", "video", "media"),
+        *("file", "input_file", "document", "text-plain"),
+    }
+)
+_MEDIA_HOLDERS: Final = ("source", "image_url", "input_audio", "file", "image", "audio", "video", "document")
+_MEDIA_DATA: Final = ("base64", "data", "file_data", "bytes", "text", "url", "image_url", "file_id", "file_uri", "id")
+# An id of the block, and what only one provider's client adds to it.
+_NOT_CONTENT: Final = frozenset({"id", "index", "extras", "cache_control", "citations", "annotations"})
+_MOST_LEVELS: Final = 200
+
+
+def content_digest(message: BaseMessage, codec: Codec) -> bytes:
+    """The digest of a message's type, text, media, and the names and arguments of its calls.
+
+    A text equals the text blocks that spell it, outer white space apart. Ids, names of speakers, dates, reasoning,
+    artifacts and calls that a provider ran itself do not count.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> one, other = HumanMessage("Hello", id="h-1"), HumanMessage([{"type": "text", "text": "Hello "}])
+    >>> content_digest(one, Codec()) == content_digest(other, Codec()) != content_digest(AIMessage("Hello"), Codec())
+    True
+    """
+    content = message.content
+    if isinstance(content, str):
+        text, rest = content, []
+    else:
+        blocks = content if isinstance(content, list) else [content]
+        text = "".join(_texts(blocks))
+        rest = [_written(block, codec) for block in blocks if _counts(block, message)]
+    head = [message.type, _speaker(message), rest, _calls(message, codec)]
+    digest = hashlib.blake2b(json.dumps(head).encode(), digest_size=CONTENT_DIGEST_BYTES)
+    digest.update(b"\0")  # JSON has none, so head and text cannot run into each other
+    digest.update(text.strip().encode("utf-8", "surrogatepass"))
+    return digest.digest()
+
+
+def _speaker(message: BaseMessage) -> str:
+    """What two of LangChain's types need beside their type to be told apart."""
+    if isinstance(message, ChatMessage):
+        return message.role
+    return str(message.name) if isinstance(message, FunctionMessage) else ""
+
+
+def _texts(blocks: list[Any]) -> Iterator[str]:
+    for block in blocks:
+        text = _text(block)
+        if text is not None:
+            yield text
+
+
+def _text(block: Any) -> str | None:
+    """The text of a block; None if it is no text block."""
+    if isinstance(block, str):
+        return block
+    kind = _kind(block)
+    text = block.get(_TEXT_KEYS[kind]) if kind in _TEXT_KEYS else None
+    return text if isinstance(text, str) else None
+
+
+def _kind(block: Any) -> str:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _counts(block: Any, message: BaseMessage) -> bool:
+    """Return True for media; of other blocks, models write only reasoning and calls, which are not compared here."""
+    if _text(block) is not None:
+        return False
+    return _kind(block) in _MEDIA_TYPES or not isinstance(message, AIMessage)
+
+
+def _written(block: Any, codec: Codec) -> str:
+    """A block that is no text, as text: of media the data itself, in whatever form of block it came."""
+    if _kind(block) in _MEDIA_TYPES and (data := _data(block)):
+        return hashlib.blake2b(data.encode("utf-8", "surrogatepass"), digest_size=CONTENT_DIGEST_BYTES).hexdigest()
+    if isinstance(block, dict):
+        block = {key: value for key, value in block.items() if key not in _NOT_CONTENT}
+    return _canonical(block, codec)
+
+
+def _data(block: dict[str, Any]) -> str:
+    """The data of media as base64, else its address or the id of its file; "" if it has none of these."""
+    inner = [held for key in _MEDIA_HOLDERS if isinstance(held := block.get(key), dict)]
+    holders = [*inner, *(held for one in inner if isinstance(held := one.get("source"), dict)), block]
+    for key in _MEDIA_DATA:
+        for holder in holders:
+            value = holder.get(key)
+            if isinstance(value, bytes) and value:
+                return base64.b64encode(value).decode()
+            if isinstance(value, str) and value:
+                return value.partition(";base64,")[2] if value.startswith("data:") else value
+    return ""
+
+
+def _calls(message: BaseMessage, codec: Codec) -> list[list[str]]:
+    """Names and arguments of a message's calls."""
+    if not isinstance(message, AIMessage):
+        return []
+    calls: list[Mapping[str, Any]] = [*message.tool_calls, *message.invalid_tool_calls]
+    return [[_canonical(call.get("name"), codec), _canonical(call.get("args"), codec)] for call in calls]
+
+
+def _canonical(value: Any, codec: Codec) -> str:
+    """A value as text in which neither the order of keys nor 1 and 1.0 make a difference."""
+    if not _has_few_levels(value):
+        return codec.encode(value, omitted=[])
+    try:
+        text = json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):  # bytes, dates, keys that are no text
+        return codec.encode(value, omitted=[])
+    if ".0" not in text:
+        return text
+    return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
+
+
+def _number(text: str) -> int | float:
+    """A whole number for 1.0, which JavaScript writes as 1."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _has_few_levels(value: Any) -> bool:
+    """Return whether json can write the value, however deep the caller's own stack is."""
+    level = [value] if isinstance(value, dict | list | tuple) else []
+    for _ in range(_MOST_LEVELS):
+        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
+        level = [child for child in children if isinstance(child, dict | list | tuple)]
+        if not level:
+            return True
+    return False

@@ -1,0 +1,58 @@
+"""Counts stored messages anew for a store whose token counter is another one than wrote them.
+
+Layer 1. Sizes are kept with the entry under the name of what counted them. Payloads are not read for this: a long text
+is measured by its beginning and end, and what views do not show of a message grows or shrinks as the rest does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+
+from convstore.log.entry import Entry, EntryMessage
+from convstore.log.stored_message import payload_needed, read_message, shorten
+from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.tokens import NamedCounter, count
+from convstore.messages.values import Codec
+
+__all__ = ["recounted"]
+
+
+def recounted(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
+    """The entries with the sizes of their messages by a counter; those that it counted stay as they are.
+
+    Raises:
+        ValueError: A stored message is damaged; the text names it.
+    """
+    return [entry if entry.totals.counter == counter.name else _anew(entry, codec, counter) for entry in entries]
+
+
+def _anew(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
+    shown = [_shown_tokens(message, codec, counter) for message in entry.messages]
+    ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
+    sizes = zip(entry.messages, shown, strict=True)
+    return replace(entry, messages=tuple(_resized(message, view, ratio) for message, view in sizes))
+
+
+def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) -> int:
+    """The size of a message as views show it; an estimate if texts of it are in its payload."""
+    ref = payload_needed(message)
+    if ref is None:
+        return count(counter, shorten(codec, message, {}))
+    content = read_message(codec, message).content
+    parts = [block.get("text") if isinstance(block, dict) else block for block in _listed(content)]
+    edges = "".join(part.head + part.tail for part in parts if isinstance(part, PayloadRange))
+    sample = edges or message.body
+    return count(counter, HumanMessage(sample)) * (ref.shown + len(message.body) - len(edges)) // len(sample)
+
+
+def _listed(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [content]
+
+
+def _resized(message: EntryMessage, view_tokens: int, ratio: float) -> EntryMessage:
+    hidden = max(0, message.tokens - message.view_tokens)
+    return replace(message, tokens=view_tokens + round(hidden * ratio), view_tokens=view_tokens)

@@ -1,0 +1,162 @@
+"""The rows of a log: its active messages with the turn each belongs to.
+
+The view, the compaction plan and the readers of turns all work on these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from convstore.log.entry import Entry, EntryMessage, Gap
+from convstore.log.rewind import is_live
+from convstore.log.summary import SummaryRecord
+from convstore.values.policy import HistoryPolicy
+
+__all__ = [
+    "Row",
+    "begins_turn",
+    "is_current",
+    "is_exempt",
+    "is_finished",
+    "is_hidden",
+    "kept_result",
+    "leading_system",
+    "results_before",
+    "rows_of",
+    "shown_whole",
+    "weigh",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message of the log with what the running totals say of it.
+
+    Attributes:
+        message: The message as its entry holds it.
+        entry: Number of the entry.
+        place: Its place among the live messages.
+        before: View tokens of the log before it, by the counter of the rows.
+        turn: Number of its turn; 0 before the first human message.
+        result: Tool results in the log before it.
+    """
+
+    message: EntryMessage
+    entry: int
+    place: int
+    before: int
+    turn: int
+    result: int
+
+
+def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: SummaryRecord | None = None) -> list[Row]:
+    """The live messages of successive entries with their running totals.
+
+    Those that a summary stands for are left out, and places, sizes and turns are counted from its end.
+
+    Args:
+        entries: In order, up to the end of the log unless they begin where rows do.
+        gaps: What is rewound.
+        summary: The current one.
+    """
+    # Behind a repair two messages may have one ordinal.
+    last = (summary.entry, summary.last) if summary else (0, 0)
+    live, turns = (summary.live, summary.turns) if summary else (0, 0)
+    rows = []
+    for entry in entries:
+        turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
+        result = entry.totals.results - sum(message.type == "tool" for message in entry.messages)
+        place = entry.totals.live - len(entry.messages)
+        for message in entry.messages:
+            turn += message.type == "human"
+            place += 1
+            if (entry.number, message.ordinal) > last and is_live(gaps, message.ordinal):
+                rows.append((message, entry.number, place - live, turn - turns, result))
+            result += message.type == "tool"
+    sizes = [message.view_tokens for message, *_ in rows]
+    begins = bool(rows) and rows[0][2] == 1
+    through = entries[-1].totals.view_tokens - (summary.view_tokens if summary else 0) if entries else 0
+    befores = accumulate(sizes, initial=0 if begins else through - sum(sizes))
+    return [
+        Row(message, number, place, before, turn, result)
+        for (message, number, place, turn, result), before in zip(rows, befores, strict=False)
+    ]
+
+
+def leading_system(rows: Sequence[Row]) -> list[Row]:
+    """The system messages that a log begins with, from its first rows."""
+    end = next((place for place, row in enumerate(rows) if row.message.type != "system"), len(rows))
+    return list(rows[:end])
+
+
+def is_finished(rows: Sequence[Row]) -> bool:
+    """Whether the last turn is finished: its last message is an AI message without tool calls."""
+    return not rows or (rows[-1].message.type == "ai" and not rows[-1].message.calls)
+
+
+def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
+    """Whether a view of the talk alone leaves a message out."""
+    return policy.view == "conversation" and (message.type in ("tool", "function") or bool(message.calls))
+
+
+def shown_whole(rows: Sequence[Row], policy: HistoryPolicy) -> list[bool]:
+    """For each row whether a policy shows it in full: the turn in progress, and the results that it exempts."""
+    last_turn = None if is_finished(rows) else rows[-1].turn
+    kept_from = _kept_from(rows, policy, last_turn)
+    return [row.turn == last_turn or is_exempt(row, policy, kept_from) for row in rows]
+
+
+def is_current(rows: Sequence[Row]) -> Sequence[bool]:
+    """For each row whether it is in the turn in progress."""
+    last_turn = None if is_finished(rows) else rows[-1].turn
+    return [row.turn == last_turn for row in rows]
+
+
+def results_before(rows: Sequence[Row], end: int) -> int:
+    """Tool results in the log before a row; `end` may be the place behind the last one."""
+    return rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
+
+
+def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
+    """Whether a policy shows the result of a finished turn in full."""
+    message = row.message
+    if message.type != "tool":
+        return False
+    return (
+        policy.stub_tools == "never"
+        or message.tool in policy.never_stub
+        or (kept_from is not None and row.result >= kept_from)
+        or (not message.sources and message.tokens <= policy.stub_min_tokens and not _is_split_for_size(message))
+    )
+
+
+def _is_split_for_size(message: EntryMessage) -> bool:
+    """Whether a small result has a large part, such as its artifact: a finished turn is shown without payloads."""
+    return message.payload is not None and message.stub is None
+
+
+def _kept_from(rows: Sequence[Row], policy: HistoryPolicy, last_turn: int | None) -> int | None:
+    """Index of the first result that `keep_last_results` keeps whole; None if it keeps none."""
+    if not policy.keep_last_results or not rows:
+        return None
+    end = next((row for row in rows if row.turn == last_turn), None)
+    return kept_result(end.result if end else results_before(rows, len(rows)), policy)
+
+
+def kept_result(count: int, policy: HistoryPolicy) -> int:
+    """Of `count` results the first that is kept: at least `keep_last_results`, fewer than twice as many."""
+    step = max(2, policy.keep_last_results)
+    return max(0, count - policy.keep_last_results) // step * step
+
+
+def begins_turn(entry: Entry, message: EntryMessage) -> bool:
+    """Whether a live message of an entry is the first of a turn: a human message, or the first live one of all."""
+    return message.type == "human" or entry.live_at(message.ordinal) == 1
+
+
+def weigh(rows: Sequence[Row]) -> list[int]:
+    """What each message takes in a view: in full in the turn in progress."""
+    last = None if is_finished(rows) else rows[-1].turn
+    return [row.message.tokens if row.turn == last else row.message.view_tokens for row in rows]

@@ -1,0 +1,231 @@
+"""The running totals of a log: a fold over its messages.
+
+An append, a rewind and `verify` compute totals with the same functions, so they always agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, Usage
+from convstore.messages.encoding import decode_message
+from convstore.messages.text import text_of
+from convstore.messages.tool_calls import Call, calls_of
+from convstore.messages.values import Codec
+
+__all__ = ["MOST_SHOWN", "RunningTotals", "ShownSources", "totals_behind", "totals_through"]
+
+MOST_SHOWN = 200
+"""A source remembers an earlier number if it was one of so many newest different ones."""
+
+
+_MOST_OPEN_CALLS, _MOST_LATE_CALLS = 200, 20
+
+
+_MOST_MODELS, _OTHER_MODELS = 20, "other"
+
+
+_ARGUMENT_CHARACTERS, _PREVIEW_CHARACTERS, _MODEL_CHARACTERS = 120, 120, 100
+
+
+_TOOL_CHARACTERS, _CALL_ID_CHARACTERS = 200, 10_000  # some providers write a signature into the id
+
+
+_USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
+
+
+_MODEL_KEYS = ("model_name", "model", "model_id")
+
+
+_NO_CALL = OpenCall("", "", "")
+
+
+def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: Codec, at: datetime) -> Totals:
+    """Return the totals in the middle of an entry, after the first of its messages.
+
+    Args:
+        before: What it held before the entry.
+        messages: The first messages of the entry, as it holds them.
+        codec: Decodes them.
+        at: When the entry was appended.
+
+    Raises:
+        ValueError: A stored message is damaged.
+    """
+    return totals_behind(before, [(message, decode_message(codec, message.body)) for message in messages], at=at)
+
+
+def totals_behind(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMessage]], *, at: datetime) -> Totals:
+    """Return the totals after some messages, each as stored and as appended; sources are not counted."""
+    running = RunningTotals(before, before.sources_through)
+    for message, appended in messages:
+        running.add_size(message)
+        running.follow(appended, calls_of(appended))
+    return running.totals(at, shown_now=False)
+
+
+class ShownSources:
+    """The newest different sources: by digest of their text the lowest number they were shown under.
+
+    Attributes:
+        numbers: At most 200, the newest last.
+    """
+
+    def __init__(self, numbers: Mapping[bytes, int]) -> None:
+        self.numbers = dict(numbers)
+
+    def add(self, digest: bytes, number: int) -> int | None:
+        """Take a source that is shown; gives the number that it was first shown under, if it was."""
+        shown, earlier = self.numbers, self.numbers.pop(digest, None)
+        shown[digest] = number if earlier is None else earlier
+        for oldest in list(islice(shown, len(shown) - MOST_SHOWN)) if len(shown) > MOST_SHOWN else ():
+            del shown[oldest]
+        return earlier
+
+
+class _OpenCalls:
+    """Calls without a result, by which a result without a name is named; answered in the order of `pairing`."""
+
+    def __init__(self, calls: Sequence[OpenCall]) -> None:
+        self._calls: dict[str, list[OpenCall]] = {}
+        for call in calls:
+            self._calls.setdefault(call.id, []).append(call)
+
+    def begin_turn(self) -> None:
+        """Drop what is hardly ever answered any more."""
+        self._calls = dict(list(self._calls.items())[-_MOST_LATE_CALLS:])
+
+    def open(self, message: BaseMessage, calls: Sequence[Call]) -> None:
+        for call in reversed(calls):
+            if len(call.id) > _CALL_ID_CHARACTERS:
+                continue  # every entry that follows would hold it
+            opened = OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call))
+            self._calls.setdefault(call.id, []).append(opened)
+
+    def answer(self, call_id: str) -> OpenCall:
+        """The call that a result answers, an empty one if there is none."""
+        calls = self._calls.get(call_id, [OpenCall(call_id, "", "")])
+        call = calls.pop()
+        if not calls:
+            self._calls.pop(call_id, None)
+        return call
+
+    def newest(self) -> tuple[OpenCall, ...]:
+        calls = [call for same_id in self._calls.values() for call in same_id]
+        return tuple(calls[-_MOST_OPEN_CALLS:])
+
+
+@dataclass(slots=True)
+class RunningTotals:
+    """A fold over messages: what the log holds after each of them.
+
+    Attributes:
+        after: The totals of the log before the first message.
+        sources_through: Highest source id in use or reserved.
+        shown: The newest different sources.
+    """
+
+    after: Totals
+    sources_through: int
+    shown: ShownSources = field(init=False)
+    _calls: _OpenCalls = field(init=False)
+    _usage: dict[str, Usage] = field(init=False)
+    _preview: Preview | None = field(init=False)
+    _messages: int = 0
+    _turns: int = 0
+    _results: int = 0
+    _tokens: int = 0
+    _view_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.shown = ShownSources(self.after.shown or {})
+        self._calls = _OpenCalls(self.after.calls)
+        self._usage = dict(self.after.usage)
+        self._preview = self.after.preview
+
+    @property
+    def next_ordinal(self) -> int:
+        """Ordinal of the next message."""
+        return self.after.messages + self._messages + 1
+
+    def add_size(self, message: EntryMessage) -> None:
+        """Count a stored message and its tokens."""
+        self._messages += 1
+        self._tokens += message.tokens
+        self._view_tokens += message.view_tokens
+
+    def totals(self, at: datetime, *, shown_now: bool) -> Totals:
+        """Return the totals of an entry that ends here."""
+        after, entries = self.after, self.after.entries + 1
+        return Totals(
+            entries=entries,
+            messages=after.messages + self._messages,
+            live=after.live + self._messages,
+            turns=after.turns + self._turns,
+            results=after.results + self._results,
+            tokens=after.tokens + self._tokens,
+            view_tokens=after.view_tokens + self._view_tokens,
+            counter=after.counter,
+            marker=after.marker,
+            sources_through=self.sources_through,
+            usage=self._usage,
+            calls=self._calls.newest(),
+            preview=self._preview,
+            shown_at=entries if shown_now else after.shown_at,
+            shown=self.shown.numbers if shown_now else after.shown,
+            updated_at=at,
+        )
+
+    def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:
+        """Count turns, results, usage and open calls; return the call that a tool result answers."""
+        if message.type == "human":
+            self._turns += 1
+            self._calls.begin_turn()
+        self._calls.open(message, calls)
+        self._use(message)
+        if message.type in ("human", "ai") and (text := _own_text(message)):
+            self._preview = Preview(message.type, text)
+        if not isinstance(message, ToolMessage):
+            return _NO_CALL
+        self._results += 1
+        return self._calls.answer(message.tool_call_id)
+
+    def _use(self, message: BaseMessage) -> None:
+        counts = message.usage_metadata if isinstance(message, AIMessage) else None
+        if not isinstance(counts, dict) or not counts:
+            return
+        model = _model(message)
+        if model not in self._usage and len(self._usage) >= _MOST_MODELS:
+            model = _OTHER_MODELS
+        numbers = (counts.get(key) for key in _USAGE_KEYS)
+        # MongoDB holds no larger sums; the message itself keeps what the model said.
+        added = [number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers]
+        before = self._usage.get(model, (0, 0, 0))
+        self._usage[model] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
+
+
+def _arguments(message: BaseMessage, call: Call) -> str:
+    """The beginning of the arguments of a call as JSON, "" if they are not in the message's list of calls."""
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    return text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS] if call.position < len(calls) else ""
+
+
+def _own_text(message: BaseMessage) -> str:
+    """The beginning of what a message says, in one line."""
+    content = message.content
+    blocks = [content] if isinstance(content, str) else content if isinstance(content, list) else []
+    texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
+    return " ".join(" ".join(text[: 2 * _PREVIEW_CHARACTERS] for text in texts if isinstance(text, str)).split())[
+        :_PREVIEW_CHARACTERS
+    ]
+
+
+def _model(message: BaseMessage) -> str:
+    said = message.response_metadata if isinstance(message.response_metadata, dict) else {}
+    names = (said.get(key) for key in _MODEL_KEYS)
+    return next((name[:_MODEL_CHARACTERS] for name in names if isinstance(name, str) and name), "unknown")

@@ -1,0 +1,235 @@
+"""Tool call ids in the form that a provider takes.
+
+Layer 1, pure. Providers refuse ids of others: by length, by character or by prefix. A template says which ids fit; one
+that does not fit is replaced wherever its message names the call, and in the call's result. New ids are made from the
+old one and the call's place, with no dice: the same chain gives the same ids, and an AI message with an id of its own
+gives its calls the same new ids wherever it stands, so a result that comes back under a new id finds its call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from convstore.exceptions import InvalidInputError
+from convstore.messages.tool_calls import calls_of
+
+__all__ = ["CallIdTemplate", "NewIds", "rename_calls"]
+
+_CHARSETS: Final = {
+    "d": string.digits,
+    "l": string.ascii_lowercase,
+    "u": string.ascii_uppercase,
+    "a": string.ascii_letters,
+    "x": string.ascii_letters + string.digits,
+    "h": string.digits + "abcdef",
+    "H": string.digits + "ABCDEF",
+    "b": string.digits + string.ascii_uppercase + string.ascii_lowercase,
+}
+_NAMES: Final = {
+    "digit": "d",
+    "lower": "l",
+    "upper": "u",
+    "alpha": "a",
+    "alnum": "x",
+    "hex": "h",
+    "HEX": "H",
+    "base62": "b",
+}
+_PART: Final = re.compile(r"\{(?:r:(\d+):(\w+)|(f))\}")
+_LONGEST: Final = 512
+_ATTEMPTS: Final = 1000
+_GEMINI_MAP: Final = "__gemini_function_call_thought_signatures__"
+
+
+@dataclass(frozen=True, slots=True)
+class CallIdTemplate:
+    """A form of ids: fixed text, ``{r:LENGTH:CHARSET}`` for random characters, ``{f}`` for the tool's name.
+
+    Charsets: d digits, l lower, u upper, a letters, x letters and digits, h hex, H upper-case hex, b base 62. Their
+    names (digit, lower, upper, alpha, alnum, hex, HEX, base62) will do as well.
+
+    Raises:
+        InvalidInputError: The template has no ``{r:...}``, an unknown charset or a length that is not 1 to 512.
+    """
+
+    template: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.template, str):
+            raise InvalidInputError(f"a template of call ids is a str, not {self.template!r}")
+        random = [part for part in _PART.finditer(self.template) if not part[3]]
+        for part in random:
+            if _charset(part[2]) is None or not 1 <= int(part[1][:9]) <= _LONGEST:
+                raise InvalidInputError(
+                    f"{part[0]!r} in a template of call ids: the length is 1 to {_LONGEST}, the charset one of "
+                    f"{', '.join(_CHARSETS)}"
+                )
+        if not random or re.search(r"[{}]", _PART.sub("", self.template)):
+            raise InvalidInputError(
+                f"{self.template!r} is no template of call ids; one looks like 'call_{{r:24:x}}' or '{{f}}_{{r:8:h}}'"
+            )
+
+    def fits(self, call_id: str, *, tool: str) -> bool:
+        """Whether an id has this form.
+
+        >>> CallIdTemplate("call_{r:4:d}").fits("call_0815", tool="search")
+        True
+        """
+        pattern, end = "", 0
+        for part in _PART.finditer(self.template):
+            pattern += re.escape(self.template[end : part.start()])
+            pattern += re.escape(tool) if part[3] else f"[{_charset(part[2])}]{{{part[1]}}}"
+            end = part.end()
+        return re.fullmatch(pattern + re.escape(self.template[end:]), call_id) is not None
+
+    def make(self, seed: str, *, tool: str) -> str:
+        """An id of this form; the same seed gives the same id.
+
+        >>> CallIdTemplate("call_{r:8:h}").make("toolu_1", tool="search")
+        'call_fd7287a5'
+        """
+        stream = hashlib.shake_256(seed.encode("utf-8", "surrogatepass"))
+        wanted = sum(int(part[1]) for part in _PART.finditer(self.template) if not part[3])
+        draws = iter(stream.digest(2 * wanted))
+
+        def fill(part: re.Match[str]) -> str:
+            if part[3]:
+                return tool
+            chars = _charset(part[2]) or ""
+            return "".join(chars[(next(draws) * 256 + next(draws)) % len(chars)] for _ in range(int(part[1])))
+
+        return _PART.sub(fill, self.template)
+
+
+@dataclass(slots=True)
+class NewIds:
+    """Gives each call of a chain its id and never two calls the same new one.
+
+    Attributes:
+        template: The form.
+        taken: Ids in use.
+        seen: How often an old id came in messages that have no id of their own.
+    """
+
+    template: CallIdTemplate
+    taken: set[str]
+    seen: defaultdict[str, int]
+
+    def give(self, call_id: str, *, tool: str, place: str) -> str:
+        """The id itself if it fits, else one made from it and its place."""
+        return call_id if self.template.fits(call_id, tool=tool) else self.make(call_id, tool=tool, place=place)
+
+    def make(self, call_id: str, *, tool: str, place: str) -> str:
+        """An id made from another one and its place, which no other call has.
+
+        Raises:
+            InvalidInputError: The template has too few ids.
+        """
+        for attempt in range(_ATTEMPTS):
+            made = self.template.make("\0".join((call_id, place, str(attempt))), tool=tool)
+            if made not in self.taken:
+                self.taken.add(made)
+                return made
+        raise InvalidInputError(f"{self.template.template!r} has too few ids for this chain; make it longer")
+
+    def place_of(self, message: BaseMessage, call_id: str, position: int) -> str:
+        """What tells a call from others with its id: its message and position, or how many came before it."""
+        if message.id:
+            return f"{message.id}\0{position}"
+        self.seen[call_id] += 1
+        return str(self.seen[call_id])
+
+
+def rename_calls(
+    ai: AIMessage, results: Sequence[ToolMessage], ids: NewIds
+) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
+    """A message and its results with ids that fit; the same objects where nothing changes.
+
+    The id is replaced in `tool_calls`, `invalid_tool_calls`, the chunks of a stream, content blocks, and
+    `additional_kwargs`. Calls with the same id get different new ones, in the order of the calls, and their results in
+    the order of the results.
+    """
+    renamed: dict[str, list[str]] = defaultdict(list)
+    for call in calls_of(ai):
+        place = ids.place_of(ai, call.id, call.position)
+        renamed[call.id].append(ids.give(call.id, tool=call.tool, place=place))
+    if all(new == old for old, all_new in renamed.items() for new in all_new):
+        return ai, tuple(results)
+    next_of = _Renaming(renamed)
+    answers = tuple(_renamed(result, {"tool_call_id": next_of(result.tool_call_id)}) for result in results)
+    return _rename_in(ai, renamed), answers
+
+
+class _Renaming:
+    """Hands out the new ids of an old one in turn; the last one again when they are used up."""
+
+    def __init__(self, renamed: dict[str, list[str]]) -> None:
+        self._left = {old: list(new) for old, new in renamed.items()}
+
+    def __call__(self, call_id: Any) -> Any:
+        left = self._left.get(call_id or "") if isinstance(call_id, str | None) else None
+        if not left:
+            return call_id
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    def in_all(self, calls: Sequence[Any], *keys: str) -> list[Any]:
+        """Each call or block with its id replaced under the first key that names a known one."""
+        return [self._in_one(call, keys) for call in calls]
+
+    def _in_one(self, call: Any, keys: Sequence[str]) -> Any:
+        if not isinstance(call, dict):
+            return call
+        if call.get("type") == "non_standard":
+            return {**call, "value": self._in_one(call.get("value"), keys)}
+        key = next((key for key in keys if self._names(call, key)), None)
+        return {**call, key: self(call.get(key))} if key else call
+
+    def _names(self, call: dict[str, Any], key: str) -> bool:
+        value = call.get(key)
+        if value is None:  # a call that the model gave no id
+            return key == "id" and key in call and "args" in call and "" in self._left
+        return isinstance(value, str) and value in self._left
+
+
+def _rename_in(ai: AIMessage, renamed: dict[str, list[str]]) -> AIMessage:
+    listed = _Renaming(renamed)
+    update: dict[str, Any] = {"tool_calls": listed.in_all(ai.tool_calls, "id")}
+    # One without an id is no call for a provider, and must not become one.
+    update["invalid_tool_calls"] = [
+        call if not call.get("id") else listed.in_all([call], "id")[0] for call in ai.invalid_tool_calls
+    ]
+    if chunks := getattr(ai, "tool_call_chunks", None):
+        update["tool_call_chunks"] = _Renaming(renamed).in_all(chunks, "id")
+    if isinstance(ai.content, list):
+        # `call_id` before `id`: in blocks of OpenAI Responses the latter is the id of the block.
+        update["content"] = _Renaming(renamed).in_all(ai.content, "call_id", "id", "tool_call_id")
+    update["additional_kwargs"] = _rename_in_kwargs(ai.additional_kwargs, renamed)
+    changed: AIMessage = _renamed(ai, update)
+    return changed
+
+
+def _rename_in_kwargs(kwargs: dict[str, Any], renamed: dict[str, list[str]]) -> dict[str, Any]:
+    update: dict[str, Any] = {}
+    if isinstance(calls := kwargs.get("tool_calls"), list):
+        update["tool_calls"] = _Renaming(renamed).in_all(calls, "id")
+    if isinstance(signatures := kwargs.get(_GEMINI_MAP), dict):
+        next_of = _Renaming(renamed)
+        update[_GEMINI_MAP] = {next_of(call_id): signature for call_id, signature in signatures.items()}
+    return {**kwargs, **update}
+
+
+def _renamed(message: Any, update: dict[str, Any]) -> Any:
+    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
+    return message.model_copy(update=changed) if changed else message
+
+
+def _charset(name: str) -> str | None:
+    return _CHARSETS.get(_NAMES.get(name, name))

@@ -1,0 +1,52 @@
+"""Reads from the ``log`` collection what a comparison of messages needs: digests, totals, gaps.
+
+Layer 3. Texts, stubs and sources stay on the server, so a message costs about 150 bytes, whatever its size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from convstore.log.entry import Entry
+from convstore.mongo.documents import entry_from
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.key_ranges import between
+from convstore.mongo.keys import LOG, entry_range
+
+__all__ = ["Digests"]
+
+_BATCH, _MANY = 1_000, 150
+_NOT_READ = ("body", "digest", "arguments", "stub", "sources", "payload")
+_PROJECTION = {"sources": 0, "shown": 0} | {f"messages.{name}": 0 for name in _NOT_READ}
+
+
+class Digests:
+    """Commands on the ``log`` collection that read no content."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._log = driver.collection(prefix + LOG)
+
+    async def newest(self, conversation: str, *, before: int | None = None, limit: int) -> list[Entry]:
+        """The last entries, or those before another, in order, with their totals and gaps but without any content.
+
+        One command up to a thousand entries.
+        """
+        span = entry_range(conversation, before=before)
+        async with driver_errors():
+            found = self._log.find(between(conversation, *span), _PROJECTION).sort("_id", -1)
+            documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
+
+        def made() -> list[Entry]:
+            return [entry_from(_filled(document)) for document in reversed(documents)]
+
+        return await asyncio.to_thread(made) if len(documents) > _MANY else made()
+
+
+def _filled(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry's document with empty bodies; one that is damaged stays as it is."""
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return document
+    return {**document, "messages": [{**message, "body": "", "digest": b""} for message in messages]}

@@ -1,0 +1,385 @@
+"""Where things are in MongoDB: collections, indexes, keys and the shape of each document.
+
+Layer 2: knows names and shapes, sends nothing; `indexes` has the indexes. ``log`` holds entries and payload chunks in
+one key order::
+
+    <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
+    <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, size, sources, shown}
+
+so that "#" < ":" < ";" gives a conversation one key range, its entries another. ``heads`` holds one document for each
+conversation, found by a hash of its scope, and a tombstone for each one that was deleted. ``annotations`` holds what
+applications say of single messages, under ``<conversation>:<ordinal>``, ``summaries`` every summary that was made,
+under ``<conversation>:<token>``; the head has a copy of the current one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.entry import (
+    UNREAD,
+    Entry,
+    EntryMessage,
+    EntrySource,
+    Gap,
+    Lost,
+    OpenCall,
+    PayloadRef,
+    Preview,
+    Recount,
+    Repair,
+    Totals,
+    is_long,
+)
+from convstore.log.rewind import all_gaps
+from convstore.log.stored_message import BODY_DIGEST_BYTES, CONTENT_DIGEST_BYTES
+from convstore.log.summary import SummaryRecord
+from convstore.messages.encoding import MESSAGE_TYPES, SourcePlace
+from convstore.mongo.bson_values import (
+    from_stored,
+    pack_shown,
+    stored_bytes,
+    stored_list,
+    stored_number,
+    stored_number_or_none,
+    stored_text,
+    to_stored,
+    unpack_shown,
+    utc,
+)
+from convstore.mongo.keys import HEADS, SUMMARIES, entry_id, summary_id
+
+__all__ = [
+    "entry_document",
+    "entry_from",
+    "source_parts",
+    "summary_document",
+    "summary_from",
+    "totals_document",
+    "totals_from",
+]
+
+
+def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
+    """The document of an entry, its ``size`` and what `source_parts` gives not yet in it."""
+    document: dict[str, Any] = {
+        "_id": entry_id(conversation, entry.number),
+        "conversation": conversation,
+        "first": entry.first,
+        "count": entry.last - entry.first + 1,
+        "at": entry.at,
+        "messages": [_message_document(message) for message in entry.messages],
+        "totals": totals_document(entry.totals),
+        "after": entry.after,
+    }
+    if not entry.messages:
+        del document["messages"]  # the unique index covers documents that have message ids
+    if entry.totals.marker == entry.number:
+        document |= {"gaps": [list(gap) for gap in entry.gaps], "undo": entry.undo}
+    if entry.repair:
+        document["repair"] = _repair_document(entry.repair)
+    if entry.lost:
+        document["lost"] = list(entry.lost)
+    if _has_results(entry):
+        document["results_at"] = entry.first
+    return document
+
+
+def source_parts(entry: Entry) -> dict[str, Any]:
+    """What an entry keeps of its sources, which loads leave out; nothing without sources."""
+    if entry.totals.shown_at != entry.number:
+        return {}
+    sources = {"sources": [_source_document(source) for source in entry.sources]} if entry.sources else {}
+    return {**sources, "shown": pack_shown(entry.totals.shown or {})}
+
+
+def _repair_document(repair: Repair) -> dict[str, Any]:
+    return {
+        "span": [repair.entry, repair.until],
+        "joins": list(repair.joins),
+        "recounts": [list(recount) for recount in repair.recounts],
+    }
+
+
+def _repair_from(document: Mapping[str, Any]) -> Repair:
+    entry, until = map(stored_number, stored_list(document["span"]))
+    joins = tuple(map(stored_number, stored_list(document["joins"])))
+    recounts = (Recount(*map(_any_number, stored_list(one))) for one in stored_list(document["recounts"]))
+    return Repair(entry, until, joins, tuple(recounts))
+
+
+def _source_document(source: EntrySource) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": source.id,
+        "message": source.message_id,
+        "title": to_stored(source.title),
+        "url": to_stored(source.url),
+        "place": [source.place.start, source.place.middle, source.place.end],
+    }
+    optional = {"piece": to_stored(source.piece), "given": source.given, "earlier": source.earlier}
+    optional |= {"bare": int(source.bare), "held": int(source.held)}
+    return document | {key: value for key, value in optional.items() if value}
+
+
+def entry_from(document: Mapping[str, Any]) -> Entry:
+    """The entry that a document holds; messages and sources may have been left out by a projection.
+
+    Raises:
+        CorruptDocumentError: It is not what `entry_document` writes.
+    """
+    try:
+        return _entry_from(document)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+
+
+def _entry_from(document: Mapping[str, Any]) -> Entry:
+    first, count = stored_number(document["first"]), stored_number(document["count"])
+    totals = totals_from(document["totals"])
+    if "shown" in document or not totals.shown_at:
+        totals = replace(totals, shown=unpack_shown(document.get("shown", b"")))
+    if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
+        raise ValueError("the key, the conversation and the number of the entry do not agree")
+    messages = stored_list(document.get("messages", ()))
+    if first + count - 1 != totals.messages or ("messages" in document and len(messages) != count):
+        raise ValueError("the number of messages does not agree with their ordinals")
+    entry = Entry(
+        first=first,
+        at=utc(document["at"]),
+        messages=tuple(_message_from(one, first + place, document["_id"]) for place, one in enumerate(messages)),
+        totals=totals,
+        after=stored_number(document["after"]),
+        sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
+        gaps=_gaps_from(document, totals) if "gaps" in document else (),
+        undo=stored_number(document["undo"]) if totals.marker == totals.entries else 0,
+        lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
+        repair=_repair_from(document["repair"]) if "repair" in document else None,
+        size=stored_number(document["size"]),
+    )
+    if messages and document.get("results_at") != (first if _has_results(entry) else None):
+        raise ValueError("the entry is not found by its results")
+    return entry
+
+
+def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[Gap, ...]:
+    """What a marker says is rewound."""
+    gaps = (Gap(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
+    return all_gaps(gaps, totals, is_repaired="repair" in document)
+
+
+def _has_results(entry: Entry) -> bool:
+    return any(message.is_named for message in entry.messages)
+
+
+_any_number = partial(stored_number, least=None)
+
+
+_NUMBERS = (
+    *("entries", "messages", "live", "turns", "results", "tokens", "view_tokens"),
+    *("marker", "sources_through", "shown_at", "link"),
+)
+
+
+def totals_document(totals: Totals) -> dict[str, Any]:
+    """The totals as a head and an entry hold them."""
+    return {
+        "entries": totals.entries,
+        "messages": totals.messages,
+        "live": totals.live,
+        "turns": totals.turns,
+        "results": totals.results,
+        "tokens": totals.tokens,
+        "view_tokens": totals.view_tokens,
+        "counter": to_stored(totals.counter),
+        "marker": totals.marker,
+        "sources_through": totals.sources_through,
+        "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
+        "calls": [[to_stored(part) for part in call] for call in totals.calls],
+        "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
+        "shown_at": totals.shown_at,
+        "updated_at": totals.updated_at,
+        "link": totals.link,
+    }
+
+
+def totals_from(document: Mapping[str, Any]) -> Totals:
+    """The totals that `totals_document` wrote."""
+    numbers: dict[str, Any] = {name: stored_number(document[name]) for name in _NUMBERS}
+    return Totals(
+        **numbers,
+        counter=from_stored(document["counter"]),
+        usage={
+            from_stored(model): (_any_number(a), _any_number(b), _any_number(c))
+            for model, a, b, c in stored_list(document["usage"])
+        },
+        calls=tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
+        preview=_preview_from(document["preview"]) if "preview" in document else UNREAD,
+        updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
+    )
+
+
+def _preview_from(value: Any) -> Preview | None:
+    return None if value is None else Preview(*map(from_stored, stored_list(value)))
+
+
+def _message_document(message: EntryMessage) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": message.id,
+        "type": message.type,
+        "body": to_stored(message.body),
+        "digest": message.digest,
+        "tokens": message.tokens,
+        "view_tokens": message.view_tokens,
+        "content_digest": message.content_digest,
+    }
+    optional = {
+        "calls": message.calls,
+        "tool": to_stored(message.tool),
+        "call": message.call,
+        "arguments": to_stored(message.arguments),
+        "sources": message.sources,
+        "stub": message.stub,
+        "payload": _payload_document(message.payload) if message.payload else None,
+    }
+    return document | {key: value for key, value in optional.items() if value}
+
+
+def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
+    payload, stub = document.get("payload"), document.get("stub")
+    if document["type"] not in MESSAGE_TYPES:
+        raise ValueError(f"{document['type']!r} in the place of a type")
+    return EntryMessage(
+        ordinal,
+        stored_text(document["id"]),
+        stored_text(document["type"]),
+        from_stored(document["body"]),
+        stored_bytes(document["digest"]),
+        stored_number(document["tokens"]),
+        stored_number(document["view_tokens"]),
+        stored_bytes(document["content_digest"], length=CONTENT_DIGEST_BYTES),
+        stored_number(document.get("calls", 0)),
+        from_stored(document.get("tool", "")),
+        stored_text(document.get("call", "")),
+        from_stored(document.get("arguments", "")),
+        stored_text(document.get("sources", "")),
+        None if stub is None else stored_text(stub),
+        None if payload is None else _payload_from(payload),
+        entry,
+        is_long=is_long(document["type"], document["view_tokens"]),
+    )
+
+
+def _payload_document(ref: PayloadRef) -> dict[str, Any]:
+    document = {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
+    optional = {"body": ref.body, "shown": ref.shown, "shown_digest": ref.shown_digest, "edged": int(ref.is_edged)}
+    return document | {key: value for key, value in optional.items() if value}
+
+
+def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
+    ends = tuple(stored_number(end) for end in stored_list(document["ends"], least=1))
+    if any(start >= end for start, end in pairwise(ends)):
+        raise ValueError("the chunks of a payload do not follow each other")
+    if (shown := stored_number(document.get("shown", 0))) and shown not in ends:
+        raise ValueError("no chunk of a payload ends where views end")
+    body, part = (
+        b"" if (found := document.get(key)) is None else stored_bytes(found, length=BODY_DIGEST_BYTES)
+        for key in ("body", "shown_digest")
+    )
+    token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
+    digest, size = stored_bytes(document["digest"]), stored_number(document["size"])
+    return PayloadRef(token, chunk, ends, digest, size, body, shown, part, bool(document.get("edged", 0)))
+
+
+def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
+    start, middle, end = (stored_number(part) for part in stored_list(document["place"]))
+    if not start <= middle <= end:
+        raise ValueError("the place of a source is none")
+    return EntrySource(
+        stored_number(document["id"]),
+        stored_text(document["message"]),
+        from_stored(document["title"]),
+        from_stored(document["url"]),
+        SourcePlace(start, middle, end),
+        from_stored(document.get("piece", "")),
+        stored_number_or_none(document.get("given")),
+        stored_number_or_none(document.get("earlier")),
+        bool(stored_number(document.get("bare", 0))),
+        bool(stored_number(document.get("held", 0))),
+        entry,
+    )
+
+
+def summary_document(record: SummaryRecord) -> dict[str, Any]:
+    """A summary as a head holds it; its own document holds more."""
+    return {
+        "token": record.token,
+        "version": record.version,
+        "parent": record.parent,
+        "previous": record.previous,
+        "range": [record.first, record.last, record.entry],
+        "totals": [record.live, record.turns, record.view_tokens],
+        "counter": to_stored(record.counter),
+        "gaps": [list(gap) for gap in record.gaps],
+        "text": to_stored(record.text),
+        "model": to_stored(record.model),
+        "tokens": [record.tokens_in, record.tokens_out],
+        "at": record.at,
+        "results": [list(result) for result in record.results],
+        "messages": [to_stored(body) for body in record.messages],
+        "digest": record.digest,
+    }
+
+
+def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecord:
+    """The summary that a document holds.
+
+    Args:
+        document: Of the collection of summaries, or what a head has of one.
+        head: Key of that head.
+
+    Raises:
+        CorruptDocumentError: It is not what `summary_document` writes.
+    """
+    key, collection = (head, HEADS) if head else (str(document.get("_id")), SUMMARIES)
+    try:
+        if not head and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
+            raise ValueError("the key, the conversation and the token do not agree")
+        (first, last, entry), (live, turns, view_tokens) = document["range"], document["totals"]
+        tokens_in, tokens_out = document["tokens"]
+        record = SummaryRecord(
+            token=stored_text(document["token"]),
+            version=stored_number(document["version"]),
+            parent=stored_text(document["parent"]),
+            previous=stored_text(document["previous"]),
+            first=stored_number(first),
+            last=stored_number(last),
+            entry=stored_number(entry),
+            live=stored_number(live),
+            turns=stored_number(turns),
+            view_tokens=stored_number(view_tokens),
+            counter=from_stored(document["counter"]),
+            gaps=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["gaps"])),
+            text=from_stored(document["text"]),
+            model=from_stored(document["model"]),
+            tokens_in=stored_number(tokens_in),
+            tokens_out=stored_number(tokens_out),
+            at=utc(document["at"]),
+            results=tuple(
+                (stored_text(id_), stored_text(sources)) for id_, sources in stored_list(document["results"])
+            ),
+            folded=tuple(
+                (stored_text(id_), stored_text(sources)) for id_, sources in stored_list(document.get("folded", ()))
+            ),
+            messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
+            place=(key, collection),
+        )
+        if document["digest"] != record.digest:
+            raise ValueError("it is not what was written")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptDocumentError(key, f"a summary: {error!r}", collection=collection) from error
+    return record

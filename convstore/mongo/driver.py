@@ -1,0 +1,325 @@
+"""The one place that knows which driver a database belongs to.
+
+Layer 3. PyMongo's async API, Motor and mongomock-motor are near enough to each other that the repository speaks to all
+of them in the same words; what differs is here: how they are made and closed, what the in-memory one leaves out, and
+their errors, which become ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import warnings
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from bson.codec_options import CodecOptions
+from bson.errors import BSONError
+from pymongo import AsyncMongoClient, ReadPreference, UpdateOne, WriteConcern
+from pymongo.errors import (
+    BulkWriteError,
+    ConfigurationError,
+    ConnectionFailure,
+    ExecutionTimeout,
+    InvalidOperation,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+    WTimeoutError,
+)
+from pymongo.read_concern import ReadConcern
+
+from convstore.exceptions import (
+    InvalidInputError,
+    MissingExtraError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from convstore.values.addresses import ADDRESS_FORM, check_address, names_option, tells_of
+
+__all__ = [
+    "COMMAND_SECONDS",
+    "SELECTION_SECONDS",
+    "Driver",
+    "DriverName",
+    "close_client",
+    "driver_errors",
+    "open_client",
+    "reason_of",
+]
+
+COMMAND_SECONDS = 40.0
+"""Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
+
+SELECTION_SECONDS = 5.0
+"""Wait for a server with a client that `open_client` makes, unless its address says another one."""
+
+DriverName = Literal["pymongo", "motor", "memory"]
+
+# The in-memory classes are subclasses of Motor's, so they come first.
+_KNOWN: tuple[tuple[str, DriverName], ...] = (
+    ("AsyncMongoMockDatabase", "memory"),
+    ("AsyncIOMotorDatabase", "motor"),
+    ("AsyncDatabase", "pymongo"),
+)
+_CLUSTERED_SINCE = (5, 3)
+# No primary any more, or going down; no majority to read from yet; a time limit that the server set itself. A server
+# also says so of a single write in a command, where the driver does not look for it.
+_TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13436})
+_DEFAULT_DATABASE = "convstore"
+_BAD_LOGIN = frozenset({11, 18})  # UserNotFound, AuthenticationFailed
+# What PyMongo adds to an error for its developers: timeouts, every server it knows, and the whole reply.
+_TIMEOUTS = re.compile(r" \(configured timeouts:[^)]*\)")
+_DETAILS = re.compile(r", (?:Timeout: \d|Topology Description:|full error:).*", re.DOTALL)
+# A server that refuses a command quotes it, with all that was to be written.
+_COMMAND = re.compile(r"(execute command \{ \w+: \"[^\"]*\").*", re.DOTALL)
+# In the words of Linux, macOS and Windows, and of dnspython.
+_NO_HOST = re.compile(
+    "Name or service not known|name resolution|nodename nor servname|getaddrinfo failed|No address associated|DNS"
+    "|resolution lifetime|SRV"
+)
+
+
+class Driver:
+    """A database and what can be asked of it; made without I/O.
+
+    Attributes:
+        name: Which driver the database belongs to.
+        database: The caller's database object.
+    """
+
+    def __init__(self, database: Any) -> None:
+        classes = {class_.__name__ for class_ in type(database).__mro__}
+        found = _driver_name(classes)
+        if found is None:
+            raise InvalidInputError(
+                f"a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor is needed, such as "
+                f'AsyncMongoClient(...)["app"], not {type(database).__qualname__}'
+            )
+        self.name: DriverName = found
+        self.database = database
+
+    @property
+    def enforces_array_indexes(self) -> bool:
+        """Whether a unique index over an array is enforced; where not, ids are looked up before they are written."""
+        return self.name != "memory"
+
+    def collection(self, name: str) -> Any:
+        """A collection that reads and writes plain values with majority, whatever the caller's client says."""
+        return self.database.get_collection(
+            name,
+            codec_options=CodecOptions(),
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("majority"),
+            write_concern=WriteConcern("majority", j=True),
+        )
+
+    async def update_each(
+        self, collection: Any, updates: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+    ) -> None:
+        """Update the first document of each filter. One command, in memory one for each; a failure stops no other."""
+        if self.name == "memory":  # its bulk_write does not know the options of today's UpdateOne
+            for query, update in updates:
+                await collection.update_one(dict(query), dict(update))
+        else:
+            await collection.bulk_write([UpdateOne(*update) for update in updates], ordered=False)
+
+    async def create_collection(self, name: str, *, clustered: bool = False) -> None:
+        """Make sure that a collection exists, with the options that this server has."""
+        async with driver_errors():
+            if name in await self.database.list_collection_names():
+                return
+            options = await self._options(clustered)
+            try:
+                await self.database.create_collection(name, **options)
+            except PyMongoError as error:
+                if getattr(error, "code", None) != 48:  # NamespaceExists: somebody was quicker
+                    raise
+
+    async def can_cluster(self) -> bool:
+        """Whether this server has clustered collections. One command."""
+        async with driver_errors():
+            version = (await self.database.command("buildInfo"))["versionArray"]
+        return tuple(version[:2]) >= _CLUSTERED_SINCE
+
+    async def create_index(self, collection: str, name: str, keys: Any, *, unique: bool, present: str) -> None:
+        """Make sure that an index exists over the documents that have the field `present`; may take hours."""
+        options: dict[str, Any] = {"name": name, "unique": unique}
+        if self.name == "memory":
+            if unique:
+                return  # it would drop the filter and refuse every second payload
+        elif present:
+            options["partialFilterExpression"] = {present: {"$exists": True}}
+        async with driver_errors(seconds=None):
+            await self.collection(collection).create_index(keys, **options)
+
+    async def index_names(self, collection: str) -> set[str]:
+        """The names of a collection's indexes. One command."""
+        async with driver_errors():
+            return set(await self.collection(collection).index_information())
+
+    async def _options(self, clustered: bool) -> dict[str, Any]:
+        if self.name == "memory":
+            return {}
+        options: dict[str, Any] = {"storageEngine": {"wiredTiger": {"configString": "block_compressor=zstd"}}}
+        if clustered and await self.can_cluster():
+            options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
+        return options
+
+
+def _driver_name(classes: set[str]) -> DriverName | None:
+    for class_, name in _KNOWN:
+        if class_ in classes:
+            return name
+    return None
+
+
+def open_client(uri: str) -> tuple[Any, Any]:
+    """Return a client of our own for an address, and the database that it names (else "convstore"); no I/O.
+
+    It waits `SELECTION_SECONDS` for a server, unless the address has the option ``serverSelectionTimeoutMS``.
+
+    Raises:
+        InvalidInputError: Not an address that can be opened; neither the message nor its cause holds any of it.
+        MissingExtraError: ``memory://`` without mongomock-motor.
+    """
+    check_address(uri)
+    if uri.startswith("memory://"):
+        client = _memory_client()
+        return client, client[uri.removeprefix("memory://").strip("/") or _DEFAULT_DATABASE]
+    named = names_option(uri, "serverSelectionTimeoutMS")
+    options: dict[str, Any] = {} if named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
+    remote: Any = None
+    cause: Exception | None = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            remote = AsyncMongoClient(uri, **options)
+            database = remote.get_default_database(_DEFAULT_DATABASE)
+        except (PyMongoError, ValueError, TypeError, OSError) as error:
+            cause = error
+    if cause is not None:
+        # Raised here, so that the driver's error is not its context either.
+        is_safe = not tells_of(str(cause), uri)
+        raise InvalidInputError(_refused(cause if is_safe else None)) from (cause if is_safe else None)
+    _warn_again(caught, uri)
+    return remote, database
+
+
+def _refused(cause: Exception | None) -> str:
+    reason = f": {cause}" if cause else ""
+    return f"PyMongo refuses the address{reason}; it has the form {ADDRESS_FORM}"
+
+
+def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
+    """Give PyMongo's warnings on an address, in other words if they quote it."""
+    for warning in caught:
+        text = str(warning.message)
+        if tells_of(text, uri):
+            text = "an option of the address is unknown, deprecated or has an invalid value; see PyMongo's options"
+        warnings.warn(text, warning.category, stacklevel=2)  # a caller's line may have the address
+
+
+async def close_client(client: Any) -> None:
+    """Close a client that `open_client` made."""
+    async with driver_errors():
+        closing = client.close()
+        if asyncio.iscoroutine(closing):
+            await closing
+
+
+@asynccontextmanager
+async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIterator[None]:
+    """Turn the driver's errors into ours, with the driver's as ``__cause__``, and bound the wait for an answer.
+
+    A server that is stopped but not gone answers nothing and closes nothing; without a bound its callers would hang.
+    Who waits without one must find out in another way whether the server is there.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (ConnectionFailure, ExecutionTimeout, WTimeoutError, TimeoutError) as error:
+        reason = reason_of(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
+        raise StoreUnavailableError(
+            f"MongoDB cannot be reached or did not answer in time: {reason}{_dns_hint(reason)}"
+        ) from error
+    except InvalidOperation as error:
+        raise StoreClosedError(
+            f"the MongoDB client of this store is closed or was taken over ({error}); close it behind the store"
+        ) from error
+    except RuntimeError as error:
+        if "loop" not in str(error):
+            raise
+        raise StoreError(
+            "the MongoDB client of this store belongs to the event loop that it was first used on, which is another or "
+            "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
+        ) from error
+    except (PyMongoError, BSONError, OverflowError) as error:
+        raise _refusal(error) from error
+    except ValueError as error:
+        if not str(error).startswith("SASLprep"):
+            raise
+        raise StoreError(f"the user name or the password has a character that cannot be sent: {error}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the text of a driver's error without its developer's details: time-outs, topology, whole replies.
+
+    >>> reason_of(PyMongoError("db:27017: timed out, Timeout: 5.0s, Topology Description: <TopologyDescription …>"))
+    'db:27017: timed out'
+    """
+    text = str(error)
+    if isinstance(error, BulkWriteError) and error.details:
+        failures = [*error.details.get("writeErrors", ()), *error.details.get("writeConcernErrors", ())]
+        text = next((str(failure["errmsg"]) for failure in failures if failure.get("errmsg")), text)
+    return _COMMAND.sub(r"\1 … }", _DETAILS.sub("", _TIMEOUTS.sub("", text)))
+
+
+def _refusal(error: Exception) -> StoreError:
+    """Return our error for one of the driver's that is no loss of the connection."""
+    reason = reason_of(error)
+    if isinstance(error, OperationFailure) and (error.code in _BAD_LOGIN or "bad auth" in reason):
+        return StoreError(
+            f"MongoDB refused the user name or the password ({reason.rstrip('.')}): check both, and the authSource, "
+            "which names the database that has the user"
+        )
+    if isinstance(error, ConfigurationError):
+        if hint := _dns_hint(reason):
+            return StoreUnavailableError(f"the servers of the address cannot be looked up: {reason}{hint}")
+        return StoreError(f"PyMongo cannot work with this server or these options: {reason}")
+    if _is_undecided(error):
+        return StoreUnavailableError(
+            f"MongoDB did not confirm a write, which may or may not last; repeat the call: {reason}"
+        )
+    return StoreError(f"MongoDB refused a command of the store: {reason}")
+
+
+def _dns_hint(reason: str) -> str:
+    return "; the host does not resolve: check its name in the address, and the DNS" if _NO_HOST.search(reason) else ""
+
+
+def _is_undecided(error: Exception) -> bool:
+    """Whether a write may have happened without the majority having confirmed it."""
+    if isinstance(error, WriteConcernError):
+        return True
+    if isinstance(error, BulkWriteError) and error.details.get("writeConcernErrors"):
+        return True
+    if isinstance(error, OperationFailure) and not _TRY_AGAIN.isdisjoint(_codes(error)):
+        return True
+    return isinstance(error, PyMongoError) and error.has_error_label("RetryableWriteError")
+
+
+def _codes(error: OperationFailure) -> set[int | None]:
+    """What a server says of a command, and of its single writes."""
+    details = error.details if isinstance(error, BulkWriteError) and error.details else {}
+    return {error.code, *(failure.get("code") for failure in details.get("writeErrors", ()))}
+
+
+def _memory_client() -> Any:
+    try:
+        from mongomock_motor import AsyncMongoMockClient  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError(package="mongomock-motor", extra="memory") from error
+    return AsyncMongoMockClient()

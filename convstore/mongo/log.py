@@ -1,0 +1,437 @@
+"""The ``log`` collection: entries and payload chunks.
+
+Layer 3. An entry is inserted at the next number; a duplicate key means that somebody else was first, which is an
+answer (`SlotTaken`), not an error. Everything is read by ranges of ``_id`` or by an index: on a clustered collection
+any other filter on ``_id`` would read all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import bson
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+
+from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
+from convstore.log.entry import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
+from convstore.messages.compression import Chunk, decompress
+from convstore.mongo.bson_values import stored_list, stored_number, unpack_shown
+from convstore.mongo.documents import entry_document, entry_from, source_parts
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.key_ranges import between, count_range, delete_range
+from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
+
+__all__ = ["Log", "SlotTaken", "StoredMessageRow", "rows_of"]
+
+_ENTRY_BYTES = 1_000_000
+_COMMAND_BYTES = 32_000_000
+_BATCH = 1_000
+_MOST_OF_CALLS = 200
+_DUPLICATE_KEY = 11000
+_PARALLEL = 8
+_MANY = 150
+_LEAN = {"sources": 0, "shown": 0, "gaps": 0, "repair": 0, "totals.preview": 0}
+"""What views do not need of an entry."""
+
+
+class SlotTaken(Exception):  # noqa: N818 - an answer, caught in this package's caller
+    """The entry's number, one of its message ids or one of its source ids is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessageRow:
+    """A message found by id, with what its entry says of it."""
+
+    message: EntryMessage
+    sources: tuple[EntrySource, ...]
+    entry: Entry
+
+
+class Log:
+    """Commands on the ``log`` collection."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._log = driver.collection(prefix + LOG)
+        self.must_look_first = not driver.enforces_array_indexes
+
+    async def last_totals(self, conversation: str) -> Totals:
+        """What the last entry says of the whole log; zeros for an empty one. One command."""
+        low, high = entry_range(conversation)
+        async with driver_errors():
+            found = (
+                await self._log.find(between(conversation, low, high), {"messages": 0, "sources": 0})
+                .sort("_id", -1)
+                .limit(1)
+                .to_list(None)
+            )
+        return entry_from(found[0]).totals if found else Totals()
+
+    async def entry(self, conversation: str, number: int) -> Entry:
+        """One entry without its messages: its totals and, of a marker, what is rewound. One command.
+
+        Raises:
+            CorruptDocumentError: It is missing or damaged.
+        """
+        key = entry_id(conversation, number)
+        async with driver_errors():
+            document = await self._log.find_one(
+                {"_id": key, "conversation": conversation}, {"messages": 0, "sources": 0, "shown": 0}
+            )
+        if document is None:
+            raise CorruptDocumentError(key, "the entry is missing")
+        entry = entry_from(document)
+        if entry.totals.marker == number and "gaps" not in document:
+            raise CorruptDocumentError(key, "it does not say what is rewound")
+        return entry
+
+    async def shown(self, conversation: str, number: int) -> dict[bytes, int]:
+        """The newest different sources, as the last entry with sources keeps them. One command.
+
+        Raises:
+            CorruptDocumentError: It keeps none.
+        """
+        key = entry_id(conversation, number)
+        async with driver_errors():
+            document = await self._log.find_one({"_id": key, "conversation": conversation}, {"shown": 1})
+        try:
+            return unpack_shown((document or {})["shown"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptDocumentError(key, f"the digests of its sources: {error!r}") from error
+
+    def check_size(self, entry: Entry) -> None:
+        """Refuse an entry that `insert` would refuse, before its conversation is begun. No command.
+
+        Raises:
+            BatchTooLargeError: The entry is above 1 MB.
+        """
+        _sized("0" * 24, entry)
+
+    async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> None:
+        """Write chunks and then the entry, which makes them visible.
+
+        One command up to 32 MB; beyond, the chunks go ahead in commands of their own.
+
+        Raises:
+            SlotTaken: Somebody was first; the chunks are written all the same.
+            BatchTooLargeError: The entry is above 1 MB; nothing was sent.
+        """
+        document = _sized(conversation, entry)
+        payloads = [
+            {"_id": chunk_id(conversation, token, chunk.number), "conversation": conversation, "data": chunk.data}
+            for chunk in chunks
+        ]
+        async with driver_errors():
+            *ahead, last = _commands(payloads)
+            for command in ahead:
+                await self._log.insert_many(command, ordered=True)
+            try:
+                await self._insert([*last, document])
+            except DuplicateKeyError as error:
+                raise SlotTaken from error
+            except BulkWriteError as error:
+                if error.details.get("writeConcernErrors"):
+                    raise  # the chunks may be rolled back yet, so they do not count as sent
+                failures = error.details.get("writeErrors", [])
+                if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] != len(last):
+                    raise
+                raise SlotTaken from error
+
+    async def _insert(self, documents: list[dict[str, Any]]) -> None:
+        if len(documents) == 1:
+            await self._log.insert_one(documents[0])
+        else:
+            await self._log.insert_many(documents, ordered=True)
+
+    async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
+        """Remove chunks of one append that no entry refers to. One command."""
+        low, high = chunk_range(conversation, token, min(numbers), max(numbers) - min(numbers) + 1)
+        query = between(conversation, low, high)
+        query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
+        async with driver_errors():
+            await self._log.delete_many(query)
+
+    async def messages_by_id(self, conversation: str, ids: Iterable[str]) -> dict[str, StoredMessageRow]:
+        """Those of some messages that are in the log, by id. One command."""
+        wanted = set(ids)
+        async with driver_errors():
+            query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
+            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+        return {id_: row for id_, row in rows_of(documents).items() if id_ in wanted}
+
+    async def messages_by_call(self, conversation: str, calls: Iterable[str]) -> list[StoredMessageRow]:
+        """The results of some tool calls, in the order of the log. One command.
+
+        Of ids that come again and again, as some models count their calls from 0 in each message, the newest results.
+        """
+        wanted = set(calls)
+        async with driver_errors():
+            query = {"conversation": conversation, "messages.call": {"$in": sorted(wanted)}}
+            found = self._log.find(query).sort("_id", -1).limit(_MOST_OF_CALLS)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
+        return sorted(rows, key=lambda row: row.message.ordinal)
+
+    async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
+        """The message with an ordinal; None if there is none. One command."""
+        query = {"conversation": conversation, "first": {"$lte": ordinal}}
+        async with driver_errors():
+            documents = await self._log.find(query).sort([("first", -1), ("_id", -1)]).limit(1).to_list(None)
+        return next((row for row in rows_of(documents).values() if row.message.ordinal == ordinal), None)
+
+    async def sources_by_id(
+        self, conversation: str, numbers: Iterable[int]
+    ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
+        """Those of some sources that are in the log, each with the message it came with. One command."""
+        wanted = set(numbers)
+        async with driver_errors():
+            query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
+            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+        rows = rows_of(documents)
+        return {source.id: (row, source) for row in rows.values() for source in row.sources if source.id in wanted}
+
+    async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
+        """Which of some source ids are in use. One command."""
+        wanted = set(numbers)
+        async with driver_errors():
+            query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
+            documents = await self._log.find(query, {"sources.id": 1}).to_list(None)
+        return sorted({number for document in documents for number in _source_ids(document)} & wanted)
+
+    async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
+        """All entries from a number on, or up to another, in order. One command up to a thousand entries."""
+        span = entry_range(conversation, start=start, before=before)
+        async with driver_errors():
+            found = self._log.find(between(conversation, *span), _LEAN).sort("_id", 1)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        return await _entries(documents)
+
+    async def newest_entries(
+        self, conversation: str, *, start: int = 0, before: int | None = None, limit: int
+    ) -> list[Entry]:
+        """The last entries, from a number on or before another, in order. One command up to a thousand."""
+        span = entry_range(conversation, start=start, before=before)
+        async with driver_errors():
+            found = self._log.find(between(conversation, *span), _LEAN).sort("_id", -1)
+            documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
+        return await _entries(documents[::-1])
+
+    async def entries_around(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
+        """The last entries that begin before an ordinal, in order. One command."""
+        query = {"conversation": conversation, "first": {"$lt": before}}
+        async with driver_errors():
+            found = self._log.find(query, _LEAN).sort([("first", -1), ("_id", -1)]).limit(limit)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        return await _entries(documents[::-1])
+
+    async def newest_results(
+        self, conversation: str, *, before: int, limit: int, gaps: Sequence[Gap] = (), tools_only: bool = False
+    ) -> list[Entry]:
+        """The last entries with live results or long messages before an ordinal, without bodies. One command."""
+        kind = {"messages.type": "tool"} if tools_only else {}
+        query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
+        if gaps:
+            query["$nor"] = [{"results_at": {"$gte": gap.first, "$lte": gap.last}} for gap in gaps]
+        async with driver_errors():
+            found = self._log.find(query, {**_LEAN, "messages.body": 0}).sort("results_at", -1).limit(limit)
+            documents = await found.to_list(None)
+        return await _entries([_with_empty_bodies(document) for document in documents])
+
+    async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
+        """The whole text of some payloads, in their order; one command for those that stand together, in parallel.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
+        gate = asyncio.Semaphore(_PARALLEL)
+
+        async def read(run: list[PayloadRef]) -> list[str]:
+            async with gate:
+                return await self._read_run(conversation, run)
+
+        runs = _runs(refs)
+        texts = dict(
+            zip(
+                [(ref.token, ref.chunk) for run in runs for ref in run],
+                [text for texts in await asyncio.gather(*map(read, runs)) for text in texts],
+                strict=True,
+            )
+        )
+        return [texts[ref.token, ref.chunk] for ref in refs]
+
+    async def _read_run(self, conversation: str, run: Sequence[PayloadRef]) -> list[str]:
+        sizes = {number: size for ref in run for number, size in _sizes(ref).items()}
+        text = "".join((await self._chunks(conversation, run[0].token, sizes)).values())
+        ends = [0, *accumulate(ref.ends[-1] for ref in run)]
+        return [text[start:end] for start, end in pairwise(ends)]
+
+    async def payload_ranges(self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
+        """Pieces of payloads, each from one character to another; reads only the chunks that they lie in.
+
+        One command for all pieces that came with one append, in parallel.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
+        sizes: dict[str, dict[int, int]] = {}
+        for ref, start, end in wanted:
+            if held := _chunks_of(ref, start, end):
+                of_all = _sizes(ref)
+                sizes.setdefault(ref.token, {}).update({number: of_all[number] for number in held})
+        gate = asyncio.Semaphore(_PARALLEL)
+
+        async def read(token: str) -> dict[int, str]:
+            async with gate:
+                return await self._chunks(conversation, token, dict(sorted(sizes[token].items())))
+
+        texts = dict(zip(sizes, await asyncio.gather(*map(read, sizes)), strict=True))
+        return [_piece(ref, start, end, texts.get(ref.token, {})) for ref, start, end in wanted]
+
+    async def _chunks(self, conversation: str, token: str, sizes: Mapping[int, int]) -> dict[int, str]:
+        """Some chunks of one append, by number, in order; `sizes` has the characters of each. One command."""
+        numbers = list(sizes)
+        low, high = chunk_range(conversation, token, numbers[0], numbers[-1] - numbers[0] + 1)
+        query = between(conversation, low, high)
+        if numbers[-1] - numbers[0] >= len(numbers):
+            query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
+        async with driver_errors():
+            found = self._log.find(query, {"data": 1}).sort("_id", 1)
+            documents = {document["_id"]: document for document in await found.batch_size(_BATCH).to_list(None)}
+        frames = []
+        for number, size in sizes.items():
+            key = chunk_id(conversation, token, number)
+            if key not in documents:
+                raise CorruptDocumentError(key, "a chunk of a payload is missing")
+            frames.append((key, documents[key].get("data"), size))
+        heavy = sum(size for *_, size in frames) > _ENTRY_BYTES
+        texts = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
+        return dict(zip(numbers, texts, strict=True))
+
+    async def delete(self, conversation: str) -> tuple[int, int]:
+        """Remove everything that a conversation has in the log; gives the numbers of entries and of chunks."""
+        parts = log_ranges(conversation)
+        entries, chunks = await asyncio.gather(*(delete_range(self._log, conversation, *part) for part in parts))
+        return entries, chunks
+
+    async def count(self, conversation: str) -> tuple[int, int]:
+        """How many entries and chunks a conversation has in the log. Two commands."""
+        parts = log_ranges(conversation)
+        entries, chunks = await asyncio.gather(*(count_range(self._log, conversation, *part) for part in parts))
+        return entries, chunks
+
+
+def _source_ids(document: Mapping[str, Any]) -> list[int]:
+    """The numbers of an entry's sources, from as much of its document as holds them.
+
+    Raises:
+        CorruptDocumentError: They are none.
+    """
+    try:
+        return [stored_number(source["id"]) for source in stored_list(document["sources"])]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+
+
+async def _entries(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """The entries that documents hold; many are made in a thread, as that takes the event loop's time."""
+
+    def made() -> list[Entry]:
+        return [entry_from(document) for document in documents]
+
+    return await asyncio.to_thread(made) if len(documents) > _MANY else made()
+
+
+def _with_empty_bodies(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry's document that was read without bodies; what is damaged stays as it is, and is told of when read."""
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return document
+    return {**document, "messages": [{**message, "body": ""} for message in messages]}
+
+
+def rows_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:
+    """The messages of some entries by id, each with its sources."""
+    rows = {}
+    for entry in map(entry_from, documents):
+        by_message: dict[str, list[EntrySource]] = {}
+        for source in entry.sources:
+            by_message.setdefault(source.message_id, []).append(source)
+        for message in entry.messages:
+            rows[message.id] = StoredMessageRow(message, tuple(by_message.get(message.id, ())), entry)
+    return rows
+
+
+def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
+    """Payloads in runs whose chunks follow each other, each payload once."""
+    runs: list[list[PayloadRef]] = []
+    for ref in sorted(set(refs), key=lambda ref: (ref.token, ref.chunk)):
+        last = runs[-1][-1] if runs else None
+        if last and last.token == ref.token and last.chunk + len(last.ends) == ref.chunk:
+            runs[-1].append(ref)
+        else:
+            runs.append([ref])
+    return runs
+
+
+def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
+    """The document of an entry with its size in it; refuses one that is too large."""
+    document = entry_document(conversation, entry)
+    size = len(bson.encode({**document, "size": 0}))
+    parts = source_parts(entry)
+    document |= {"size": size, **parts}
+    whole = len(bson.encode(document)) if parts else size
+    if whole > _ENTRY_BYTES:
+        raise BatchTooLargeError(
+            f"the batch makes an entry of {whole:,} bytes, payloads apart; {_ENTRY_BYTES:,} are the most; append "
+            + ("its messages in several smaller batches" if entry.messages[1:] else "a smaller message")
+        )
+    return document
+
+
+def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Payload chunks in commands of at most 32 MB; the last one has room for an entry."""
+    commands: list[list[dict[str, Any]]] = [[]]
+    size = _ENTRY_BYTES
+    for payload in payloads:
+        size += len(payload["data"]) + 200
+        if size > _COMMAND_BYTES:
+            commands.append([])
+            size = _ENTRY_BYTES + len(payload["data"])
+        commands[-1].append(payload)
+    return commands
+
+
+def _chunks_of(ref: PayloadRef, start: int, end: int) -> range:
+    """Numbers of the chunks that hold a piece of a payload."""
+    if start >= end:
+        return range(0)
+    first = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
+    last = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
+    return range(ref.chunk + first, ref.chunk + last + 1)
+
+
+def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> str:
+    """A piece of a payload, from the chunks that hold it."""
+    held = _chunks_of(ref, start, end)
+    if not held:
+        return ""
+    before = ref.ends[held.start - ref.chunk - 1] if held.start > ref.chunk else 0
+    return "".join(chunks[number] for number in held)[start - before : end - before]
+
+
+def _sizes(ref: PayloadRef) -> dict[int, int]:
+    """How many characters each chunk of a payload holds."""
+    return {ref.chunk + place: end - start for place, (start, end) in enumerate(pairwise([0, *ref.ends]))}
+
+
+def _decompress(frames: Sequence[tuple[str, Any, int]]) -> list[str]:
+    texts = []
+    for key, frame, characters in frames:
+        try:
+            texts.append(decompress(frame, characters=characters))
+        except (TypeError, ValueError) as error:
+            raise CorruptDocumentError(key, str(error)) from error
+    return texts

@@ -1,0 +1,54 @@
+"""Reads the ``log`` collection from its end: whole entries to search in, names of long messages to list.
+
+Layer 3. Ranges of ``_id`` alone, as any other filter on a clustered collection would read all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from convstore.log.entry import EntryMessage
+from convstore.mongo.documents import entry_from
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.key_ranges import between
+from convstore.mongo.keys import LOG, entry_range
+from convstore.mongo.log import StoredMessageRow, rows_of
+
+__all__ = ["Newest"]
+
+_NOT_SEARCHED = {"shown": 0, "gaps": 0, "totals.preview": 0}
+_NAMES = {**_NOT_SEARCHED, "sources": 0, "messages.stub": 0, "messages.arguments": 0}
+
+
+class Newest:
+    """Commands on the ``log`` collection that begin with the last entry."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._log = driver.collection(prefix + LOG)
+
+    async def rows(self, conversation: str, *, before: int | None, limit: int) -> tuple[list[StoredMessageRow], int]:
+        """The messages of the last entries before a number, newest first, and the first entry's number. One command.
+
+        Gives 0 for the number if there is no entry.
+        """
+        query = between(conversation, *entry_range(conversation, before=before))
+        async with driver_errors():
+            documents = await self._log.find(query, _NOT_SEARCHED).sort("_id", -1).limit(limit).to_list(None)
+        rows = (await asyncio.to_thread(rows_of, documents)).values() if documents else ()
+        first = entry_from(documents[-1]).number if documents else 0
+        return sorted(rows, key=lambda row: row.message.ordinal, reverse=True), first
+
+    async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
+        """The newest messages of people and models of at least so many tokens, newest first, without their bodies.
+
+        One command; looks at no entry before `start`.
+        """
+        query: dict[str, Any] = between(conversation, *entry_range(conversation, start=start))
+        query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}
+        async with driver_errors():
+            found = self._log.find(query, {**_NAMES, "messages.body": 0}).sort("_id", -1).limit(limit)
+            documents = await found.to_list(None)
+        filled = [{**one, "messages": [{**message, "body": ""} for message in one["messages"]]} for one in documents]
+        messages = [message for one in filled for message in reversed(entry_from(one).messages)]
+        return [one for one in messages if one.type in ("human", "ai") and one.tokens >= tokens][:limit]

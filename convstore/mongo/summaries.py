@@ -1,0 +1,57 @@
+"""The ``summaries`` collection: every summary that was ever made.
+
+Layer 3. A document is written before the head names it; one that no head ever named is passed over.
+"""
+
+from __future__ import annotations
+
+from pymongo.errors import DuplicateKeyError
+
+from convstore.log.summary import SummaryRecord
+from convstore.mongo.documents import summary_document, summary_from
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.key_ranges import count_range, delete_range
+from convstore.mongo.keys import SUMMARIES, conversation_range, summary_id
+
+__all__ = ["Summaries"]
+
+
+class Summaries:
+    """Commands on the ``summaries`` collection."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._summaries = driver.collection(prefix + SUMMARIES)
+
+    async def insert(self, conversation: str, record: SummaryRecord) -> None:
+        """Keep a summary; again is as good as once. One command."""
+        document = summary_document(record) | {
+            "_id": summary_id(conversation, record.token),
+            "conversation": conversation,
+            "folded": [list(result) for result in record.folded],
+        }
+        async with driver_errors():
+            try:
+                await self._summaries.insert_one(document)
+            except DuplicateKeyError:
+                return
+
+    async def all(self, conversation: str) -> dict[str, SummaryRecord]:
+        """All summaries of a conversation by token, those that were never committed too. One command."""
+        low, high = conversation_range(conversation)
+        query = {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}
+        async with driver_errors():
+            documents = await self._summaries.find(query).batch_size(1_000).to_list(None)
+        return {record.token: record for record in map(summary_from, documents)}
+
+    async def drop(self, conversation: str, token: str) -> None:
+        """Remove a summary that no head names. One command."""
+        async with driver_errors():
+            await self._summaries.delete_one({"_id": summary_id(conversation, token), "conversation": conversation})
+
+    async def delete(self, conversation: str) -> int:
+        """Remove all summaries of a conversation; gives the number of documents."""
+        return await delete_range(self._summaries, conversation, *conversation_range(conversation))
+
+    async def count(self, conversation: str) -> int:
+        """How many summaries a conversation has, those that were never committed too. One command."""
+        return await count_range(self._summaries, conversation, *conversation_range(conversation))

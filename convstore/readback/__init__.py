@@ -1,0 +1,8 @@
+"""Full content by id: records, turns, annotations, and the pages of the retrieval tool.
+
+Floor 4. `conversation` and the retrieval tool call it; it reads through `runtime`.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,89 @@
+"""What an application says of single messages: feedback, labels, notes of an audit.
+
+Layer 4. Kept beside the log, which never changes; no model sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
+from convstore.messages.values import Codec
+from convstore.mongo.annotations import Annotations
+from convstore.mongo.keys import ANNOTATIONS, annotation_id
+from convstore.runtime.cache import Known
+from convstore.runtime.clock import Clock
+from convstore.runtime.log_reader import Reader
+from convstore.values.scope import Scope
+
+__all__ = ["Annotator"]
+
+_MOST_VALUES, _MOST_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 100_000, 100
+
+
+class Annotator:
+    """Keeps annotations and gives them back."""
+
+    def __init__(self, reader: Reader, annotations: Annotations, *, codec: Codec, clock: Clock) -> None:
+        self._reader, self._annotations = reader, annotations
+        self._codec, self._clock = codec, clock
+
+    async def annotate(self, scope: Scope, message_id: str, values: Mapping[str, Any]) -> None:
+        """Set values of a message; see `Conversation.annotate`."""
+        given = self._encode(values)
+        known = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(known, [message_id]) if known else {}
+        if known is None or not rows:
+            raise UnknownMessageError(message_id)
+        ordinal = rows[message_id].message.ordinal
+        there = (await self._annotations.find(known.conversation, [ordinal])).get(ordinal, {})
+        if len(there.keys() | given.keys()) > _MOST_VALUES:
+            raise InvalidInputError(
+                f"a message has at most {_MOST_VALUES} annotations; remove some by setting them to None"
+            )
+        gone = values.keys() - given.keys()
+        kept = {name: text for name, text in (there | given).items() if name not in gone}
+        if (size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())) > _MOST_BYTES:
+            raise InvalidInputError(
+                f"the annotations of a message would be {size:,} bytes; at most {_MOST_BYTES:,} can be"
+            )
+        await self._annotations.change(known.conversation, ordinal, given=given, gone=gone, at=self._clock.now())
+
+    async def get(self, scope: Scope, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What is said of some messages, by id; see `Conversation.annotations`."""
+        known = await self._reader.find(scope)
+        if known is None:
+            return {}
+        rows = await self._reader.messages_by_id(known, ids)
+        found = await self.of(known, [row.message.ordinal for row in rows.values()])
+        return {
+            id_: found[rows[id_].message.ordinal] for id_ in ids if id_ in rows and rows[id_].message.ordinal in found
+        }
+
+    async def of(self, known: Known, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """What is said of the messages with some ordinals.
+
+        Raises:
+            CorruptDocumentError: A stored value is damaged.
+        """
+        found = await self._annotations.find(known.conversation, ordinals)
+        return {ordinal: self._decode(known, ordinal, texts) for ordinal, texts in found.items() if texts}
+
+    def _decode(self, known: Known, ordinal: int, texts: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            return {name: self._codec.decode(text) for name, text in texts.items()}
+        except ValueError as error:
+            key = annotation_id(known.conversation, ordinal)
+            raise CorruptDocumentError(key, str(error), collection=ANNOTATIONS) from error
+
+    def _encode(self, values: Mapping[str, Any]) -> dict[str, str]:
+        if not values:
+            raise InvalidInputError("name at least one value, such as rating=1; None removes it")
+        for name in values:
+            if not name.isidentifier() or len(name) > _NAME_CHARACTERS:
+                raise InvalidInputError(f"{name[:50]!r} is no name of an annotation; use one like a Python variable")
+        given = {name: self._codec.encode(value, path=name) for name, value in values.items() if value is not None}
+        if too_long := [name for name, text in given.items() if len(text) > _VALUE_CHARACTERS]:
+            raise InvalidInputError(f"{too_long[0]} is longer than {_VALUE_CHARACTERS:,} characters; shorten it")
+        return given

@@ -1,0 +1,68 @@
+"""Lines of a page that say what of a call is not done, in words for a model.
+
+Layer 4, pure. What a model sent stands in them in one line, and no longer than there is room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from convstore.messages.text import in_one_line
+from convstore.messages.tokens import fitting, weight
+from convstore.readback.page import Page
+from convstore.readback.passages import in_line
+from convstore.readback.request import Request
+
+__all__ = ["no_match", "remarks", "unknown_cursor"]
+
+_NAMED = 20
+_NAME_CHARACTERS = 60
+
+
+def no_match(request: Request, page: Page | None = None) -> str:
+    """The line for a text that nothing on a page holds."""
+    so_far = " in what was read so far" if page and page.following else ""
+    return f"No match for '{_said(request.find, 50)}'{so_far}."
+
+
+def unknown_cursor(request: Request) -> str:
+    """The line for a cursor that names no place."""
+    return f"Unknown cursor '{_said(request.cursor, 50)}'. Ask again without a cursor."
+
+
+def remarks(names: Sequence[int | str], valid: Sequence[str], request: Request) -> list[str]:
+    """Lines that say what of a call is not done, in three eighths of a page at most."""
+    lines = _not_found(names, valid, room=request.characters // 4)
+    room = request.characters * 3 // 8 - sum(weight(line) + 1 for line in lines)
+    for remark in request.remarks:
+        room -= len(remark) + 1
+        lines += [remark] if room >= 0 else []
+    return lines
+
+
+def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -> list[str]:
+    """A line that says what is not there and what could be asked for; none if all is there."""
+    if not names:
+        return []
+    named: list[str] = []
+    left = room // 2 - len("Not found: , and 10000 more.")
+    for name in names[:_NAMED]:
+        text = _said(name, _NAME_CHARACTERS if named else min(_NAME_CHARACTERS, left))
+        left -= weight(text) + 2
+        if named and left < 0:
+            break
+        named.append(text)
+    more = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
+    ids, left = list[str](), room // 2 - len(" Valid ids: .")
+    for id_ in map(in_one_line, valid):
+        left -= weight(id_) + 2
+        ids += [id_] if left >= 0 else []
+    line = f"Not found: {', '.join(named)}{more}."
+    return [line + (f" Valid ids: {', '.join(ids)}." if ids else "")]
+
+
+def _said(text: Any, most: int) -> str:
+    """The beginning of what somebody sent, in a line of ours, up to a weight."""
+    shown = in_line(text, most)
+    return shown[: fitting(shown, most)]

@@ -1,0 +1,344 @@
+"""What can be read of a stored message, as passages with names.
+
+Layer 4, pure. A passage is read from its beginning to its end. Its key and a character make a cursor: ``11@4000`` goes
+on in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second further part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage
+
+from convstore.log.entry import EntrySource, PayloadRef
+from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.text import in_one_line, text_of
+from convstore.messages.tokens import fitting, weight
+from convstore.messages.values import Codec
+from convstore.mongo.log import StoredMessageRow
+from convstore.readback.dedup import Result, deduplicated
+from convstore.sources.source import source_in
+
+__all__ = ["Cursor", "Passage", "in_line", "in_order", "is_compared", "passage_of_source", "passages_of", "read_cursor"]
+
+_LABEL_CHARACTERS = 200
+
+
+_NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
+
+
+_REPEATS = 1_000
+"""A shorter content is shown beside its sources, whatever it holds."""
+
+
+_COMPARED = 1_000_000
+"""Characters of a payload up to which content, artifact and sources are compared before they are shown."""
+
+
+_REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
+
+
+_REST = "What follows is what else the tool said, the texts apart."
+
+
+_FRAMES = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
+"""What can stand around a list of items and says nothing; none can be taken for another one with one more value."""
+
+
+_HIDDEN = "\ufffd"
+
+
+_CURSOR = re.compile(r"(?P<key>(?P<source>\d{1,15})|m(?P<ordinal>\d{1,15})(\.\d{1,6})?)@(?P<offset>\d{1,15})", re.ASCII)
+
+
+class Cursor(NamedTuple):
+    """Where a page ended: the passage, and what it is a passage of: a source or the message with an ordinal."""
+
+    key: str
+    source_id: int | None
+    ordinal: int | None
+    offset: int
+
+
+def read_cursor(text: Any) -> Cursor | None:
+    """The place that a cursor names; None if it is none.
+
+    >>> read_cursor("11@4000")
+    Cursor(key='11', source_id=11, ordinal=None, offset=4000)
+    """
+    found = _CURSOR.fullmatch(text.strip()) if isinstance(text, str) else None
+    if not found:
+        return None
+    source, ordinal = found["source"], found["ordinal"]
+    return Cursor(
+        found["key"], int(source) if source else None, int(ordinal) if ordinal else None, int(found["offset"])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Something to read: a text at hand, or a range of a payload.
+
+    Attributes:
+        key: Names it in cursors.
+        label: Names it in headers; one line.
+        length: Its characters.
+        same: What its label ends with, however short that is cut.
+        text: The text itself, if it is at hand.
+        ref: The payload that it is in, if it is in one.
+        start: Where it begins in the payload.
+        source: The source that it is the text of.
+        rest: Whether it holds what a result with sources says beside their texts and its content.
+        repeated: Whether everything in it is shown in another passage; it is left out.
+        read: Names the append whose payload was read to compare it with others, "" for none.
+        deferred: Whether it may repeat others, for which it was not compared yet; no page shows it.
+        remark: What the page before says of it, as it begins a page of its own.
+    """
+
+    key: str
+    label: str
+    length: int
+    text: str = ""
+    ref: PayloadRef | None = None
+    start: int = 0
+    source: EntrySource | None = None
+    rest: bool = False
+    repeated: bool = False
+    read: str = ""
+    deferred: bool = False
+    remark: str = ""
+    same: str = ""
+
+    def header(self, start: int, end: int, *, most: int) -> str:
+        """What stands above a part of it; its label is cut to a weight.
+
+        >>> Passage("11", "[11] Seals of the North", 9_120, same=", the same as [2]").header(0, 4_000, most=30)
+        '[11] Seals of, the same as [2], characters 0-4000 of 9120'
+        """
+        return f"{self._name(most)}, characters {start}-{end} of {self.length}"
+
+    def overhead(self, most: int) -> int:
+        """The largest weight of its header line on a page."""
+        return weight(self._name(most)) + _NUMBERS
+
+    def _name(self, most: int) -> str:
+        return self.label[: fitting(self.label, most - len(self.same))].rstrip() + self.same
+
+    @property
+    def item_length(self) -> int:
+        """How much is said of its source, in characters."""
+        return self.source.place.end - self.source.place.middle if self.source else 0
+
+    @property
+    def item_range(self) -> tuple[int, int]:
+        """Where what is said of its source stands in the payload."""
+        assert self.source is not None  # noqa: S101 - asked for sources only
+        return self.source.place.middle, self.source.place.end
+
+
+def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
+    """Whether the payload of a message is read whole before a page shows its content, as that may repeat the rest."""
+    ref = row.message.payload
+    if ref is None or ref.ends[-1] > _COMPARED or row.message.type != "tool":
+        return False
+    return bool(row.sources) or getattr(message, "artifact", None) is not None
+
+
+def passages_of(
+    row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None, *, named: bool = False
+) -> list[Passage]:
+    """All passages of a message: sources, content, and all else that it holds.
+
+    Each text is in one of them if the message has no payload, or its payload is at hand. Of a payload that is too large
+    for that, lengths tell whether the content holds the texts of its sources; nothing is lost if they mislead. `named`
+    passages have the id of the message in their headers.
+    """
+    ref, key = row.message.payload, f"m{row.message.ordinal}"
+    if payload is not None:
+        row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
+    texts = [passage_of_source(source, row) for source in row.sources]
+    label = in_line(row.message.tool or row.message.type, 200)
+    label = f"{label} {in_one_line(row.message.id)}" if named else label
+    content = _of_value(label, message.content, ref, payload)
+    parts = _Parts(content, _artifact(row, message, payload), _items(row, payload))
+    if payload is not None or ref is None:
+        parts = _each_once(codec, row, getattr(message, "artifact", None), payload or "", parts)
+    elif not is_compared(row, message) and _is_long(content, texts):
+        parts = parts._replace(content=[replace(passage, remark=_REPEATED) for passage in content])
+    listed = [*parts.content, *parts.artifact, *_large_parts(message, ref, payload), *parts.items]
+    own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate(listed)]
+    if ref is None or not is_compared(row, message):
+        return [*texts, *own]
+    return [replace(one, read=ref.token if payload else "", deferred=payload is None) for one in (*texts, *own)]
+
+
+class _Parts(NamedTuple):
+    """What a message is read as beside its sources."""
+
+    content: list[Passage]
+    artifact: list[Passage]
+    items: list[Passage]
+
+
+def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
+    """Whether a content may hold the texts of its sources."""
+    length = sum(passage.length for passage in content)
+    return bool(texts) and length >= max(_REPEATS, sum(text.length for text in texts) * 4 // 5)
+
+
+def _each_once(codec: Codec, row: StoredMessageRow, artifact: Any, payload: str, parts: _Parts) -> _Parts:
+    """What a message is read as, without the texts that passages before hold."""
+
+    def value(text: str) -> Any:
+        try:
+            return codec.decode(text, fetch=lambda start, end: payload[start:end])
+        except ValueError:
+            return None  # of a type that this process does not know: read as it is stored
+
+    if isinstance(artifact, PayloadRange):
+        text = payload[artifact.start : artifact.end]
+        artifact = text if artifact.raw else value(text)
+    result = Result(
+        sources={source.id: source.piece[source.place.start : source.place.middle] for source in row.sources},
+        items={one.source.id: value(one.text) for one in parts.items if one.source},
+        content=[one.text for one in parts.content],
+        artifact=[one.text for one in parts.artifact],
+        value=artifact,
+    )
+    shown = deduplicated(result, codec)
+    others = zip(parts.artifact, shown.artifact, strict=True)
+    return _Parts(
+        [_with_text(passage, text) for passage, text in zip(parts.content, shown.content, strict=True)],
+        [_with_text(passage, text) for passage, text in others if text is not None],
+        [replace(one, source=None) for one in parts.items if one.source and one.source.id not in shown.items],
+    )
+
+
+def _with_text(passage: Passage, text: str | None) -> Passage:
+    """A passage of another text; left out if that is None."""
+    return replace(passage, text=text or "", length=len(text or ""), repeated=text is None)
+
+
+def in_order(passages: Sequence[Passage]) -> list[Passage]:
+    """Passages as they are read: each once, and what most readers do not need last, from a page of its own on."""
+    by_key: dict[str, Passage] = {}
+    for passage in passages:
+        by_key.setdefault(passage.key, passage)
+    each = by_key.values()
+    shown, rest = [one for one in each if not one.rest], [one for one in each if one.rest]
+    if rest and shown and not shown[-1].remark:
+        rest[0] = replace(rest[0], remark=_REST)
+    return [*shown, *rest]
+
+
+def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
+    """The text of one source; an item without a text of its own is read as it is."""
+    named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
+    same = f", the same as [{source.earlier}]" if source.earlier else ""
+    label = _one_line(f"[{source.id}] {named}")
+    place, ref = source.place, row.message.payload
+    start, end = (place.start, place.middle) if place.middle > place.start else (place.middle, place.end)
+    if source.piece or ref is None:
+        return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source, same=same)
+    return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source, same=same)
+
+
+def in_line(text: Any, most: int) -> str:
+    r"""The beginning of what somebody sent, as it can stand in a line of ours.
+
+    >>> in_line("a\nb\ud800c", 3)
+    'a�b'
+    """
+    return "".join(sign if sign.isprintable() else _HIDDEN for sign in str(text)[:most])
+
+
+def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
+    """A content or an artifact as passages; what lies in the payload in pieces of its own."""
+    label = _one_line(label)
+    if isinstance(value, PayloadRange):
+        return [_stored(label, value.start, value.end, ref, payload)]
+    parts = _parts_of(value)
+    if any(isinstance(part, PayloadRange) for _, part in parts):
+        return [passage for name, part in parts for passage in _of_value(f"{label}, {name}", part, ref, payload)]
+    text = text_of(value)
+    return [Passage("", label, len(text), text=text)]
+
+
+def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: str | None) -> Passage:
+    """A range of a payload, as it stands there or at hand."""
+    if payload is not None:
+        return Passage("", label, end - start, text=payload[start:end])
+    return Passage("", label, end - start, ref=ref, start=start)
+
+
+def _parts_of(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, list):
+        return [(f"part {place}", part) for place, part in enumerate(value, 1)]
+    return [(str(key), part) for key, part in value.items()] if isinstance(value, dict) else []
+
+
+def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None) -> list[Passage]:
+    """The artifact, unless it is no more than its sources."""
+    artifact = getattr(message, "artifact", None)
+    if artifact is None or (row.sources and _is_bare(artifact, row.sources)):
+        return []
+    found = _of_value("artifact", artifact, row.message.payload, payload)
+    return [replace(passage, rest=bool(row.sources)) for passage in found]
+
+
+def _is_bare(artifact: Any, sources: Sequence[EntrySource]) -> bool:
+    """Whether an artifact says nothing but what its sources say, or their items, which are read by themselves."""
+    if isinstance(artifact, PayloadRange):
+        items = [PayloadRange(source.place.middle, source.place.end, raw=False) for source in sources]
+        more = artifact.end - artifact.start - len(Codec().encode(items))
+        is_frame = more in _FRAMES or (len(items) == 1 and more + len("[]") == 0)
+        return is_frame and not any(source.held for source in sources)
+    while type(artifact) is dict and len(artifact) == 1:
+        (artifact,) = artifact.values()
+    if type(artifact) not in (list, tuple) or len(artifact) != len(sources):
+        return False
+    found = [source_in(item) for item in artifact]
+    texts = [source.piece[source.place.start : source.place.middle] for source in sources]
+    return all(one and not one.says_more and one.text == text for one, text in zip(found, texts, strict=True))
+
+
+def _items(row: StoredMessageRow, payload: str | None) -> list[Passage]:
+    """What the tool said of each source, its text apart; unless that is no more, or is read elsewhere."""
+    ref = row.message.payload
+    return [
+        replace(
+            _stored(f"Rest of [{source.id}]", place.middle, place.end, ref, payload),
+            rest=True,
+            source=None if payload is None else source,
+        )
+        for source in row.sources
+        if ref and not (source.bare or source.held) and (place := source.place).middle > place.start
+    ]
+
+
+def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
+    """Whatever stands outside the entry beside content and artifact."""
+    calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
+    found: list[tuple[str, Any]] = [
+        (f"{'arguments' if key == 'args' else key} {place} of {call.get('name')}", part)
+        for place, call in enumerate(calls, 1)
+        for key, part in call.items()
+    ]
+    for name, value in {**message.__dict__, **(message.__pydantic_extra__ or {})}.items():
+        if name not in ("content", "artifact"):
+            parts = {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
+            found += parts.items()
+    return [
+        passage
+        for label, value in found
+        if isinstance(value, PayloadRange)
+        for passage in _of_value(label, value, ref, payload)
+    ]
+
+
+def _one_line(label: str) -> str:
+    """A label that can be part of a header: what a source calls itself cannot pass for a line of ours."""
+    return " ".join(label.split())[:_LABEL_CHARACTERS]

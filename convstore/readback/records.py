@@ -1,0 +1,103 @@
+"""Messages in full by id, with their sources.
+
+Layer 4, on the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from langchain_core.messages import ToolMessage
+
+from convstore.exceptions import CorruptDocumentError, InvalidInputError
+from convstore.log.entry import EntrySource
+from convstore.messages.values import Codec
+from convstore.mongo.log import StoredMessageRow
+from convstore.readback.annotations import Annotator
+from convstore.readback.source_values import make_source
+from convstore.runtime.log_reader import Reader
+from convstore.runtime.threads import characters_of, off_loop
+from convstore.values.models import Source, StoredMessage, ToolRecord
+from convstore.values.scope import Scope, check_number
+
+__all__ = ["Records"]
+
+_MOST_ON_A_PAGE = 1_000
+
+
+class Records:
+    """Gives messages of the log in full."""
+
+    def __init__(self, reader: Reader, annotator: Annotator, *, codec: Codec) -> None:
+        self._reader, self._annotator, self._codec = reader, annotator, codec
+
+    async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
+        """Those messages that the conversation has, in the order asked for."""
+        known = await self._reader.find(scope)
+        if known is None:
+            return []
+        async with self._reader.reading(known):
+            rows = await self._reader.messages_by_id(known, ids)
+            messages = [row.message for row in rows.values()]
+            payloads = await self._reader.payloads_of(known, messages)
+
+            def decode() -> dict[str, ToolRecord]:
+                return {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
+
+            records = await off_loop(decode, characters=characters_of(messages, payloads))
+        return [records[id_] for id_ in ids if id_ in records]
+
+    async def page(
+        self, scope: Scope, *, before: int | None, after: int | None, limit: int, full: bool
+    ) -> list[StoredMessage]:
+        """Messages by place, oldest first, in full or as views show them."""
+        if before is not None and after is not None:
+            raise InvalidInputError("pass before= or after=, not both")
+        for name, ordinal in (("before", before), ("after", after)):
+            if ordinal is not None:
+                check_number(ordinal, name=name, least=0, most=2**53)
+        check_number(limit, name="limit", least=1, most=_MOST_ON_A_PAGE)
+        known = await self._reader.find(scope)
+        if known is None:
+            return []
+        async with self._reader.reading(known):
+            rows = await self._reader.page(known, before=before, after=after, limit=limit)
+            stored = [message for message, _ in rows]
+            if full:
+                messages = await self._reader.decode_whole(known, stored)
+            else:
+                messages = await self._reader.shorten_all(known, stored)
+            said = await self._annotator.of(known, [row.ordinal for row, _ in rows])
+        return [
+            StoredMessage(ordinal=row.ordinal, created_at=at, message=message, annotations=said.get(row.ordinal, {}))
+            for (row, at), message in zip(rows, messages, strict=True)
+        ]
+
+    def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
+        message = self._reader.decode(row.message, payload)
+        record = ToolRecord(
+            tool_message_id=row.message.id,
+            content=message.content,
+            ordinal=row.message.ordinal,
+            created_at=row.entry.at,
+        )
+        if not isinstance(message, ToolMessage):
+            return record
+        return record.model_copy(
+            update={
+                "tool_call_id": message.tool_call_id,
+                "tool": row.message.tool,
+                "status": message.status,
+                "artifact": message.artifact,
+                "sources": [self._source(source, payload) for source in row.sources],
+            }
+        )
+
+    def _source(self, source: EntrySource, payload: str | None) -> Source:
+        """A source as it stands in its message's payload, or beside a small message."""
+        held, place = source.piece or payload or "", source.place
+        text, item = held[place.start : place.middle], held[place.middle : place.end]
+        try:
+            return make_source(self._codec, source, content=text, item=item)
+        except ValueError as error:
+            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error

@@ -1,0 +1,76 @@
+"""A source as the public API gives it, whole or as much of it as there is room for on a page.
+
+Layer 4, pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convstore.log.entry import EntrySource
+from convstore.messages.provenance import mark
+from convstore.messages.values import Codec
+from convstore.readback.passages import in_line
+from convstore.sources.source import source_in
+from convstore.values.models import Source
+
+__all__ = ["make_source", "page_source"]
+
+_LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
+_NAMED, _NAME_CHARACTERS = 5, 60
+
+
+def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -> Source:
+    """A source as the public API gives it.
+
+    Args:
+        codec: Decodes the item.
+        source: What its entry says of it.
+        content: Its text, or the part of it that is asked for.
+        item: What the tool said of it, as it is stored.
+
+    Raises:
+        ValueError: The item is not what was written.
+    """
+    found = source_in(codec.decode(item, fetch=lambda _start, _end: ""))
+    return Source(
+        source_id=source.id,
+        title=found.title if found else source.title,
+        url=found.url if found else source.url,
+        content=content,
+        metadata=found.metadata if found else {},
+        tool_message_id=source.message_id,
+        earlier_id=source.earlier,
+        given_id=source.given,
+    )
+
+
+def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | None, room: int) -> tuple[Source, int]:
+    """A source as a page gives it, and how much of the room for such things is left.
+
+    Of the metadata there is as much as fits, and a mark that says what is left out.
+
+    Args:
+        codec: Decodes the item.
+        source: What its entry says of it.
+        content: The part of its text that is on the page.
+        item: What the tool said of it, as it is stored; None if that is too much to read.
+        room: At most this many characters of what the tool said, as it is stored.
+
+    Raises:
+        ValueError: The item is not what was written.
+    """
+    whole = make_source(codec, source, content=content, item="{}" if item is None else item)
+    if item is not None and len(item) <= room:
+        return whole, room - len(item)
+    kept: dict[str, Any] = {}
+    for key, value in whole.metadata.items():
+        size = len(key) + len(codec.encode(value, omitted=[]))
+        if size <= room:
+            kept[key] = value
+            room -= size
+    gone = [name for name in ("title", "url") if getattr(whole, name) != getattr(source, name)]
+    gone += [in_line(key, _NAME_CHARACTERS) for key in whole.metadata if key not in kept]
+    more = [f"{len(gone) - _NAMED} more"] if len(gone) > _NAMED else []
+    kept |= mark("left_out", keys=[*gone[:_NAMED], *more], message=_LEFT_OUT)
+    return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept}), room

@@ -1,0 +1,200 @@
+"""Reads whole turns, in order or newest first, from any place on; each message in full.
+
+Layer 4, on the reader. Which turn a message is in, and its number, follow from its entry alone, so reading begins where
+it is asked to and costs what it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from convstore.log.entry import Entry, EntryMessage, Gap
+from convstore.log.repairs import corrected
+from convstore.log.rewind import is_live, live_before
+from convstore.log.rows import begins_turn
+from convstore.runtime.cache import Known
+from convstore.runtime.log_reader import Reader, about
+from convstore.values.models import Turn
+from convstore.values.scope import Scope, check_number
+
+__all__ = ["Turns"]
+
+_MOST = 2**53
+_MANY_ENTRIES = 100
+
+_Stored = tuple[Entry, EntryMessage]
+"""A message as its entry holds it."""
+
+
+class _Moment(NamedTuple):
+    """A log as it was when reading began: what was appended or rewound since is not looked at.
+
+    Attributes:
+        known: Whose log.
+        entries: Its last entry.
+        at_once: How many entries to read first; then more at a time.
+        gaps: What is rewound.
+    """
+
+    known: Known
+    entries: int
+    at_once: int
+    gaps: tuple[Gap, ...]
+
+
+class Turns:
+    """Gives turns for all conversations of a store."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def get(self, scope: Scope, turn_id: str) -> Turn | None:
+        """The turn that a live message begins."""
+        known = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(known, [turn_id]) if known else {}
+        if known is None or not rows:
+            return None
+        ordinal = rows[turn_id].message.ordinal
+        moment = await self._moment(known, limit=1)
+        async with aclosing(self._forth(moment, rows[turn_id].entry.number, ordinal - 1, ordinal + 1)) as turns:
+            async for turn in turns:
+                return turn
+        return None
+
+    async def read(
+        self, scope: Scope, *, after: int | None, before: int | None, limit: int | None, newest_first: bool
+    ) -> AsyncIterator[Turn]:
+        """Whole live turns that begin in a range of ordinals, as they were when the first one was asked for."""
+        for name, value in (("after", after), ("before", before), ("limit", limit)):
+            if value is not None:
+                check_number(value, name=name, least=0, most=_MOST)
+        known = await self._reader.find(scope)
+        left = _MOST if limit is None else limit
+        if known is None or not left:
+            return
+        moment = await self._moment(known, limit=left)
+        span = (after or 0, _MOST if before is None else before)
+        reading = self._back(moment, *span) if newest_first else self._forth(moment, None, *span)
+        async with aclosing(reading) as turns:
+            async for turn in turns:
+                yield turn
+                left -= 1
+                if not left:
+                    return
+
+    async def _moment(self, known: Known, *, limit: int) -> _Moment:
+        async with self._reader.reading(known):
+            tail = await self._reader.tail(known)
+            at_once = min(about(limit, tail.turns, tail.entries), _MANY_ENTRIES)
+            return _Moment(known, tail.entries, at_once, await self._reader.gaps(known, tail.marker))
+
+    async def _live(self, moment: _Moment, start: int) -> AsyncGenerator[_Stored, None]:
+        """The live messages from an entry on, in order."""
+        walk = self._reader.walk(moment.known.scope, start=start, at_once=moment.at_once)
+        async with aclosing(walk) as entries:
+            async for _, found in entries:
+                if found.number > moment.entries:
+                    return
+                [entry] = corrected([found], moment.known.repair)
+                for stored in entry.messages:
+                    if is_live(moment.gaps, stored.ordinal):
+                        yield entry, stored
+
+    async def _forth(self, moment: _Moment, start: int | None, after: int, before: int) -> AsyncGenerator[Turn, None]:
+        """Turns that begin behind one ordinal and before another, in order.
+
+        Args:
+            moment: The log.
+            start: The entry to begin with; None if that is to be found.
+            after: The first ordinal.
+            before: The second one.
+        """
+        if start is None:
+            start = await self._entry_of(moment.known, after + 1) if after else 1
+        held: list[_Stored] = []
+        async with aclosing(self._live(moment, start or moment.entries + 1)) as messages:
+            async for one in messages:
+                if one[1].ordinal <= after:
+                    continue
+                if begins_turn(*one):
+                    if held:
+                        yield await self._whole(moment.known, held, is_last=False)
+                    if one[1].ordinal >= before:
+                        return
+                    held = []
+                elif not held:
+                    continue  # the rest of a turn that began before
+                held.append(one)
+        if held:
+            yield await self._whole(moment.known, held, is_last=True)
+
+    async def _back(self, moment: _Moment, after: int, before: int) -> AsyncGenerator[Turn, None]:
+        """The same turns, the last one first."""
+        end = await self._end(moment, before)
+        is_last = end is None
+        number, before = (moment.entries + 1, _MOST) if end is None else end
+        at_once = moment.at_once
+        held: list[_Stored] = []
+        while number > 1:
+            number = live_before(moment.gaps, number)
+            entries = await self._entries_before(moment, number, at_once)
+            at_once = min(2 * at_once, _MANY_ENTRIES)
+            for one in _newest_first(entries):
+                stored = one[1]
+                if stored.ordinal >= before or not is_live(moment.gaps, stored.ordinal):
+                    continue
+                held.append(one)
+                if not begins_turn(*one):
+                    continue
+                if stored.ordinal <= after:
+                    return
+                yield await self._whole(moment.known, held[::-1], is_last=is_last)
+                held, is_last = [], False
+            number = entries[0].number if entries else 1
+
+    async def _end(self, moment: _Moment, before: int) -> tuple[int, int] | None:
+        """Where the first turn begins that is not before an ordinal: behind which entry, and at which ordinal.
+
+        None if there is no such turn.
+        """
+        number = await self._entry_of(moment.known, max(before, 1)) if before < _MOST else None
+        if number is None:
+            return None
+        async with aclosing(self._live(moment, number)) as messages:
+            async for entry, stored in messages:
+                if stored.ordinal >= before and begins_turn(entry, stored):
+                    return entry.number + 1, stored.ordinal
+        return None
+
+    async def _entry_of(self, known: Known, ordinal: int) -> int | None:
+        """The number of the entry that holds a message; None if there is no such message."""
+        row = await self._reader.message_at(known, ordinal)
+        return row.entry.number if row else None
+
+    async def _entries_before(self, moment: _Moment, number: int, at_once: int) -> Sequence[Entry]:
+        if number <= 1:
+            return []
+        start = max(1, number - at_once)
+        async with self._reader.reading(moment.known):
+            entries = await self._reader.entries(moment.known, start=start, before=number, is_whole=True)
+            return corrected(entries, moment.known.repair)
+
+    async def _whole(self, known: Known, held: Sequence[_Stored], *, is_last: bool) -> Turn:
+        async with self._reader.reading(known):
+            messages = await self._reader.decode_whole(known, [stored for _, stored in held])
+        (entry, first), (_, last) = held[0], held[-1]
+        return Turn(
+            turn_id=first.id,
+            number=entry.turn_at(first.ordinal),
+            first=first.ordinal,
+            last=last.ordinal,
+            created_at=entry.at,
+            messages=messages,
+            is_finished=not is_last or (last.type == "ai" and not last.calls),
+        )
+
+
+def _newest_first(entries: Sequence[Entry]) -> list[_Stored]:
+    return [(entry, stored) for entry in reversed(entries) for stored in reversed(entry.messages)]

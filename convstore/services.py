@@ -1,0 +1,200 @@
+"""What the store does, each a service on the repository and the rules; the facade puts them together.
+
+Layer 4. Writing: `writer` appends, each batch an `attempt`; `rewinder` and `annotations` mark what was appended,
+`compactor` summarises, `kept_summaries` has what it made, `directory` names and lists conversations, `retention` ends
+them. Reading: `reader` fetches entries and payloads, `loader` makes views, `records` gives messages, `turns` whole
+turns, `pager`, `passages` and `pages` sources page by page. `known` is what the store remembers of a conversation and
+`keeping` how much of it, `off_loop` keeps long work from the event loop, `numbering` wraps tools, `sync` serves
+callers without a loop. `doctor` looks whether all is whole. `parts` puts all of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from convstore.admin.catalog import Directory
+from convstore.admin.retention import Retention
+from convstore.append.resent_history import Resender
+from convstore.append.rewinder import Rewinder
+from convstore.append.writer import Writer
+from convstore.compaction.compactor import Compactor
+from convstore.compaction.history import KeptSummaries
+from convstore.compaction.strategies import Folder
+from convstore.messages.tokens import NamedCounter
+from convstore.messages.values import Codec
+from convstore.mongo.annotations import Annotations
+from convstore.mongo.digests import Digests
+from convstore.mongo.driver import Driver
+from convstore.mongo.heads import Heads
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.log import Log
+from convstore.mongo.migrator import Migrator
+from convstore.mongo.newest import Newest
+from convstore.mongo.summaries import Summaries
+from convstore.mongo.tombstones import Endings
+from convstore.readback.annotations import Annotator
+from convstore.readback.pager import Pager
+from convstore.readback.records import Records
+from convstore.readback.request import Request
+from convstore.readback.turns import Turns
+from convstore.runtime.cache import KnownConversations
+from convstore.runtime.clock import Clock
+from convstore.runtime.log_reader import Reader
+from convstore.runtime.open_heads import OpenHeads
+from convstore.sources.detection import SourceExtractor
+from convstore.tools.retrieval import ReadBack
+from convstore.values.models import SourcePage
+from convstore.values.policy import HistoryPolicy
+from convstore.values.scope import Scope
+from convstore.verify.schema import SchemaCheck
+from convstore.verify.verifier import Verifier
+from convstore.view.loader import Loader
+
+__all__ = ["ServiceHost", "Services", "both_ways", "make_services", "read_back"]
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services of one store; each does the work of one room."""
+
+    writer: Writer
+    open_heads: OpenHeads
+    resender: Resender
+    reader: Reader
+    loader: Loader
+    records: Records
+    turns: Turns
+    pager: Pager
+    directory: Directory
+    retention: Retention
+    verifier: Verifier
+    compactor: Compactor
+    kept: KeptSummaries
+    rewinder: Rewinder
+    annotator: Annotator
+
+
+def make_services(
+    driver: Driver,
+    prefix: str,
+    migrator: Migrator,
+    known: KnownConversations,
+    *,
+    codec: Codec,
+    counter: NamedCounter,
+    clock: Clock,
+    folder: Folder | None,
+    compaction_seconds: float,
+    extractors: Mapping[str, SourceExtractor],
+    forget: Callable[[dict[str, str]], None],
+) -> Services:
+    """Make the services of one store.
+
+    Args:
+        driver: The database.
+        prefix: Stands before the names of collections.
+        migrator: Knows the schema.
+        known: What the store remembers.
+        codec: Knows the types of values.
+        counter: Counts tokens.
+        clock: Where time comes from.
+        folder: Makes summaries; None if the store has no summarizer.
+        compaction_seconds: How long a load waits for one.
+        extractors: By the name of a tool what finds the sources in its results.
+        forget: Told of the scope of each conversation that ended.
+    """
+    heads, endings, log = Heads(driver, prefix=prefix), Endings(driver, prefix=prefix), Log(driver, prefix=prefix)
+    annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
+    open_heads = OpenHeads(heads, log, clock=clock)
+    reader = Reader(heads, log, known, codec=codec, counter=counter)
+    kept = KeptSummaries(reader, heads, log, summaries)
+    annotator = Annotator(reader, annotations, codec=codec, clock=clock)
+    writer = Writer(
+        reader,
+        heads,
+        endings,
+        log,
+        known,
+        open_heads=open_heads,
+        codec=codec,
+        counter=counter,
+        clock=clock,
+        extractors=extractors,
+    )
+    return Services(
+        writer=writer,
+        open_heads=open_heads,
+        resender=Resender(reader, Digests(driver, prefix=prefix), writer, known, codec=codec),
+        reader=reader,
+        loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
+        records=Records(reader, annotator, codec=codec),
+        turns=Turns(reader),
+        pager=Pager(reader, Newest(driver, prefix=prefix), codec=codec),
+        directory=Directory(heads, log, known, open_heads, codec=codec, clock=clock),
+        retention=Retention(endings, log, annotations, summaries, clock=clock, forget=forget),
+        verifier=Verifier(
+            Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
+        ),
+        compactor=Compactor(
+            reader,
+            heads,
+            log,
+            kept,
+            summaries,
+            codec=codec,
+            counter=counter,
+            clock=clock,
+            folder=folder,
+            wait_seconds=compaction_seconds,
+        ),
+        kept=kept,
+        rewinder=Rewinder(reader, heads, log, kept.reselect, known, codec=codec, clock=clock),
+        annotator=annotator,
+    )
+
+
+class ServiceHost(Protocol):
+    """The side of a store that its conversations and tools use."""
+
+    @property
+    def policy(self) -> HistoryPolicy:
+        """The policy of loads that name none."""
+        ...
+
+    @property
+    def source_extractors(self) -> dict[str, SourceExtractor]:
+        """Functions of the application that find sources, by tool name."""
+        ...
+
+    def conversation(self, **scope: str) -> Any:
+        """Return the handle of one conversation."""
+        ...
+
+    async def services(self) -> Services:
+        """Return the services once the database is known to be set up."""
+        ...
+
+    def run_sync(self, work: Callable[[ServiceHost], Coroutine[Any, Any, _Result]], *, instead: str = ...) -> _Result:
+        """Do some work for a sync caller, on a twin of the store."""
+        ...
+
+
+def both_ways(
+    host: ServiceHost, work: Callable[[ServiceHost, _Request], Coroutine[Any, Any, _Result]]
+) -> tuple[Callable[[_Request], Coroutine[Any, Any, _Result]], Callable[[_Request], _Result]]:
+    """Return a function for async callers, on the store, and one for sync callers, on its twin."""
+    return lambda request: work(host, request), lambda request: host.run_sync(lambda twin: work(twin, request))
+
+
+def read_back(host: ServiceHost, scope: Scope) -> ReadBack:
+    """Return the read function that a retrieval tool calls for one conversation."""
+
+    async def read(where: ServiceHost, request: Request) -> tuple[str, SourcePage]:
+        return await (await where.services()).pager.read(scope, request)
+
+    return ReadBack(*both_ways(host, read))

@@ -1,0 +1,147 @@
+"""Content blocks that are a source each: by their type what makes an item of them.
+
+Layer 1. Forms as Anthropic, OpenAI, LangChain and MCP document them. Of a block everything is kept but what is no text:
+base64 data and what only its provider can decrypt stand in the message alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from convstore.messages.values import is_text
+from convstore.sources.source import first_text, plain_item, text_in
+
+__all__ = ["BLOCKS", "HOLDERS", "TEXTS", "is_block", "item_of_block", "type_of"]
+
+_Block = dict[Any, Any]
+
+_BYTES = ("base64", "blob", "data", "encrypted_content")
+
+TEXTS = frozenset({"text", "text-plain", "input_text", "output_text"})
+"""Blocks that say something: a source only with a title or an address, but they may cite, or be JSON."""
+
+_MEDIA = frozenset({"audio", "image", "image_url", "reasoning", "thinking", "video"})
+
+HOLDERS = {
+    "file_search_call": "results",
+    "mcp_tool_result": "content",
+    "message": "content",
+    "non_standard": "value",
+    "server_tool_result": "output",
+    "tool_result": "content",
+    "web_fetch_tool_result": "content",
+    "web_search_call": "action",
+    "web_search_tool_result": "content",
+}
+"""Blocks that hold values of any form, and where."""
+
+
+def type_of(block: Any) -> str:
+    """The type of a block, "" if it has none.
+
+    >>> type_of({"type": "document"}), type_of({"type": ["document"]})
+    ('document', '')
+    """
+    kind = block.get("type") if type(block) is dict else None
+    return kind if is_text(kind) else ""
+
+
+def is_block(value: Any) -> bool:
+    """Whether a dict in a list is a content block, not an item that has a type too.
+
+    Blocks that say or show something have no title; those that are a source have no text of their own.
+
+    >>> is_block({"type": "video", "url": "https://a"}), is_block({"type": "video", "url": "https://a", "title": "A"})
+    (True, False)
+    """
+    kind = type_of(value)
+    if kind in TEXTS or kind in _MEDIA:
+        return not first_text(value, ("title",))
+    return kind in HOLDERS or (kind in BLOCKS and not first_text(value, ("content", "text", "snippet", "body")))
+
+
+def item_of_block(block: Any) -> _Block | None:
+    """The item that a content block is; None if it is no source: of another type, or without text, title and address.
+
+    >>> item_of_block({"type": "search_result", "source": "https://a", "content": [{"type": "text", "text": "…"}]})
+    {'content': '…', 'url': 'https://a', 'type': 'search_result'}
+    >>> item_of_block({"type": "text", "text": "…"}) is None
+    True
+    """
+    form = BLOCKS.get(type_of(block))
+    item = form(block) if form else None
+    return item if item and (item["content"] or first_text(item, ("title", "url"))) else None
+
+
+def _search_result(block: _Block) -> _Block:
+    """Anthropic, LangChain: ``source`` is an address or another name of the place."""
+    return plain_item(block, text_in(block.get("content")), url=["source"], without=("content",))
+
+
+def _document(block: _Block) -> _Block:
+    """Anthropic: ``source`` holds a text, a list of text blocks, an address or base64 data."""
+    source = block.get("source")
+    if type(source) is not dict:
+        key = first_text(block, ("text", "content", "page_content"))
+        return plain_item(block, text_in(block.get(key)), without=(key,))
+    text = text_in(source.get("data" if source.get("type") == "text" else "content"))
+    rest = {key: value for key, value in source.items() if key not in ("content", "url", *_BYTES)}
+    address = {"url": source["url"]} if first_text(source, ("url",)) else {}
+    return plain_item({**block, "source": rest, **address}, text, without=("content",))
+
+
+def _web_search_result(block: _Block) -> _Block:
+    """Anthropic: title and address; the text is encrypted, so that only citations show it."""
+    key = first_text(block, ("content", "text", "snippet"))
+    return plain_item(block, text_in(block.get(key)), without=(key, *_BYTES))
+
+
+def _web_fetch_result(block: _Block) -> _Block:
+    """Anthropic: a document, with the address that it was fetched from."""
+    inner = block.get("content")
+    item = _document(inner) if type(inner) is dict else {"content": ""}
+    return {**item, **{key: value for key, value in block.items() if key != "content"}}
+
+
+def _titled_text(block: _Block) -> _Block | None:
+    """LangChain: a text is a source if it has a title or an address."""
+    if not first_text(block, ("title", "url")):
+        return None
+    text = block.get("text")
+    return plain_item(block, text if is_text(text) else "", without=("text", *_BYTES))
+
+
+def _file(block: _Block) -> _Block | None:
+    """LangChain: what its MCP adapters make of a link to a resource; an address that is the data itself is none."""
+    url = block.get("url")
+    is_link = is_text(url) and not url.startswith("data:")
+    return plain_item(block, "", title=["filename"], without=_BYTES) if is_link else None
+
+
+def _resource(block: _Block) -> _Block | None:
+    """MCP: a resource with its text or its bytes."""
+    inner = block.get("resource")
+    if type(inner) is not dict:
+        return None
+    said = {**{key: value for key, value in block.items() if key != "resource"}, **inner}
+    text = inner.get("text")
+    return plain_item(said, text if is_text(text) else "", url=["uri"], without=("text", *_BYTES))
+
+
+def _resource_link(block: _Block) -> _Block:
+    """MCP: where a resource can be read."""
+    return plain_item(block, "", title=["name"], url=["uri"])
+
+
+BLOCKS: dict[str, Callable[[_Block], _Block | None]] = {
+    "document": _document,
+    "file": _file,
+    "resource": _resource,
+    "resource_link": _resource_link,
+    "search_result": _search_result,
+    "web_fetch_result": _web_fetch_result,
+    "web_search_result": _web_search_result,
+    **dict.fromkeys(sorted(TEXTS), _titled_text),
+}
+"""By the type of a block what makes an item of it."""

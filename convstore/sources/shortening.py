@@ -1,0 +1,236 @@
+"""Shortens messages for views: stubs, placeholders of media, the beginning and the end of long texts.
+
+Layer 1. Each function depends on the message and its arguments alone, so that a view shows the same bytes every time,
+wherever the parts of a message are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from convstore.messages.encoding import EDGE_CHARACTERS, link_of
+from convstore.messages.media import is_media, media_description
+from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.text import in_one_line
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
+from convstore.sources.stub import RETRIEVAL_TOOL
+
+__all__ = [
+    "SHORTENED",
+    "leave_out",
+    "needs_edges_only",
+    "placeholder",
+    "shorten_text",
+    "with_short_texts",
+    "with_stub",
+    "without_media",
+]
+
+SHORTENED = ("human", "ai")
+"""Types of messages whose long texts a policy shortens."""
+
+_WITH_MEDIA = ("system", "tool")
+_SPACES = (" ", "\n", "\t")
+_MOST_DEPTH = 8
+
+
+def placeholder(about: str, message_id: str) -> str:
+    """The text in place of a part that a view leaves out.
+
+    >>> placeholder("image, 3 bytes", "m7")
+    '[image, 3 bytes; left out to save context, call retrieve_previous_sources with message id m7 to read it]'
+    """
+    return (
+        f"[{about}; left out to save context, "
+        f"call {RETRIEVAL_TOOL} with message id {in_one_line(message_id)} to read it]"
+    )
+
+
+def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
+    """A decoded tool message with its stub as content and without its artifact; changed in place."""
+    values: Any = message.__dict__
+    values["content"] = stub
+    values["artifact"] = None
+    return leave_out(message)
+
+
+def without_media(message: BaseMessage, *, everywhere: bool = False) -> BaseMessage:
+    """A message with placeholders for its images, audio and files; the same object if it has none.
+
+    System messages and tool results stay as they are, unless `everywhere`: a result has a stub, or is small.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> without_media(HumanMessage([{"type": "image", "base64": "QUJD"}], id="m7")).content[0]["text"][:15]
+    '[image, 3 bytes'
+    """
+    content = message.content
+    is_kept = message.type in _WITH_MEDIA and not everywhere
+    if is_kept or type(content) is not list or not any(map(is_media, content)):
+        return message
+    blocks = [_text(media_description(block), message) if is_media(block) else block for block in content]  # type: ignore[arg-type]
+    return message.model_copy(update={"content": blocks})
+
+
+def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
+    """The beginning and the end of a text longer than so many tokens, cut between words, with the id between them.
+
+    A token stands for four characters of English text (see `tokens.weight`), whatever the store counts with, so that
+    the same text and number give the same bytes everywhere. A shorter text stays as it is.
+
+    >>> print(shorten_text("one two three four five" + ", one two three four five" * 20, 10, "m7"))
+    one two three four
+    [486 characters left out to save context, call retrieve_previous_sources with message id m7 to read them]
+    two three four five
+
+    Args:
+        text: A text, or a long one in a payload that was not read, with its edges.
+        tokens: The most that stays whole.
+        message_id: Of its message.
+    """
+    room = tokens * CHARACTERS_PER_TOKEN
+    if isinstance(text, PayloadRange):
+        length, head, tail = text.end - text.start, text.head, text.tail
+    elif len(text) * CHARACTERS_PER_TOKEN <= room or weight(text) <= room:
+        return text
+    else:
+        length, head, tail = len(text), text[: room // 2], text[len(text) - room // 2 :]
+    head = _beginning(head[: room // 2], room // 2)
+    tail = _beginning(tail[::-1][: room // 2], room // 2)[::-1]
+    shown = (
+        f"{head}\n[{length - len(head) - len(tail):,} characters left out to save context, "
+        f"call {RETRIEVAL_TOOL} with message id {in_one_line(message_id)} to read them]\n{tail}"
+    )
+    return shown if isinstance(text, PayloadRange) or len(shown) < length else text
+
+
+def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = False) -> BaseMessage:
+    """A human or AI message with `shorten_text` of its texts; the same object if none is longer.
+
+    Args:
+        message: Any message.
+        tokens: The most that stays whole.
+        arguments: Shorten texts in the arguments of calls, too.
+    """
+    if message.type not in SHORTENED:
+        return message
+    shorten = partial(_shortened, tokens=tokens, message_id=str(message.id))
+    content: Any = message.content
+    if type(content) is list:
+        content = [_block(block, shorten, arguments=arguments) for block in content]
+        content = message.content if all(map(_is, content, message.content)) else content
+    else:
+        content = shorten(content)
+    changed: dict[str, Any] = {} if content is message.content else {"content": content}
+    if arguments and isinstance(message, AIMessage):
+        calls = [{**call, "args": _leaves(call["args"], shorten)} for call in message.tool_calls]
+        if calls != message.tool_calls:
+            changed["tool_calls"] = calls
+    return message.model_copy(update=changed) if changed else message
+
+
+def needs_edges_only(tokens: int | None) -> bool:
+    """Return True if texts that are shortened to so many tokens show no more than the edges that bodies keep."""
+    return tokens is not None and tokens * CHARACTERS_PER_TOKEN // 2 <= EDGE_CHARACTERS
+
+
+def _beginning(text: str, room: int) -> str:
+    """The beginning of a text that fits in a room, without its last word, which may be cut."""
+    fit = text[: fitting(text, room)]
+    end = max(fit.rfind(sign) for sign in _SPACES)
+    return (fit[:end] if end >= len(fit) // 2 else fit).rstrip()
+
+
+def _shortened(text: Any, *, tokens: int, message_id: str) -> Any:
+    if isinstance(text, str) or (type(text) is PayloadRange and text.head and needs_edges_only(tokens)):
+        return shorten_text(text, tokens, message_id)
+    return text
+
+
+def _block(block: Any, shorten: Callable[[Any], Any], *, arguments: bool) -> Any:
+    """A content block with its text shortened; reasoning is signed and stays as it is."""
+    if type(block) is not dict:
+        return shorten(block)
+    source = block.get("source")
+    if "text" in block and (text := shorten(block["text"])) is not block["text"]:
+        return {**block, "text": text}
+    if type(source) is dict and source.get("type") == "text":
+        data = shorten(source.get("data"))
+        return block if data is source.get("data") else {**block, "source": {**source, "data": data}}
+    if arguments and block.get("type") == "tool_use":
+        return {**block, "input": _leaves(block.get("input"), shorten)}
+    return block
+
+
+def _leaves(value: Any, shorten: Callable[[Any], Any], depth: int = 0) -> Any:
+    """Arguments with their texts shortened; what is nested deeper than a few levels stays as it is."""
+    if type(value) is dict and depth < _MOST_DEPTH:
+        return {key: _leaves(part, shorten, depth + 1) for key, part in value.items()}
+    if type(value) is list and depth < _MOST_DEPTH:
+        return [_leaves(part, shorten, depth + 1) for part in value]
+    return shorten(value) if isinstance(value, str) else value
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def leave_out(message: BaseMessage) -> BaseMessage:
+    """A decoded message with placeholders for those parts whose payload was not read; changed in place.
+
+    A text becomes a short text, a content block a short text block; anything else leaves. Of the request and the result
+    of a tool that the provider ran itself neither stays without the other: providers refuse that.
+    """
+    values: Any = message.__dict__
+    values["content"] = _content_without_parts(values["content"], message)
+    for key in ("tool_calls", "invalid_tool_calls"):
+        if values.get(key):
+            values[key] = [_call_without_parts(call, message) for call in values[key]]
+    for holder in (values, message.__pydantic_extra__ or {}):
+        for key, value in holder.items():
+            if type(value) is PayloadRange:
+                holder[key] = {} if key in ("additional_kwargs", "response_metadata") else None
+            elif type(value) is dict and key != "content":
+                holder[key] = {name: part for name, part in value.items() if type(part) is not PayloadRange}
+    return message
+
+
+def _text(about: str, message: BaseMessage) -> dict[str, Any]:
+    return {"type": "text", "text": placeholder(about, str(message.id))}
+
+
+def _placeholder(part: PayloadRange, about: str, message: BaseMessage) -> str:
+    return placeholder(f"{about}, {part.end - part.start:,} characters", str(message.id))
+
+
+def _content_without_parts(content: Any, message: BaseMessage) -> Any:
+    if type(content) is PayloadRange:
+        return _placeholder(content, "text", message)
+    if type(content) is not list:
+        return content
+    gone = {block.link for block in content if type(block) is PayloadRange} - {""}
+    return [_block_without_parts(block, message) for block in content if link_of(block) not in gone]
+
+
+def _block_without_parts(block: Any, message: BaseMessage) -> Any:
+    if type(block) is PayloadRange:
+        if block.is_media:
+            return _text(block.about, message)
+        return {"type": "text", "text": _placeholder(block, block.about, message)}
+    if type(block) is dict and type(part := block.get("text")) is PayloadRange:
+        return {**block, "text": _placeholder(part, "text", message)}
+    return block
+
+
+def _call_without_parts(call: Any, message: BaseMessage) -> Any:
+    if type(call) is not dict:
+        return call
+    shown = dict(call)
+    for key, part in call.items():
+        if type(part) is PayloadRange:
+            note = _placeholder(part, "arguments" if key == "args" else key, message)
+            shown[key] = note if part.raw else {"left_out": note}
+    return shown

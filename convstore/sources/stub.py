@@ -1,0 +1,74 @@
+"""The stub: a short JSON text that stands for a tool result in the view.
+
+Layer 1. A stub is made once, when its result is appended, and is the same for the same result, ids and name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+__all__ = ["PREVIEW_CHARACTERS", "RETRIEVAL_TOOL", "failure_in", "make_stub"]
+
+RETRIEVAL_TOOL = "retrieve_previous_sources"
+"""Name of the tool that brings the full content back."""
+
+
+PREVIEW_CHARACTERS = 200
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def make_stub(
+    *,
+    tool: str,
+    tool_message_id: str,
+    content: str,
+    source_count: int = 0,
+    source_ids: str = "",
+    error: str | None = None,
+) -> str:
+    """The stub of a tool result, character by character as the architecture fixes it.
+
+    >>> print(make_stub(tool="search", tool_message_id="m3", content="…", source_count=10, source_ids="11-20"))
+    {"success": true, "tool": "search", "result_count": 10, "message": "Retrieved 10 sources. \
+Use retrieve_previous_sources to access full content.", "tool_message_id": "m3", "source_ids": "11-20"}
+
+    Args:
+        tool: Name of the tool, "" if unknown.
+        tool_message_id: What brings the full content back.
+        content: The text of the result, see `text_of`.
+        source_count: Sources in it; 0 for a result without sources.
+        source_ids: Their ids as ``sources.write_ids`` writes them.
+        error: Text of the error if the call failed.
+    """
+    stub: dict[str, Any] = {"success": error is None, "tool": tool}
+    if source_count:
+        stub["result_count"] = source_count
+        what = f"Retrieved {source_count} source{'' if source_count == 1 else 's'}."
+    else:
+        what = f"Result of {len(content)} characters."
+    stub["message"] = f"{what} Use {RETRIEVAL_TOOL} to access full content."
+    if error is not None:
+        stub["error"] = error[:PREVIEW_CHARACTERS]
+    stub["tool_message_id"] = tool_message_id
+    if source_count:
+        stub["source_ids"] = source_ids
+    else:
+        stub |= {"size": len(content), "preview": content[:PREVIEW_CHARACTERS]}
+    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(stub, ensure_ascii=False))
+
+
+def failure_in(status: str, text: str, parsed: Any) -> str | None:
+    """Text of the error if a tool result says that its call failed, else None.
+
+    >>> failure_in("success", "…", {"success": False, "error": "no such order"})
+    'no such order'
+    """
+    says_so = isinstance(parsed, dict) and parsed.get("success") is False
+    if status != "error" and not says_so:
+        return None
+    told = (parsed.get("error") or parsed.get("message")) if isinstance(parsed, dict) else None
+    return told if isinstance(told, str) else text

@@ -1,0 +1,8 @@
+"""Tools for agents: the retrieval tool and the wrapper that numbers a tool's sources.
+
+Floor 5. They know schemas and lenient input, not the store; `agent` binds them to one.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,245 @@
+"""Numbers the sources in a tool's answer before a model sees it.
+
+Layer 4, on a small protocol. Most search tools count from 1 on every call, so that two searches cite the same [1];
+behind the wrapper made here, content and artifact carry numbers that nobody else in the conversation has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig, ensure_config
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import Field
+
+from convstore.exceptions import InvalidInputError
+from convstore.sources.detection import SourceExtractor, extract_sources, find_sources, parse_json
+from convstore.sources.source import FoundSource, FoundSources
+from convstore.values.models import Source
+
+__all__ = ["Numbering", "RenderSources", "make_numbered_tool", "render_sources"]
+
+RenderSources = Callable[[list[Source]], str]
+"""Writes the sources that a model gets to see."""
+
+_Given = tuple[range, list[int | None]]
+"""Numbers for some sources, and for each the number under which its text was shown before."""
+
+_BARE = "bare"
+"""Id of the call that is made of bare arguments."""
+
+
+class Numbering(NamedTuple):
+    """Gives numbers for the sources with some texts, to async and sync callers; and the tools' own extractors."""
+
+    give: Callable[[Sequence[str]], Awaitable[_Given]]
+    give_sync: Callable[[Sequence[str]], _Given]
+    extractors: Mapping[str, SourceExtractor]
+
+
+def render_sources(sources: list[Source]) -> str:
+    """Sources as a model reads them: number, title and address in one line, the text below.
+
+    >>> print(render_sources([Source(source_id=4, title="Seals", content="Seals sleep.", earlier_id=1)]))
+    [4] Seals, already shown as [1]
+    Seals sleep.
+    """
+    return "\n\n".join(f"{_heading(source)}\n{source.content}" for source in sources)
+
+
+def make_numbered_tool(
+    tool: BaseTool | Callable[..., Any],
+    numbering_for: Callable[[RunnableConfig], Numbering],
+    *,
+    render: RenderSources = render_sources,
+) -> BaseTool:
+    """A tool that does what another does, with numbers of the conversation on the sources of each answer.
+
+    Args:
+        tool: The tool, or a function to make one of.
+        numbering_for: Gives the numbers for the configuration of a run.
+        render: Writes the content from the numbered sources, unless that is JSON.
+
+    Raises:
+        InvalidInputError: `tool` is neither a tool nor a function.
+    """
+    inner = _with_artifact(tool if isinstance(tool, BaseTool) else _tool_of(tool))
+    return _NumberedTool(
+        name=inner.name,
+        description=inner.description,
+        args_schema=inner.args_schema,
+        return_direct=inner.return_direct,
+        tags=inner.tags,
+        metadata=inner.metadata,
+        extras=inner.extras,
+        response_format="content_and_artifact",
+        inner=inner,
+        numbering_for=numbering_for,
+        render=render,
+    )
+
+
+class _NumberedTool(BaseTool):
+    """Lets the inner tool do everything, its errors too, and numbers the message that it gives."""
+
+    inner: BaseTool
+    numbering_for: Callable[[RunnableConfig], Numbering] = Field(repr=False)
+    render: RenderSources = Field(repr=False)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        answer = await self.inner.ainvoke(_call(self.name, input), config, **kwargs)
+        numbering = self.numbering_for(ensure_config(config))
+        if found := _found(answer, self.name, numbering.extractors):
+            answer = _numbered(answer, found, await numbering.give(_texts(found)), self.render)
+        return _as_asked(answer, input)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        answer = self.inner.invoke(_call(self.name, input), config, **kwargs)
+        numbering = self.numbering_for(ensure_config(config))
+        if found := _found(answer, self.name, numbering.extractors):
+            answer = _numbered(answer, found, numbering.give_sync(_texts(found)), self.render)
+        return _as_asked(answer, input)
+
+    async def _arun(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
+        return _parts(await self.ainvoke(_bare_call(self.name, arguments), config))
+
+    def _run(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
+        return _parts(self.invoke(_bare_call(self.name, arguments), config))
+
+
+def _tool_of(function: Any) -> BaseTool:
+    if not callable(function):
+        raise InvalidInputError(f"number_sources takes a tool or a function, not {type(function).__name__}")
+    try:
+        if inspect.iscoroutinefunction(function):
+            return StructuredTool.from_function(coroutine=function)
+        return StructuredTool.from_function(function)
+    except (TypeError, ValueError) as error:  # no signature, no docstring, arguments that a model cannot give
+        raise InvalidInputError(f"number_sources cannot make a tool of {function!r}: {error}") from error
+
+
+def _with_artifact(tool: BaseTool) -> BaseTool:
+    """The tool, with the list of sources that its function returns for artifact: as content it would become a text."""
+    if not isinstance(tool, StructuredTool) or tool.response_format == "content_and_artifact":
+        return tool
+    function, coroutine = tool.func, tool.coroutine
+    changes: dict[str, Any] = {"response_format": "content_and_artifact"}
+    if function is not None:
+        changes["func"] = _copied(function, lambda *args, **kwargs: _split(function(*args, **kwargs)))
+    if coroutine is not None:
+
+        async def later(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            return _split(await coroutine(*args, **kwargs))
+
+        changes["coroutine"] = _copied(coroutine, later)
+    return tool.model_copy(update=changes)
+
+
+def _copied(function: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """Another function with the signature of the first, which LangChain looks at."""
+    other.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    other.__annotations__ = function.__annotations__
+    return other
+
+
+def _split(value: Any) -> tuple[Any, Any]:
+    """Content and artifact of a value; a list of sources is the artifact, what else a tool returns stays content."""
+    if (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], list | tuple)
+    ):
+        return value[0], value[1]
+    is_list = isinstance(value, list | tuple)
+    found = find_sources(ToolMessage("", artifact=value, tool_call_id=""), None) if is_list else FoundSources()
+    return ("", value) if found.rebuild is not None else (value, None)
+
+
+def _call(name: str, given: Any) -> Any:
+    """What the inner tool is called with: always a call, as only that gives its artifact."""
+    if isinstance(given, dict) and given.get("type") == "tool_call":
+        return given
+    return _bare_call(name, given if isinstance(given, dict) else {"__arg1": given})
+
+
+def _bare_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_call", "id": _BARE, "name": name, "args": arguments}
+
+
+def _parts(answer: Any) -> tuple[Any, Any]:
+    """Content and artifact of a message; what is none is content."""
+    return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
+
+
+def _as_asked(answer: Any, given: Any) -> Any:
+    """A message for a call, its content for bare arguments; what is no message, a command say, as it is."""
+    is_call = isinstance(given, dict) and given.get("type") == "tool_call"
+    return answer if is_call or not isinstance(answer, ToolMessage) else answer.content
+
+
+def _found(answer: Any, tool: str, extractors: Mapping[str, SourceExtractor]) -> FoundSources | None:
+    """The sources that an append of the answer would find; None if there is nothing to number."""
+    if not isinstance(answer, ToolMessage) or answer.status == "error":
+        return None
+    named = answer.model_copy(update={"name": answer.name or tool})
+    found = extract_sources(named, _parsed(answer), extractors)
+    return found if found.items else None
+
+
+def _texts(found: FoundSources) -> list[str]:
+    return [source.text for source in found.items]
+
+
+def _numbered(answer: ToolMessage, found: FoundSources, given: _Given, render: RenderSources) -> ToolMessage:
+    """The message with numbers on its sources, where they stand if that is possible."""
+    numbers, earlier = given
+    items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]
+    in_json = find_sources(ToolMessage("", artifact=_parsed(answer), tool_call_id=""), None)
+    if found.rebuild is None and in_json.rebuild is not None and _texts(in_json) == _texts(found):
+        return _changed(answer, json.dumps(in_json.rebuild(items), ensure_ascii=False), answer.artifact)
+    sources = list(map(_source, found.items, numbers, earlier))
+    if found.rebuild is not None:
+        artifact = found.rebuild(items)
+    else:
+        artifact = items if answer.artifact is None else {"sources": items, "artifact": answer.artifact}
+    return _changed(answer, _content(answer.content, sources, render), artifact)
+
+
+def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:
+    """What the model gets: nothing that the tool wrote is lost and nothing comes twice, unless `render` says else."""
+    if render is not render_sources:
+        return render(sources)
+    if isinstance(content, list):
+        return [*content, {"type": "text", "text": "\n".join(map(_heading, sources))}]
+    is_whole = all(source.content in content for source in sources)
+    return render(sources) if is_whole or not content.strip() else f"{content}\n\n{render(sources)}"
+
+
+def _changed(answer: ToolMessage, content: Any, artifact: Any) -> ToolMessage:
+    return answer.model_copy(update={"content": content, "artifact": artifact})
+
+
+def _parsed(answer: ToolMessage) -> Any:
+    return parse_json(answer.content) if isinstance(answer.content, str) else None
+
+
+def _source(source: FoundSource, number: int, earlier: int | None) -> Source:
+    return Source(
+        source_id=number,
+        title=source.title,
+        url=source.url,
+        content=source.text,
+        metadata={key: value for key, value in source.metadata.items() if key != "source_id"},
+        earlier_id=earlier,
+    )
+
+
+def _heading(source: Source) -> str:
+    address = f"({source.url})" if source.url else ""
+    same = f", already shown as [{source.earlier_id}]" if source.earlier_id else ""
+    return " ".join(filter(None, [f"[{source.source_id}]", " ".join(source.title.split()), address])) + same

@@ -1,0 +1,325 @@
+"""The tool that an agent registers to read old tool results back: ``retrieve_previous_sources``.
+
+Layer 4. Whose conversation it reads is said by whoever makes it or by the run's configuration, never by a model, and
+nothing that a model passes raises. What it passes is read leniently, as models are not exact: see `RetrieveArguments`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool, ToolException
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema
+from pydantic.v1 import ValidationError as ValidationErrorV1
+
+from convstore.exceptions import StoreError, SyncUnsupportedError
+from convstore.messages.tokens import fitting
+from convstore.readback.passages import in_line
+from convstore.readback.request import Request
+from convstore.sources.source import MAX_SOURCES, read_ids
+from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.values.models import SourcePage
+from convstore.values.scope import MAX_ID_BYTES, MAX_IDS, check_number
+
+__all__ = [
+    "MOST_PAGE_TOKENS",
+    "PAGE_TOKENS",
+    "SOURCES_PROMPT",
+    "ReadBack",
+    "RetrieveArguments",
+    "check_page_tokens",
+    "make_retrieval_tool",
+    "sources_prompt",
+]
+
+PAGE_TOKENS = 4_000
+MOST_PAGE_TOKENS = 16_000
+_FEWEST_PAGE_TOKENS = 100
+_FIND_CHARACTERS = 200
+_NUMBERS_CHARACTERS = 4_000
+"""Of a text that names sources so much is read; a thousand numbers take no more."""
+_MOST_ITEMS = 20_000
+_ERROR_CHARACTERS = 400
+_LARGEST = 10**15
+
+_CURSOR_TEXT = re.compile(r'"([\w.]{1,40}@\d{1,20})"', re.ASCII)
+
+_DESCRIPTION = (
+    "Read the full content of earlier tool results of this conversation, which history shows shortened. "
+    "Name tool_message_ids or source_ids as the shortened results do; find shows only the passages around a text, "
+    "and without ids looks for it in the whole conversation. "
+    "A long answer comes page by page: call again with the same ids and the cursor of its last line. "
+    "Without arguments: what can be read."
+)
+
+
+class ReadBack(NamedTuple):
+    """Gives one page of a conversation, text for the model and values for the program, to async and sync callers."""
+
+    read: Callable[[Request], Awaitable[tuple[str, SourcePage]]]
+    read_sync: Callable[[Request], tuple[str, SourcePage]]
+
+
+def _message_ids(value: Any) -> list[str | int]:
+    """Ids as a model passes them; numbers among them are those of sources, as no message is shown under a number."""
+    if isinstance(value, str):
+        value = _listed(value)
+    elif not isinstance(value, list | tuple | None):
+        raise ValueError(_not_ids(value))
+    found: list[str | int] = []
+    for one in _items(value):
+        number = _whole_number(one)
+        if number is None and not isinstance(one, str):
+            raise ValueError(_not_ids(one))
+        found += [one if number is None else number] if one != "" else []
+    return found
+
+
+def _source_ids(value: Any) -> list[int]:
+    """Numbers of sources, or texts that name some, alone or in a list; one more than are read if there are more."""
+    found: dict[int, None] = {}
+    room = _NUMBERS_CHARACTERS
+    for one in _items(value):
+        if isinstance(one, str):
+            found |= _numbers_in(one[:room], is_cut=len(one) > room)
+            room -= min(len(one), room)
+        elif (number := _whole_number(one)) is not None:
+            found[number] = None
+        else:
+            raise ValueError(_not_numbers(one))
+        if len(found) > MAX_SOURCES or not room:
+            break
+    return list(found)
+
+
+def _numbers_in(text: str, *, is_cut: bool) -> dict[int, None]:
+    found: dict[int, None] = {}
+    text = " ".join(text.strip("[]()").replace("\u2013", "-").split()).replace(" -", "-").replace("- ", "-")
+    parts = text.replace(";", " ").replace(",", " ").split()
+    for part in parts[:-1] if is_cut and len(parts) > 1 else parts:
+        try:
+            numbers = read_ids(part)
+        except ValueError as error:
+            raise ValueError(_not_numbers(part)) from error
+        if not numbers:
+            raise ValueError(_not_numbers(part))
+        found |= dict.fromkeys(numbers)
+        if len(found) > MAX_SOURCES:
+            break
+    return found
+
+
+def _text(value: Any) -> str:
+    """A text to look for; a number is one too."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    if type(value) is float or (type(value) is int and abs(value) < _LARGEST):
+        return str(value)
+    raise ValueError(f"wanted is a text to look for, not {_kind(value)}")
+
+
+def _cursor(value: Any) -> str:
+    """A cursor, from the last line of a page as it is if need be."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(
+            f'wanted is the text from the last line of the page before, such as "11@4000", not {_kind(value)}'
+        )
+    said = value[:_FIND_CHARACTERS].strip()
+    found = _CURSOR_TEXT.search(said)
+    return found[1] if found else said
+
+
+def _items(value: Any) -> Sequence[Any]:
+    """What a list holds, nulls apart; anything else is the only item of one."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values[:_MOST_ITEMS] if one is not None]
+
+
+def _listed(text: str) -> Any:
+    """The list that a text is in JSON, or by its commas."""
+    if text.lstrip()[:1] == "[" and len(text) <= MAX_IDS * MAX_ID_BYTES * 2:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+    return [one.strip() for one in text.split(",", MAX_IDS + 1)]
+
+
+def _whole_number(value: Any) -> int | None:
+    """A number of a source, if the value can be one."""
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value < _LARGEST else None
+
+
+def _not_ids(value: Any) -> str:
+    return f'wanted is a list of ids as shortened results show them, such as ["call_7"], not {_kind(value)}'
+
+
+def _not_numbers(value: Any) -> str:
+    return f'wanted are numbers of sources, such as [3, 11], or a text such as "3, 11-20", not {_kind(value)}'
+
+
+def _kind(value: Any) -> str:
+    """What a model passed, in a few words."""
+    if isinstance(value, str):
+        return f"'{in_line(value, 40)}'"
+    if type(value) in (bool, float) or (type(value) is int and abs(value) < _LARGEST):
+        return json.dumps(value)
+    kinds = {dict: "an object", list: "a list", int: "a number of that size"}
+    return kinds.get(type(value), "that")
+
+
+class RetrieveArguments(BaseModel):
+    """What a model passes; the schema says what is wanted, and more is understood.
+
+    Null is the default. One value does for a list of one, and the text of a list for the list. A number among the ids
+    of messages is that of a source; a number to find is its digits. Of a cursor the whole last line of a page does.
+    """
+
+    tool_message_ids: Annotated[
+        Any,
+        AfterValidator(_message_ids),
+        WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+    ] = Field(default=[], description="Ids of tool messages.")
+    source_ids: Annotated[
+        Any,
+        AfterValidator(_source_ids),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
+                    {"type": "string"},
+                ]
+            }
+        ),
+    ] = Field(default=[], description='Numbers of sources, or a text: "3, 11-20".')
+    find: Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})] = Field(
+        default="", description="Show only the passages around this text."
+    )
+    cursor: Annotated[Any, AfterValidator(_cursor), WithJsonSchema({"type": "string"})] = Field(
+        default="", description="From the last line of the page before."
+    )
+
+
+def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
+    """What a system prompt says of shortened tool results and how to read them, for a tool of this name.
+
+    >>> "retrieve_previous_sources" in sources_prompt()
+    True
+    """
+    return (
+        "Tool results of earlier turns are shortened in this history to save context: you see the tool, whether it "
+        "succeeded, how many sources it found and their source ids, but not their text. Source ids such as [17] stay "
+        f"valid for the whole conversation, so cite them as before. To read a shortened result, call {tool} with its "
+        "tool_message_id, or with source_ids to read single sources; a long one comes in pages, so go on with the "
+        "cursor. What a note, a summary or a placeholder names by a message id, such as a long message or an image, "
+        f"{tool} reads under that id, too. Never answer from a shortened result alone: read it first, or say that you "
+        "have not read it."
+    )
+
+
+SOURCES_PROMPT = sources_prompt()
+"""`sources_prompt` for the tool under its own name; put it into the agent's system prompt."""
+
+
+def check_page_tokens(page_tokens: int) -> int:
+    """The size of a page, once it is sure that it is one.
+
+    Raises:
+        InvalidInputError: Not a whole number in bounds.
+    """
+    return check_number(page_tokens, name="page_tokens", least=_FEWEST_PAGE_TOKENS, most=MOST_PAGE_TOKENS)
+
+
+def make_retrieval_tool(
+    read_back_for: Callable[[RunnableConfig], ReadBack], *, page_tokens: int = PAGE_TOKENS
+) -> StructuredTool:
+    """A LangChain tool, async and sync; its content is text for the model, its artifact a `SourcePage`.
+
+    A store that cannot answer makes a tool message with ``status="error"``; arguments that cannot be understood make
+    one that names the argument and says what is wanted.
+
+    Args:
+        read_back_for: Gives the conversation to read for the configuration of a run.
+        page_tokens: Size of a page.
+
+    Raises:
+        InvalidInputError: `page_tokens` out of bounds.
+    """
+    check_page_tokens(page_tokens)
+
+    async def retrieve(
+        tool_message_ids: Any = (), source_ids: Any = (), find: Any = "", cursor: Any = "", *, config: RunnableConfig
+    ) -> tuple[str, SourcePage]:
+        read_back = read_back_for(config)
+        with _told_to_the_model():
+            return await read_back.read(_request(tool_message_ids, source_ids, find, cursor, page_tokens))
+
+    def retrieve_sync(
+        tool_message_ids: Any = (), source_ids: Any = (), find: Any = "", cursor: Any = "", *, config: RunnableConfig
+    ) -> tuple[str, SourcePage]:
+        read_back = read_back_for(config)
+        with _told_to_the_model():
+            return read_back.read_sync(_request(tool_message_ids, source_ids, find, cursor, page_tokens))
+
+    return StructuredTool.from_function(
+        func=retrieve_sync,
+        coroutine=retrieve,
+        name=RETRIEVAL_TOOL,
+        description=_DESCRIPTION,
+        args_schema=RetrieveArguments,
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+        handle_validation_error=_what_is_wanted,
+    )
+
+
+def _what_is_wanted(error: ValidationError | ValidationErrorV1) -> str:
+    """What a model is told of arguments that cannot be understood."""
+    told = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors() if detail["loc"]]
+    text = " ".join(f"{one.replace('Value error, ', '', 1)}." for one in told)
+    return text[:_ERROR_CHARACTERS] or "Pass the arguments by their names."
+
+
+def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_tokens: int) -> Request:
+    """What a model asks for, as much of it as one call reads, and what it is told of the rest."""
+    ids = _message_ids(ids)  # read already, unless the tool was called with a text alone
+    # A longer text is no id; it is named, not kept.
+    texts = list(dict.fromkeys(id_[: MAX_ID_BYTES + 1] for id_ in ids if isinstance(id_, str)))
+    numbers = list(dict.fromkeys([*(id_ for id_ in ids if not isinstance(id_, str)), *numbers]))
+    request = Request(page_tokens=page_tokens)
+    longest = fitting(find[:_FIND_CHARACTERS], request.characters // 8)
+    remarks = {
+        f"Only the first {MAX_IDS} tool_message_ids are read.": len(texts) > MAX_IDS,
+        f"Only the first {MAX_SOURCES} source_ids are read.": len(numbers) > MAX_SOURCES,
+        f"Only the first {longest} characters of find are looked for.": len(find) > longest,
+    }
+    return Request(
+        tool_message_ids=texts[:MAX_IDS],
+        source_ids=numbers[:MAX_SOURCES],
+        find=find[:longest],
+        cursor=cursor,
+        page_tokens=page_tokens,
+        remarks=[remark for remark, applies in remarks.items() if applies],
+    )
+
+
+@contextmanager
+def _told_to_the_model() -> Iterator[None]:
+    """A store that cannot answer is told to the model; how the tool is used is told to the developer."""
+    try:
+        yield
+    except SyncUnsupportedError:
+        raise
+    except StoreError as error:
+        raise ToolException(f"The store cannot answer now: {error}"[:_ERROR_CHARACTERS]) from error

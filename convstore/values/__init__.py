@@ -1,0 +1,8 @@
+"""Public models, policies and scopes, with the checks of what callers pass.
+
+Floor 0. Every room uses it; it imports only `exceptions`.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

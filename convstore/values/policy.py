@@ -1,0 +1,118 @@
+"""What a view may hold, and when old turns are summarised: the values that shape `load_history`.
+
+Layer 0. Nonsense is refused when a policy is made, not when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from convstore.exceptions import InvalidInputError
+from convstore.values.scope import check_number
+
+__all__ = ["CompactionRule", "HistoryPolicy", "check_policy"]
+
+_CHOICES = {
+    "stub_tools": ("finished_turns", "never"),
+    "media": ("finished_turns", "never"),
+    "view": ("full", "conversation"),
+    "compact": ("explicit", "before_load"),
+    "provider": (None, "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryPolicy:
+    """How a log becomes a view; equal policies give equal views of the same log.
+
+    Attributes:
+        max_tokens: Budget of the view, by the store's counter; None for no limit. What does not fit leaves at the
+            old end, whole turns and up to half the budget at a time, so that prompt caches live long. The turn in
+            progress is never cut.
+        max_turns: At most this many turns in a view, the one in progress counted; None for no limit. From 8 on, turns
+            leave a quarter of `max_turns` at a time.
+        stub_tools: "finished_turns" puts stubs in place of the tool results of finished turns; "never" loads all
+            in full.
+        stub_min_tokens: A result without sources gets a stub only above this size.
+        keep_last_results: At least so many of the newest results in finished turns stay whole; they become stubs
+            several at a time, so up to twice as many are whole.
+        never_stub: Names of tools whose results always stay whole.
+        compact: "explicit" leaves summarising to `compact`; "before_load" summarises first when that is due, so a load
+            may wait for the summarizer, for the store's `compaction_seconds` at most.
+        shorten_over: Texts of human and AI messages in finished turns that are longer than so many tokens (of four
+            characters) are shown as their beginning and their end, with the id of the message between; None shows them
+            whole. Up to 1,000 this reads no payload.
+        media: "finished_turns" puts placeholders in place of images, audio and files of finished turns; "never" loads
+            them as they are.
+        view: "full", or "conversation": no tool messages and no AI messages with tool calls.
+        provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai": the view is made safe for
+            it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, no empty
+            message, system messages at the head and a human message before the first AI message where it wants that.
+            None leaves messages as they were appended.
+    """
+
+    max_tokens: int | None = 32_000
+    max_turns: int | None = None
+    stub_tools: Literal["finished_turns", "never"] = "finished_turns"
+    stub_min_tokens: int = 256
+    keep_last_results: int = 0
+    never_stub: frozenset[str] = frozenset()
+    shorten_over: int | None = None
+    media: Literal["finished_turns", "never"] = "finished_turns"
+    view: Literal["full", "conversation"] = "full"
+    compact: Literal["explicit", "before_load"] = "explicit"
+    provider: Literal["anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "never_stub", _names(self.never_stub))
+        for name in ("max_tokens", "max_turns", "shorten_over"):
+            if (limit := getattr(self, name)) is not None:
+                check_number(limit, name=name, least=1)
+        for name in ("stub_min_tokens", "keep_last_results"):
+            check_number(getattr(self, name), name=name, least=0)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidInputError(f"{name} is one of {choices}, not {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRule:
+    """When turns are summarised, and how many.
+
+    Attributes:
+        max_tokens_before_summary: Summarise once what is not summarised is larger, as views show it.
+        max_summary_tokens: What a summary is expected to take; it is not enforced.
+        keep_last_turns: So many finished turns stay as they are, as far as they fit in half of the trigger.
+    """
+
+    max_tokens_before_summary: int = 16_000
+    max_summary_tokens: int = 1_000
+    keep_last_turns: int = 4
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
+            check_number(getattr(self, name), name=name, least=least)
+        if self.max_summary_tokens >= self.max_tokens_before_summary:
+            raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
+
+
+def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
+    """The same policy, or None for that of the store.
+
+    Raises:
+        InvalidInputError: Anything else, such as a dict of its values.
+    """
+    if policy is not None and not isinstance(policy, HistoryPolicy):
+        raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
+    return policy
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidInputError(f"never_stub is a collection of tool names, not {names!r}")
+    found = list(names)
+    if not all(isinstance(name, str) for name in found):
+        raise InvalidInputError("never_stub holds tool names, each a str")
+    return frozenset(found)

@@ -1,0 +1,264 @@
+"""Whether a stored entry is what an append behind the entry before would have written.
+
+Layer 1. Everything that an entry holds twice, or that follows from the entry before, is worked out again and compared.
+What is said of a difference holds no text of messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage, ToolMessage
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.comparison import content_digest
+from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
+from convstore.log.stored_message import read_message
+from convstore.log.totals import ShownSources, totals_behind
+from convstore.messages.encoding import digest_of, fields_of
+from convstore.messages.text import text_of
+from convstore.messages.tool_calls import calls_of
+from convstore.messages.values import Codec
+from convstore.sources.detection import parse_json, read_back_ids
+from convstore.sources.source import text_digest, write_ids
+from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, make_stub
+from convstore.values.scope import id_problem
+
+__all__ = ["Problem", "check_entry", "check_shown", "check_totals"]
+
+
+class Problem(NamedTuple):
+    """What is wrong with an entry: the sort, and in words."""
+
+    kind: str
+    text: str
+
+
+def check_entry(
+    entry: Entry, payloads: Mapping[str, str], *, codec: Codec
+) -> tuple[list[Problem], list[BaseMessage] | None]:
+    """Look at an entry by itself: messages, payloads, stubs and sources.
+
+    Args:
+        entry: As it is stored.
+        payloads: Those of its messages' payloads that could be read, by message id.
+        codec: Reads values of types that are not known, too.
+
+    Returns:
+        What is wrong, and the messages; None if one cannot be read.
+    """
+    problems: list[Problem] = []
+    decoded: list[BaseMessage] = []
+    for message in entry.messages:
+        if message.payload and message.id not in payloads:
+            continue  # said by who read them
+        try:
+            appended = read_message(codec, message, payloads.get(message.id))
+        except CorruptDocumentError as error:
+            problems.append(Problem("checksum", str(error)))
+            continue
+        decoded.append(appended)
+        problems += [Problem("message", f"message {message.id!r}: {text}") for text in _about(codec, message, appended)]
+    by_id = {str(one.id): one for one in decoded}
+    for one in entry.messages:
+        if one.stub is not None:
+            wrong = _stub(one, by_id.get(one.id), entry)
+            problems += [Problem("stub", f"message {one.id!r}: {text}") for text in wrong]
+    read_back = {str(one.id): read_back_ids(one) for one in decoded if isinstance(one, ToolMessage)}
+    problems += [Problem("source", text) for text in _sources(entry, payloads, read_back, codec)]
+    if len({message.id for message in entry.messages}) < len(entry.messages):
+        problems.append(Problem("message", "two messages have one id"))
+    return problems, decoded if len(decoded) == len(entry.messages) else None
+
+
+def check_totals(
+    entry: Entry, messages: Sequence[BaseMessage] | None, candidates: Sequence[Totals]
+) -> tuple[list[Problem], tuple[Totals, ...]]:
+    """Compare the totals of an entry with those that follow from the entry before.
+
+    Args:
+        entry: As it is stored.
+        messages: Its messages; None if they cannot be read.
+        candidates: What the log may have held before it: as it should be, and as it is stored. Nothing if that cannot
+            be read.
+
+    Returns:
+        What is wrong, and the candidates for the next entry: after damage both, so that it is not told twice.
+    """
+    stored = entry.totals
+    if messages is None or not candidates:
+        return [], (stored,)
+    expected = [_expected(entry, messages, before) for before in candidates]
+    if any(one == stored for one in expected):
+        return [], (stored,)
+    wrong = [field.name for field in fields(Totals) if field.compare and _differs(field.name, expected[0], stored)]
+    return [Problem("totals", f"the running totals do not follow: {', '.join(wrong)}")], (expected[0], stored)
+
+
+def _about(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[str]:
+    found = []
+    if digest_of(codec.encode(fields_of(appended))) != message.digest:
+        found.append("it is not what was appended")
+    if content_digest(appended, codec) != message.content_digest:
+        found.append("its content digest is another one")
+    if len(calls_of(appended)) != message.calls:
+        found.append("the number of its calls is not what is noted")
+    if isinstance(appended, ToolMessage):
+        call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
+        if message.call != call or (appended.name and message.tool != appended.name):
+            found.append("the call that it answers is not what is noted")
+    return found
+
+
+def _stub(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> list[str]:
+    """What is wrong with a stub: made again from the message and its sources it is the same."""
+    found = [] if message.payload else ["it has a stub, but nothing says where its content is"]
+    if appended is None:
+        return found
+    if not isinstance(appended, ToolMessage):
+        return [*found, "it has a stub, and is no tool result"]
+    if not _is_plain(appended.content) or _made_stub(message, appended, entry) == message.stub:
+        return found
+    return [*found, "its stub is not what its content and its sources give"]
+
+
+def _is_plain(content: Any) -> bool:
+    """Return True if blocks hold no values of other types, which a reader may not know."""
+    try:
+        json.dumps(content)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _made_stub(message: EntryMessage, appended: ToolMessage, entry: Entry) -> str:
+    text = text_of(appended.content)
+    numbers = {source.id for source in entry.sources if source.message_id == message.id}
+    if message.tool == RETRIEVAL_TOOL:
+        numbers = set(read_back_ids(appended))
+    return make_stub(
+        tool=message.tool,
+        tool_message_id=message.id,
+        content=text,
+        source_count=len(numbers),
+        source_ids=write_ids(numbers),
+        error=failure_in(appended.status, text, parse_json(text) if isinstance(appended.content, str) else None),
+    )
+
+
+def check_shown(
+    entry: Entry, payloads: Mapping[str, str], before: Mapping[bytes, int] | None
+) -> tuple[list[Problem], Mapping[bytes, int] | None]:
+    """Look at the earlier numbers of an entry's sources.
+
+    Args:
+        entry: As it is stored.
+        payloads: Those of its messages' payloads that could be read, by message id.
+        before: The newest different sources before it; None if they are not known.
+
+    Returns:
+        What is wrong, and the newest different sources behind it.
+    """
+    if not entry.sources or before is None:
+        return [], entry.totals.shown if entry.totals.shown_at == entry.number else before
+    shown, problems = ShownSources(before), list[Problem]()
+    for source in entry.sources:
+        text = (source.piece or payloads.get(source.message_id, ""))[source.place.start : source.place.middle]
+        if not text:  # told from others by more than its text, or not read
+            return problems, entry.totals.shown
+        if shown.add(text_digest(text), source.id) != source.earlier:
+            problems.append(Problem("source", f"source {source.id} was shown before under another number than it says"))
+    if not problems and shown.numbers != entry.totals.shown:
+        problems.append(Problem("source", "the newest different sources are not those that it keeps"))
+    return problems, entry.totals.shown
+
+
+def _sources(
+    entry: Entry, payloads: Mapping[str, str], read_back: Mapping[str, Sequence[int]], codec: Codec
+) -> list[str]:
+    messages = {message.id: message for message in entry.messages}
+    numbers: dict[str, list[int]] = {}
+    found = []
+    for source in entry.sources:
+        numbers.setdefault(source.message_id, []).append(source.id)
+        if source.message_id not in messages:
+            found.append(f"source {source.id} came with no message of its entry")
+        elif not _stands(source, source.piece or payloads.get(source.message_id), codec):
+            found.append(f"source {source.id} is not where it says")
+    if len({source.id for source in entry.sources}) < len(entry.sources):
+        found.append("two sources have one number")
+    found += [
+        f"the sources of message {id_!r} are not those that it names"
+        for id_, message in messages.items()
+        if not (message.tool == RETRIEVAL_TOOL and id_ not in read_back)
+        and message.sources != write_ids((read_back if message.tool == RETRIEVAL_TOOL else numbers).get(id_, ()))
+    ]
+    return found
+
+
+def _stands(source: EntrySource, text: str | None, codec: Codec) -> bool:
+    """Whether a source is where it says: its text, and behind it the item around that, which says where it is."""
+    if text is None:
+        return True
+    start, middle, end = source.place.start, source.place.middle, source.place.end
+    item = text[middle:end]
+    if end > len(text) or f"[{start},{middle}," not in item:
+        return False
+    try:
+        codec.decode(item)
+    except ValueError:
+        return False
+    return True
+
+
+def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
+    """The totals behind an entry; where they may be others, those that are stored."""
+    stored = entry.totals
+    if stored.marker == entry.number:
+        return _of_marker(entry, before)
+    made = totals_behind(before, zip(entry.messages, messages, strict=True), at=entry.at)
+    through = max([before.sources_through, *(source.id for source in entry.sources)])
+    if not messages:  # numbers were set aside, or are lost
+        through = max(through, stored.sources_through)
+    made = replace(
+        made,
+        messages=stored.messages if entry.lost else made.messages,
+        counter=stored.counter,
+        sources_through=through,
+        shown_at=entry.number if entry.sources else before.shown_at,
+        link=stored.link,
+    )
+    if before.counter != stored.counter and before.messages:  # all was counted anew
+        made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)
+    return made
+
+
+def _of_marker(entry: Entry, before: Totals) -> Totals:
+    """The totals of a marker, as far as it follows from them what is live; a repair counts everything again."""
+    if entry.repair and entry.repair.until == entry.number:
+        return replace(entry.totals, entries=before.entries + 1, updated_at=entry.at)
+    gone = sum(gap.last - gap.first + 1 for gap in entry.gaps)
+    ends = [0, *(gap.last for gap in entry.gaps)]
+    is_ordered = all(end < gap.first <= gap.last for end, gap in zip(ends, entry.gaps, strict=False))
+    return replace(
+        entry.totals,
+        entries=before.entries + 1,
+        messages=before.messages,
+        live=_live(entry, before.messages - gone) if is_ordered and ends[-1] <= before.messages else -1,
+        sources_through=before.sources_through,
+        usage=before.usage,
+        shown_at=before.shown_at,
+        updated_at=entry.at,
+    )
+
+
+def _live(entry: Entry, live: int) -> int:
+    """Messages that are live behind a marker; after a repair two messages may have one ordinal."""
+    return entry.totals.live if entry.repair else live
+
+
+def _differs(name: str, one: Totals, other: Totals) -> bool:
+    return bool(getattr(one, name) != getattr(other, name))

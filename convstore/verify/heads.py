@@ -1,0 +1,351 @@
+"""Looks at one conversation: its head, its log, its summaries and annotations.
+
+Layer 4. What is found is told only if the conversation is still there afterwards: one that ends meanwhile has holes
+everywhere. What is younger than an append can last is not told, either: it may be on its way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.entry import Entry, Totals
+from convstore.log.summary import SummaryRecord
+from convstore.messages.values import Codec
+from convstore.mongo.bson_values import from_stored, stored_number, utc
+from convstore.mongo.documents import summary_document, summary_from, totals_document
+from convstore.mongo.heads import Head, head_from
+from convstore.mongo.inspection import Inspection, said_of_log
+from convstore.mongo.keys import ANNOTATIONS, HEADS, SUMMARIES, annotation_id, entry_id, summary_id
+from convstore.mongo.log import Log
+from convstore.runtime.clock import Clock
+from convstore.values.models import Finding
+from convstore.verify.findings import Doubt, Findings, Looked
+from convstore.verify.log import ORPHAN_AGE, LogCheck
+from convstore.verify.repair import Mender
+
+__all__ = ["ConversationCheck"]
+
+_ON_ITS_WAY = timedelta(minutes=2)
+_NO_START = [0, 0, 0, 0, ""]
+_BREAKS = ("hole", "fork")
+
+
+@dataclass(slots=True)
+class ConversationCheck:
+    """One conversation, found by its head.
+
+    Attributes:
+        document: The head as it is stored.
+        inspection: Reads and mends documents.
+        log: Tells the newest totals, and takes the entries of a repair.
+        codec: Reads values, those of unknown types too.
+        clock: Dates the entries of a repair.
+        now: The time of the check.
+        findings: Where findings go.
+        doubt: What is wrong with the head unless it is about to be told, for a second look.
+    """
+
+    document: Mapping[str, Any]
+    inspection: Inspection
+    log: Log
+    codec: Codec
+    clock: Clock
+    now: datetime
+    findings: Findings
+    doubt: Doubt | None = None
+    _found: list[Finding] = field(default_factory=list)
+
+    @property
+    def conversation(self) -> str:
+        """Its id, "" if the head does not say."""
+        found = self.document.get("conversation")
+        return found if isinstance(found, str) else ""
+
+    async def run(self) -> None:
+        """Look at everything, tell what was found, and mend what can be."""
+        looked = Looked()
+        if not self.conversation:
+            _, problem = self._head()
+            self._tell("head", problem or "it does not say which conversation it is of")
+        else:
+            check = await self._look_at_log()
+            if check.is_broken:
+                check = await self._join_log(check)
+            self._found += check.findings
+            looked = check.looked
+            head, problem = self._head()
+            await self._compare(head, problem, check)
+            await self._summaries(head, looked)
+            await self._annotations(looked, check.tail.messages)
+        if self._found and not await self._is_there():
+            return
+        for name, number in asdict(looked).items():
+            setattr(self.findings.looked, name, getattr(self.findings.looked, name) + number)
+        for finding in self._found:
+            self.findings.add(finding)
+        self.findings.advance()
+
+    async def _look_at_log(self, *, keeps_chunks: bool = False) -> LogCheck:
+        head, _ = self._head()
+        told = head.totals.entries if head else 0
+        wanted = frozenset({head.start[2] if head else 0, told})
+        names = (self.conversation, self.inspection, self.codec, self.now, self.findings.repair, Looked())
+        check = LogCheck(*names, told, wanted, keeps_chunks=keeps_chunks)
+        await check.run()
+        return check
+
+    async def _join_log(self, check: LogCheck) -> LogCheck:
+        """Repair a log whose entries do not follow each other, if that is wanted, and look at it again."""
+        broken = [one for one in check.findings if one.kind in _BREAKS]
+        mends = check.is_readable and self.findings.repair and await self._is_there() and await self._mend_log()
+        if not mends:
+            can = {"repairable": check.is_readable}
+            check.findings = [one.model_copy(update=can) if one in broken else one for one in check.findings]
+            return check
+        again = await self._look_at_log(keeps_chunks=True)
+        left = {(one.kind, one.document_id) for one in again.findings}
+        done = {"repairable": True, "repaired": True}
+        self._found += [one.model_copy(update=done) for one in broken if (one.kind, one.document_id) not in left]
+        return again
+
+    async def _mend_log(self) -> bool:
+        """Join the log again and tell the head; False if other writers were first all the time."""
+        marker = await Mender(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
+        if marker is None:
+            return False
+        told = totals_document(marker.totals)
+        changes: dict[str, Any] = {"totals": told, "start": [marker.number, *_NO_START[1:]], "updated_at": marker.at}
+        if await self.inspection.set_head(self.document, changes):
+            self.document = {**self.document, **changes}
+        else:  # a writer told it meanwhile, and tells it again within seconds
+            self.document = await self.inspection.head(str(self.document["_id"])) or self.document
+        return True
+
+    def _tell(self, kind: str, problem: str, *, document: str = "", collection: str = HEADS, **more: Any) -> None:
+        key = document or str(self.document["_id"])
+        self._found.append(
+            Finding(
+                kind=kind,
+                collection=collection,
+                document_id=key,
+                problem=problem,
+                conversation=self.conversation,
+                **more,
+            )
+        )
+
+    def _head(self) -> tuple[Head | None, str]:
+        try:
+            return head_from(self.document), ""
+        except CorruptDocumentError as error:
+            return None, str(error)
+
+    async def _is_there(self) -> bool:
+        now = await self.inspection.head(str(self.document["_id"]))
+        return now is not None and now.get("conversation") == self.document.get("conversation")
+
+    async def _compare(self, head: Head | None, problem: str, check: LogCheck) -> None:
+        """Look at what the head says of the log."""
+        tail = check.tail
+        if head is None:
+            await self._mend("head", problem, self._rebuilt(check), closes=True)
+            return
+        if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
+            await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
+        if doubtful := self._doubtful(head, check):
+            changes, closes = self._told(head, tail), self._is_old(head.open_until)
+            self.doubt = Doubt(*doubtful, said_of_log(self.document), tail.entries, changes, closes)
+
+    def _doubtful(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
+        """Kind and text of what is wrong with the head, unless it is about to be told."""
+        at_head = check.kept.get(head.totals.entries)
+        then = at_head.totals if at_head else Totals()
+        told_at, ahead = head.totals.updated_at, head.totals.entries - check.tail.entries
+        if ahead > 0 or head.totals != then or (told_at and head.updated_at < told_at):
+            if check.is_damaged or not self._is_old(head.updated_at):
+                return None
+            lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
+            return "head_totals", f"what it tells of the log is not what the log says{lost}"
+        if ahead < 0 and self._is_old(check.tail.updated_at):
+            lists = "listings read them in the log each time" if head.open_until else "listings are out of date"
+            return "head_behind", f"it was not told of the last {-ahead} entries; {lists}"
+        return None
+
+    def _is_old(self, moment: datetime | None) -> bool:
+        return moment is None or self.now - moment > _ON_ITS_WAY
+
+    def _is_wrong_start(self, head: Head, entry: Entry | None, tail: Totals) -> bool:
+        marker, revision, number, first, _ = head.start
+        if marker > max(tail.marker, head.totals.marker) or revision > head.revision:
+            return True
+        return bool(number) and number <= tail.entries and (entry is None or not entry.first <= first <= entry.last)
+
+    @staticmethod
+    def _told(head: Head, tail: Totals) -> dict[str, Any]:
+        # A title that was set later counts as use, so the date never goes back.
+        return {"totals": totals_document(tail), "updated_at": max(head.updated_at, tail.updated_at or head.updated_at)}
+
+    def _rebuilt(self, check: LogCheck) -> dict[str, Any] | None:
+        """What of a damaged head follows from the log, if the head is whole with it."""
+        changes: dict[str, Any] = {"totals": totals_document(check.tail), "start": _NO_START}
+        moments = {"updated_at": check.tail.updated_at, "created_at": check.first_at}
+        changes |= {
+            name: moment
+            for name, moment in moments.items()
+            if moment and not isinstance(self.document.get(name), datetime)
+        }
+        try:
+            head_from({**self.document, **changes, "open_until": None})
+        except CorruptDocumentError:
+            return None
+        return changes
+
+    async def _mend(
+        self,
+        kind: str,
+        problem: str,
+        changes: Mapping[str, Any] | None,
+        *,
+        if_same: bool = False,
+        closes: bool = False,
+    ) -> None:
+        """Tell what is wrong with the head, and set it right unless somebody just did."""
+        if if_same and not await self.inspection.is_same(self.document):
+            return
+        repaired = False
+        if changes and self.findings.repair:
+            repaired = await self.inspection.set_head(self.document, changes, closes=closes)
+            self.document = {**self.document, **changes} if repaired else self.document
+        self._tell(kind, problem, repairable=bool(changes), repaired=repaired)
+
+    async def _summaries(self, head: Head | None, looked: Looked) -> None:
+        found: dict[str, SummaryRecord] = {}
+        after, is_whole = "", True
+        while documents := await self.inspection.beside(SUMMARIES, self.conversation, after=after):
+            for document in documents:
+                looked.summaries += 1
+                record = self._summary(document)
+                is_whole = is_whole and record is not None
+                if head and head.summary and record and record.token == head.summary.token:
+                    self._compare_summaries(head.summary, record)
+                if record is not None:
+                    # The texts of all summaries may be large.
+                    found[record.token] = replace(record, text="", messages=(), folded=(), results=())
+            after = str(documents[-1]["_id"])
+        if head is None:
+            return
+        committed, missing = _chain(found, head.newest)
+        current = head.summary.token if head.summary else ""
+        for token in sorted({missing, current, head.aside} - {"", *found}):
+            name = summary_id(self.conversation, token)
+            self._tell("summary", "the head leads to it, and it is missing", document=name, collection=SUMMARIES)
+        if not missing and head.versions != len(committed):
+            self._tell("summary", f"it leads to {len(committed)} summaries, and says that {head.versions} were made")
+        is_sure = is_whole and not missing and head.versions == len(committed)
+        for record in found.values():
+            if problem := _misplaced(record, found):
+                self._tell(
+                    "summary", problem, document=summary_id(self.conversation, record.token), collection=SUMMARIES
+                )
+            await self._covers(record, is_named=record.token in committed or not is_sure)
+
+    def _summary(self, document: Mapping[str, Any]) -> SummaryRecord | None:
+        key = str(document["_id"])
+        try:
+            record = summary_from(document)
+            if (key, document.get("conversation")) != (summary_id(self.conversation, record.token), self.conversation):
+                raise CorruptDocumentError(key, "the key, the conversation and the token do not agree")
+        except CorruptDocumentError as error:
+            self._tell("damaged", str(error), document=key, collection=SUMMARIES)
+            return None
+        return record
+
+    def _compare_summaries(self, at_head: SummaryRecord, record: SummaryRecord) -> None:
+        if summary_document(at_head) != summary_document(record):
+            self._tell("summary", "the copy of the current summary differs from the summary")
+
+    async def _covers(self, record: SummaryRecord, *, is_named: bool) -> None:
+        """Whether a summary stands for messages, and whether anything leads to it."""
+        key = summary_id(self.conversation, record.token)
+        if not is_named:
+            if self.now - record.at > ORPHAN_AGE:
+                removed = self.findings.repair and await self.inspection.remove(SUMMARIES, [key])
+                text = "it was never made the current one, and nothing leads to it"
+                self._tell(
+                    "summary_unused",
+                    text,
+                    document=key,
+                    collection=SUMMARIES,
+                    repairable=True,
+                    repaired=bool(removed),
+                )
+            return
+        entry = await self.inspection.entry_span(entry_id(self.conversation, record.entry))
+        first, count = (entry or {}).get("first"), (entry or {}).get("count")
+        holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
+        if not holds or not 1 <= record.first <= record.last:
+            text = f"it stands for messages {record.first} to {record.last}, which are not where it says"
+            self._tell("summary", text, document=key, collection=SUMMARIES)
+
+    async def _annotations(self, looked: Looked, last: int) -> None:
+        after = ""
+        while documents := await self.inspection.beside(ANNOTATIONS, self.conversation, after=after):
+            for document in documents:
+                looked.annotations += 1
+                problem, ordinal = self._about_annotation(document)
+                if problem:
+                    self._tell("damaged", problem, document=str(document["_id"]), collection=ANNOTATIONS)
+                elif not 1 <= ordinal <= last:
+                    last = max(last, await self._last())
+                    if not 1 <= ordinal <= last:
+                        text = "no message has its ordinal"
+                        self._tell("annotation", text, document=str(document["_id"]), collection=ANNOTATIONS)
+            after = str(documents[-1]["_id"])
+
+    async def _last(self) -> int:
+        """The last ordinal as of now; none is too high while that cannot be read."""
+        try:
+            return (await self.log.last_totals(self.conversation)).messages
+        except CorruptDocumentError:
+            return sys.maxsize
+
+    def _about_annotation(self, document: Mapping[str, Any]) -> tuple[str, int]:
+        """What is wrong with an annotation, and its ordinal."""
+        try:
+            ordinal = stored_number(document["ordinal"])
+            if document["_id"] != annotation_id(self.conversation, ordinal):
+                return "the key and the ordinal do not agree", 0
+            if document["conversation"] != self.conversation:
+                return "the field `conversation` names another one", 0
+            utc(document["at"])
+            for text in document.get("values", {}).values():
+                self.codec.decode(from_stored(text))
+        except Exception as error:  # noqa: BLE001 - damage can look like anything, and the rest is to be looked at
+            return repr(error), 0
+        return "", ordinal
+
+
+def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
+    """What is wrong with a summary beside the ones before it."""
+    previous, parent = found.get(record.previous), found.get(record.parent)
+    if (previous and record.version != previous.version + 1) or (not record.previous and record.version != 1):
+        return "its version does not follow that of the summary before"
+    if parent and (record.first != parent.first or record.last <= parent.last):
+        return "it does not begin where the summary begins that it extends, or ends no later"
+    return ""
+
+
+def _chain(found: Mapping[str, SummaryRecord], token: str) -> tuple[set[str], str]:
+    """Tokens of a summary and of those made before it, and the first that is missing, "" if none is."""
+    chain: set[str] = set()
+    while token and token not in chain:
+        if token not in found:
+            return chain, token
+        chain.add(token)
+        token = found[token].previous
+    return chain, ""

@@ -1,0 +1,313 @@
+"""Reads the log of one conversation and says what of it is not as it should be.
+
+Layer 4. One pass over the entries, some at a time, with the chunks that they refer to; memory does not grow with the
+conversation, whatever is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import bson
+from bson import ObjectId
+from bson.errors import InvalidId
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.entry import Entry, EntryMessage, PayloadRef, Repair, Totals
+from convstore.messages.compression import decompress
+from convstore.messages.encoding import digest_of
+from convstore.messages.values import Codec
+from convstore.mongo.documents import entry_from
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.keys import LOG, chunk_id, entry_id
+from convstore.values.models import Finding
+from convstore.verify.entry import check_entry, check_shown, check_totals
+from convstore.verify.findings import Looked
+from convstore.verify.rewinds import Live
+
+__all__ = ["ORPHAN_AGE", "LogCheck", "Tell", "age_of"]
+
+ORPHAN_AGE = timedelta(hours=24)
+"""What is younger may belong to an append that is still on its way, or to the work of somebody who looks into it."""
+
+Tell = Callable[..., None]
+"""Takes the fields of a `Finding` by name."""
+
+_CHUNKS_AT_ONCE = 16
+_HEAVY = 200_000
+
+
+@dataclass(slots=True)
+class LogCheck:
+    """The log of one conversation, read once.
+
+    Attributes:
+        conversation: Its id.
+        inspection: Reads documents.
+        codec: Reads values, those of unknown types too.
+        now: The time of the check.
+        repair: Whether orphaned chunks are to be removed.
+        looked: What was looked at, counted on.
+        told: The number of the last entry that the head was told of.
+        wanted: Numbers of entries whose totals and first ordinal are to be kept.
+        kept: Those that were found.
+        tail: The totals of the last entry that could be read.
+        first_at: When the first entry was appended, if it could be read.
+        is_damaged: Whether an entry is missing or could not be read; what it refers to is not known.
+        is_broken: Whether entries are missing or do not follow each other, and no repair has counted that yet.
+        is_readable: Whether all entries that are there could be read.
+        keeps_chunks: Chunks without an entry stay, as the log was just repaired and a backup may need them.
+    """
+
+    conversation: str
+    inspection: Inspection
+    codec: Codec
+    now: datetime
+    repair: bool
+    looked: Looked
+    told: int = 0
+    wanted: frozenset[int] = frozenset()
+    kept: dict[int, Entry] = field(default_factory=dict)
+    tail: Totals = field(default_factory=Totals)
+    first_at: datetime | None = None
+    is_damaged: bool = False
+    is_broken: bool = False
+    is_readable: bool = True
+    keeps_chunks: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    _live: Live = field(init=False)
+    _next: int = 1
+    _is_whole: bool = False
+    _messages: int | None = 0
+    _link: int | None = 0
+    _shown: Mapping[bytes, int] | None = field(default_factory=dict)
+    _was_lost: bool = False
+    _repair: Repair | None = None
+    _candidates: tuple[Totals, ...] = (Totals(),)
+
+    def __post_init__(self) -> None:
+        self._live = Live(self.conversation, self.inspection)
+
+    def tell(self, kind: str, problem: str, *, document: str, **more: Any) -> None:
+        """Note a finding."""
+        more = {"collection": LOG, **more}
+        self.findings.append(
+            Finding(kind=kind, document_id=document, problem=problem, conversation=self.conversation, **more)
+        )
+
+    async def run(self) -> None:
+        """Read everything."""
+        self._repair = await self._last_repair()
+        keys = await self.inspection.chunk_keys(self.conversation)
+        unused, after = set(map(_token_of, keys)), ""
+        while documents := await self.inspection.entries(self.conversation, after=after):
+            for document in documents:
+                unused -= _tokens_in(document)
+                await self._entry(document)
+            after = str(documents[-1]["_id"])
+        # Any damage may be to what an entry says of its chunks: a backup of the entry needs them.
+        self._is_whole = not self.findings and self.tail.entries >= self.told and not self.keeps_chunks
+        await self._orphans(keys, unused)
+        while keys := await self.inspection.chunk_keys(self.conversation, after=keys[-1]) if keys else []:
+            await self._orphans(keys, await self._unused(keys))
+
+    async def _last_repair(self) -> Repair | None:
+        """What the last repair found out, as the last marker holds it; None if it cannot be read."""
+        last = await self.inspection.last_entry(self.conversation)
+        with suppress(CorruptDocumentError):
+            marker = entry_from(last).totals.marker if last else 0
+            found = await self.inspection.entry(entry_id(self.conversation, marker)) if marker else None
+            return entry_from(found).repair if found else None
+        return None
+
+    async def _unused(self, keys: Sequence[str]) -> set[str]:
+        """Tokens of chunks that no entry refers to; reads all entries again, without their messages."""
+        unused, after = set(map(_token_of, keys)), ""
+        while unused and (documents := await self.inspection.lean_entries(self.conversation, after=after)):
+            for document in documents:
+                unused -= _tokens_in(document)
+            after = str(documents[-1]["_id"])
+        return unused
+
+    async def _entry(self, document: Mapping[str, Any]) -> None:
+        key = str(document["_id"])
+        self._find_holes(key)
+        self.looked.entries += 1
+        try:
+            if document.get("conversation") != self.conversation:
+                raise CorruptDocumentError(key, "the field `conversation` names another one")
+            entry = entry_from(document)
+        except CorruptDocumentError as error:
+            self._unreadable(key, error)
+            return
+        if entry.size != _size_of(document):
+            self.tell("damaged", "its size is not what is noted", document=key)
+        if self._link not in (None, entry.after):
+            self._join(entry, key)
+        if self._was_lost and not entry.lost:
+            self._candidates, self._messages, self._shown = (), None, None
+        self._was_lost = entry.lost is not None
+        if entry.lost and entry.number > (self._repair.until if self._repair else 0):
+            self.is_broken = True
+            self.tell("hole", "it stands for a lost entry, and nothing was counted again since", document=key)
+        self._link = entry.totals.link
+        counts_again = entry.repair and entry.repair.until == entry.number
+        if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
+            self.tell("hole", f"ordinals go on with {entry.first}, not {self._messages + 1}", document=key)
+        self._messages = entry.last
+        payloads = await self._payloads(entry)
+        if sum(len(message.body) for message in entry.messages) + sum(map(len, payloads.values())) > _HEAVY:
+            await asyncio.to_thread(self._look, entry, payloads)
+        else:
+            self._look(entry, payloads)
+        await self._live.add(entry)
+        for problem in self._live.problems(entry):
+            if not self._is_recounted(entry):
+                self.tell("totals", problem, document=key)
+        self._keep(entry)
+
+    def _join(self, entry: Entry, key: str) -> None:
+        """Take an entry that names another predecessor; nothing of it follows from the entry before it."""
+        if not self._repair or entry.number not in self._repair.joins:
+            self.is_broken = True
+            self.tell("fork", "it does not follow the entry before it", document=key)
+        self._candidates, self._messages, self._shown = (), None, None
+
+    def _is_recounted(self, entry: Entry) -> bool:
+        """Return True if a repair says what the totals of an entry should be."""
+        return bool(self._repair and self._repair.entry <= entry.number < self._repair.until)
+
+    def _find_holes(self, key: str) -> None:
+        text = key.rpartition(":")[2]
+        number = int(text) if text.isdecimal() else self._next
+        if number > self._next:
+            name = entry_id(self.conversation, self._next)
+            self.tell("hole", f"{number - self._next} entries are missing before {key!r}", document=name)
+            self.is_broken = True
+            self._lose()
+        self._next = number + 1
+
+    def _unreadable(self, key: str, error: Exception) -> None:
+        self.tell("damaged", str(error), document=key)
+        self.is_readable = False
+        self._lose()
+
+    def _lose(self) -> None:
+        """Expect nothing of the next entry: the one before it cannot be read."""
+        self._candidates, self._messages, self._link, self._shown, self.is_damaged = (), None, None, None, True
+        self._live.lose()
+
+    def _look(self, entry: Entry, payloads: Mapping[str, str]) -> None:
+        key = entry_id(self.conversation, entry.number)
+        try:
+            problems, messages = check_entry(entry, payloads, codec=self.codec)
+            again, self._shown = check_shown(entry, payloads, self._shown)
+            problems += again
+            wrong, self._candidates = check_totals(entry, messages, self._candidates)
+        except Exception as error:  # noqa: BLE001 - damage can look like anything, and the rest is to be looked at
+            self._unreadable(key, error)
+            return
+        for kind, text in (*problems, *wrong):
+            self.tell(kind, text, document=key)
+
+    def _keep(self, entry: Entry) -> None:
+        self.looked.messages += len(entry.messages)
+        self.tail = entry.totals
+        if entry.number == 1:
+            self.first_at = entry.at
+        if entry.number in self.wanted:
+            self.kept[entry.number] = entry
+
+    async def _payloads(self, entry: Entry) -> dict[str, str]:
+        """The payloads of an entry's messages by id; those that are not as they should be are told and left out."""
+        found: dict[str, str] = {}
+        for message in entry.messages:
+            if message.payload is not None:
+                text = await self._payload(entry, message, message.payload)
+                if text is not None:
+                    found[message.id] = text
+        return found
+
+    async def _payload(self, entry: Entry, message: EntryMessage, ref: PayloadRef) -> str | None:
+        texts, start, where = [], 0, entry_id(self.conversation, entry.number)
+        for offset in range(0, len(ref.ends), _CHUNKS_AT_ONCE):
+            ends = ref.ends[offset : offset + _CHUNKS_AT_ONCE]
+            first = ref.chunk + offset
+            documents = await self.inspection.chunks(self.conversation, ref.token, first, len(ends))
+            for number, end in enumerate(ends, first):
+                key = chunk_id(self.conversation, ref.token, number)
+                text = self._chunk(f"of message {message.id!r} in {where!r}", key, documents, end - start)
+                texts.append(text)
+                start = end
+        whole = None if None in texts else "".join(text for text in texts if text is not None)
+        if whole is not None and digest_of(whole) != ref.digest:
+            key = chunk_id(self.conversation, ref.token, ref.chunk)
+            text = f"the payload of message {message.id!r} in {where!r} is not what was written"
+            self.tell("checksum", text, document=key)
+            return None
+        return whole
+
+    def _chunk(self, of: str, key: str, documents: Mapping[str, Mapping[str, Any]], characters: int) -> str | None:
+        if key not in documents:
+            self.tell("payload_missing", f"{of}; it cannot be read", document=key)
+            return None
+        self.looked.payload_chunks += 1
+        try:
+            if documents[key].get("conversation") != self.conversation:
+                raise TypeError("the field `conversation` names another one")
+            return decompress(documents[key].get("data"), characters=characters)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            self.tell("checksum", f"{of}: {error}", document=key)
+            return None
+
+    async def _orphans(self, keys: Sequence[str], unused: set[str]) -> None:
+        """Chunks of appends that were killed or cancelled half-way, once they are old enough."""
+        orphaned: dict[str, list[str]] = {}
+        for key in keys:
+            if (token := _token_of(key)) in unused:
+                orphaned.setdefault(token, []).append(key)
+        for token, found in orphaned.items():
+            age = age_of(token, self.now)
+            if age is not None and age <= ORPHAN_AGE:
+                continue
+            mends = age is not None and self._is_whole
+            removed = await self.inspection.remove(LOG, found) if mends and self.repair else 0
+            when = "of unknown age" if age is None else f"{age.days} days old"
+            self.tell(
+                "orphan_chunks",
+                f"{len(found)} payload chunks that no entry refers to, {when}",
+                document=found[0],
+                repairable=mends,
+                repaired=removed > 0,
+            )
+
+
+def age_of(token: str, now: datetime) -> timedelta | None:
+    """How long ago a token was made; None if it does not say."""
+    try:
+        made = ObjectId(token).generation_time
+    except InvalidId:
+        return None
+    return now - made.astimezone(UTC)
+
+
+def _size_of(document: Mapping[str, Any]) -> int:
+    """The size of an entry's document, its sources apart."""
+    return len(bson.encode({name: value for name, value in document.items() if name not in ("sources", "shown")}))
+
+
+def _token_of(key: str) -> str:
+    return key.partition("#")[2].partition("#")[0]
+
+
+def _tokens_in(document: Mapping[str, Any]) -> set[str]:
+    """Tokens that an entry's messages name, as far as they can be read."""
+    messages = document.get("messages")
+    found = messages if isinstance(messages, list) else []
+    payloads = (message.get("payload") for message in found if isinstance(message, Mapping))
+    return {str(payload.get("token")) for payload in payloads if isinstance(payload, Mapping)}

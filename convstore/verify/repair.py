@@ -1,0 +1,164 @@
+"""Joins a log again that a backup was restored beneath; see ``repairs``.
+
+Layer 4. Missing entries are filled in ascending order, so that no process that remembers one of them can write behind
+it; then a marker at the end counts everything again. Whoever is first in the meantime is taken in, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from convstore.log.entry import Entry, EntryMessage, Gap, Recount, Repair, Totals
+from convstore.log.repairs import Survey, lost_entries, repair_gaps
+from convstore.log.rewind import is_live
+from convstore.log.totals import totals_behind
+from convstore.messages.encoding import decode_message
+from convstore.messages.values import Codec
+from convstore.mongo.documents import entry_from
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.log import Log, SlotTaken
+from convstore.runtime.clock import Clock
+from convstore.runtime.threads import characters_of, off_loop
+
+__all__ = ["Mender"]
+
+_TRIES = 100
+_COUNTS = ("live", "turns", "results", "tokens", "view_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Mender:
+    """Repairs the log of one conversation.
+
+    Attributes:
+        conversation: Its id.
+        inspection: Reads entries as they are stored.
+        log: Inserts entries.
+        codec: Decodes messages, those with values of unknown types too.
+        clock: Dates entries and names them.
+    """
+
+    conversation: str
+    inspection: Inspection
+    log: Log
+    codec: Codec
+    clock: Clock
+
+    async def run(self) -> Entry | None:
+        """Join the log again; gives the marker that says so, None if others were first all the time.
+
+        Raises:
+            CorruptDocumentError: An entry cannot be read.
+        """
+        for _ in range(_TRIES):
+            survey = await self._survey()
+            if survey.tail is None:
+                break
+            if survey.holes:
+                await self._fill(*survey.holes[0])
+            elif marker := await self._mark(survey, survey.tail):
+                return marker
+        return None
+
+    async def _entries(self) -> AsyncIterator[Entry]:
+        after = ""
+        while documents := await self.inspection.entries(self.conversation, after=after):
+            for document in documents:
+                yield entry_from(document)
+            after = str(documents[-1]["_id"])
+
+    async def _survey(self) -> Survey:
+        survey = Survey()
+        async for entry in self._entries():
+            survey.add(entry)
+        return survey
+
+    async def _fill(self, before: Entry, behind: Entry) -> None:
+        """Insert entries for missing ones; ends where another writer was first."""
+        for entry in lost_entries(before, behind, at=self.clock.now(), link=self.clock.link):
+            if not await self._insert(entry):
+                return
+
+    async def _insert(self, entry: Entry) -> bool:
+        try:
+            await self.log.insert(self.conversation, entry, (), token="")
+        except SlotTaken:
+            return False
+        return True
+
+    async def _mark(self, survey: Survey, tail: Entry) -> Entry | None:
+        """Insert the marker behind the last entry; None if another writer was first."""
+        gaps = repair_gaps(survey.spans, survey.lost, survey.marker)
+        number, known = tail.number + 1, survey.repair
+        first = min([number, *survey.new_joins, *survey.new_lost, *([known.entry] if known else [])])
+        count = _Count(self.codec, gaps, first)
+        async for entry in self._entries():
+            if entry.number < number:
+                await off_loop(partial(count.add, entry), characters=characters_of(entry.messages, {}))
+        repair = Repair(first, number, tuple(survey.joins), tuple(count.recounts))
+        entry = self._marker(survey, tail, gaps, count)
+        entry = replace(entry, repair=repair)
+        return entry if await self._insert(entry) else None
+
+    def _marker(self, survey: Survey, tail: Entry, gaps: tuple[Gap, ...], count: _Count) -> Entry:
+        at, number = self.clock.now(), tail.number + 1
+        last = max(span.last for span in survey.spans)
+        shown = {digest: id_ for digest, id_ in count.shown.items() if id_ in survey.source_ids}
+        totals = replace(
+            count.live,
+            entries=number,
+            messages=last,
+            counter=count.counters.pop() if len(count.counters) == 1 else "",
+            marker=number,
+            sources_through=survey.sources_through,
+            usage=count.all.usage,
+            shown_at=number,
+            shown=shown,
+            updated_at=at,
+            link=self.clock.link(),
+        )
+        return Entry(last + 1, at, (), totals, after=tail.totals.link, gaps=gaps)
+
+
+class _Count:
+    """Counts what is live in a log, entry by entry.
+
+    Attributes:
+        all: Totals of all messages, live or not.
+        live: Totals of those that are live.
+        counters: Names of the token counters that counted those.
+        shown: Of the last entry with sources.
+        recounts: By how much entries from the first one that is looked at say more.
+    """
+
+    def __init__(self, codec: Codec, gaps: Sequence[Gap], first: int) -> None:
+        self._codec, self._gaps, self._first = codec, gaps, first
+        self.all, self.live, self.counters = Totals(), Totals(), set[str]()
+        self.shown: dict[bytes, int] = {}
+        self.recounts: list[Recount] = []
+
+    def add(self, entry: Entry) -> None:
+        """Count the next entry."""
+        live = [one for one in entry.messages if is_live(self._gaps, one.ordinal)]
+        self.all = self._behind(self.all, entry, entry.messages)
+        self.live = self._behind(self.live, entry, live)
+        if live:
+            self.counters.add(entry.totals.counter)
+        if entry.totals.shown_at == entry.number:
+            self.shown = dict(entry.totals.shown or {})
+        if entry.number >= self._first:
+            self._recount(entry)
+
+    def _behind(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
+        decoded = ((one, decode_message(self._codec, one.body)) for one in messages)
+        return totals_behind(before, decoded, at=entry.at) if messages else before
+
+    def _recount(self, entry: Entry) -> None:
+        more = tuple(getattr(entry.totals, name) - getattr(self.live, name) for name in _COUNTS)
+        last = self.recounts[-1] if self.recounts else None
+        if last and last.until == entry.number - 1 and last[2:] == more:
+            self.recounts[-1] = last._replace(until=entry.number)
+        elif any(more):
+            self.recounts.append(Recount(entry.number, entry.number, *more))

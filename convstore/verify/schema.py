@@ -1,0 +1,132 @@
+"""Looks at collections, their options, their indexes and the migrations that ran.
+
+Layer 4. What is missing can be made again; what is there and different is only told: to make an index anew may take
+hours, and only who runs the database knows when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from convstore.exceptions import StoreError
+from convstore.mongo.driver import Driver
+from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
+from convstore.mongo.inspection import SchemaInspection
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
+from convstore.mongo.migrator import Migrator
+from convstore.values.models import Finding
+from convstore.verify.findings import Findings
+
+__all__ = ["SchemaCheck"]
+
+
+class SchemaCheck:
+    """Compares a database with the schema."""
+
+    def __init__(self, driver: Driver, migrator: Migrator, *, prefix: str) -> None:
+        self._inspection = SchemaInspection(driver, prefix=prefix)
+        self._driver, self._migrator, self._prefix = driver, migrator, prefix
+        self._indexes = {
+            LOG: LOG_INDEXES,
+            HEADS: tuple(head_indexes(migrator.scope_keys)),
+            SUMMARIES: (),
+            ANNOTATIONS: (),
+        }
+
+    async def run(self, findings: Findings) -> None:
+        """Look at everything and make what is missing, if that is wanted.
+
+        Raises:
+            SchemaVersionError: The database was set up by a newer convstore.
+        """
+        await self._migrations(findings)
+        if not self._inspection.is_real:
+            return
+        options = await self._inspection.options(self._indexes)
+        of_scope = head_indexes(await self._inspection.scope_keys())
+        every = self._indexes | {HEADS: tuple(dict.fromkeys([*self._indexes[HEADS], *of_scope]))}
+        for collection, indexes in every.items():
+            if collection not in options:
+                text = "the collection is missing; its documents are lost, or it was never made"
+                await self._make(findings, collection, text)
+            else:
+                await self._options(findings, collection, options[collection])
+            await self._look_at_indexes(findings, collection, indexes, is_there=collection in options)
+
+    async def _migrations(self, findings: Findings) -> None:
+        pending, refused = await self._migrator.pending(), ""
+        left = pending
+        if pending and findings.repair:
+            try:
+                await self._migrator.run()
+            except StoreError as error:
+                refused = f" and cannot: {error}"
+            left = await self._migrator.pending()
+        for migration in pending:
+            problem, done = f"it has not run{refused * (migration in left)}", migration not in left
+            self._tell(findings, "migration", (MIGRATIONS, migration.name), problem, mends=True, done=done)
+
+    @staticmethod
+    def _tell(
+        findings: Findings, kind: str, place: tuple[str, str], problem: str, *, mends: bool = False, done: bool = False
+    ) -> None:
+        collection, name = place
+        findings.add(
+            Finding(
+                kind=kind, collection=collection, document_id=name, problem=problem, repairable=mends, repaired=done
+            )
+        )
+
+    async def _make(self, findings: Findings, collection: str, problem: str) -> None:
+        """Tell that a collection is missing, and make it."""
+        if findings.repair:
+            await self._driver.create_collection(self._prefix + collection, clustered=collection == LOG)
+        place = (collection, self._prefix + collection)
+        self._tell(findings, "collection", place, problem, mends=True, done=findings.repair)
+
+    async def _options(self, findings: Findings, collection: str, options: Mapping[str, Any]) -> None:
+        place = (collection, self._prefix + collection)
+        advice = "dump the collection, drop it, run setup() and restore it to have them; all works without"
+        if collection == LOG and "clusteredIndex" not in options and await self._driver.can_cluster():
+            self._tell(findings, "options", place, f"it is not clustered; {advice}")
+        compressor = await self._inspection.compressor(collection)
+        if compressor not in ("", "zstd"):
+            text = f"it is compressed with {compressor}, not with zstd; {advice}"
+            self._tell(findings, "options", place, text)
+
+    async def _look_at_indexes(
+        self, findings: Findings, collection: str, indexes: Sequence[Index], *, is_there: bool
+    ) -> None:
+        found = await self._inspection.indexes(collection) if is_there else {}
+        for index in indexes:
+            if index.name not in found and await self._is_of_another_store(index):
+                continue
+            if index.name not in found:
+                await self._make_index(findings, collection, index)
+            elif not self._inspection.is_as_it_should_be(found[index.name], index):
+                text = "the index is not the one that the store makes; drop it, and run doctor --repair"
+                self._tell(findings, "index_different", (collection, index.name), text)
+        for name, one in found.items():
+            if "expireAfterSeconds" in one:
+                text = "it lets single documents expire, which leaves holes; drop it, and use prune"
+                self._tell(findings, "index_expiring", (collection, name), text)
+
+    async def _is_of_another_store(self, index: Index) -> bool:
+        """Whether an index is for a scope key that none of the conversations has, though there are some."""
+        return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, beside="scope")
+
+    async def _create(self, collection: str, index: Index) -> None:
+        name, keys = self._prefix + collection, list(index.keys)
+        await self._driver.create_index(name, index.name, keys, unique=index.unique, present=index.present)
+
+    async def _make_index(self, findings: Findings, collection: str, index: Index) -> None:
+        problem, done = "the index is missing", False
+        if findings.repair:
+            try:
+                await self._migrator.leased(partial(self._create, collection, index))
+                done = True
+            except StoreError as error:
+                problem = f"the index is missing and cannot be made: {error}"
+        self._tell(findings, "index_missing", (collection, index.name), problem, mends=True, done=done)

@@ -1,0 +1,134 @@
+"""Looks whether everything in the database is as it should be; see `ConversationStore.verify`.
+
+Layer 4. Conversations are found by their heads, and read one page at a time. Without a scope the other way is gone too:
+what no head leads to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+from convstore.messages.values import Codec
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.keys import ANNOTATIONS, LOG, SUMMARIES
+from convstore.mongo.log import Log
+from convstore.runtime.clock import Clock
+from convstore.values.models import Finding, VerifyReport
+from convstore.values.scope import Scope
+from convstore.verify.findings import BETWEEN_LOOKS, Doubt, Findings
+from convstore.verify.heads import ConversationCheck
+from convstore.verify.log import ORPHAN_AGE, age_of
+from convstore.verify.schema import SchemaCheck
+
+__all__ = ["Verifier"]
+
+_HEADS, _PARALLEL, _DOUBTS = 100, 4, 1_000
+
+
+class Verifier:
+    """Checks a database, or the conversations of a part of a scope."""
+
+    def __init__(self, inspection: Inspection, log: Log, schema: SchemaCheck, *, clock: Clock) -> None:
+        self._inspection, self._log, self._schema, self._clock = inspection, log, schema, clock
+        self._codec = Codec()
+        self._codec.keep_unknown()
+
+    async def verify(
+        self, partial_scope: Scope, *, repair: bool, progress: Callable[[VerifyReport], None] | None
+    ) -> VerifyReport:
+        """Look at everything; see `ConversationStore.verify`."""
+        findings = Findings(repair, progress)
+        await self._schema.run(findings)
+        gate, doubts = asyncio.Semaphore(_PARALLEL), list[Doubt]()
+        after = ""
+        while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
+            now = self._clock.now()
+            checks = [
+                ConversationCheck(head, self._inspection, self._log, self._codec, self._clock, now, findings)
+                for head in heads
+            ]
+            outcomes = await asyncio.gather(*(_gated(gate, check) for check in checks), return_exceptions=True)
+            if errors := [outcome for outcome in outcomes if outcome is not None]:
+                raise errors[0]
+            after = str(heads[-1]["_id"])
+            doubts += [check.doubt for check in checks if check.doubt]
+            if len(doubts) >= _DOUBTS:
+                await self._look_again(doubts, findings)
+        if not partial_scope:
+            for collection in (LOG, SUMMARIES, ANNOTATIONS):
+                await self._strays(collection, findings)
+        await self._look_again(doubts, findings)
+        return findings.report()
+
+    async def _look_again(self, doubts: list[Doubt], findings: Findings) -> None:
+        """Wait once for all heads in doubt, and tell of those that nobody has set right meanwhile."""
+        if doubts:
+            await self._clock.sleep(BETWEEN_LOOKS)
+        for doubt in doubts:
+            await doubt.settle(self._inspection, findings)
+        doubts.clear()
+
+    async def _strays(self, collection: str, findings: Findings) -> None:
+        """Tell of conversations that no head and no tombstone names."""
+        known = self._known()
+        named = await anext(known, None)
+        conversation = await self._inspection.conversation_behind(collection, "")
+        while conversation is not None:
+            while named is not None and named < conversation:
+                named = await anext(known, None)
+            # Once more: it may have begun after its page of heads was read.
+            if named != conversation and not await self._inspection.is_known(conversation):
+                await self._stray(collection, conversation, findings)
+            conversation = await self._inspection.conversation_behind(collection, conversation)
+
+    async def _known(self) -> AsyncIterator[str]:
+        after = ""
+        while page := await self._inspection.known(after=after):
+            for conversation in page:
+                yield conversation
+            after = page[-1]
+
+    async def _stray(self, collection: str, conversation: str, findings: Findings) -> None:
+        """What is left of a deletion goes; a log whose head is lost does not: a backup may bring the head back."""
+        has_entries = bool(await self._inspection.entries(conversation))
+        keys = await self._leftovers(collection, conversation)
+        if not keys and not (has_entries and collection == LOG):
+            return
+        mends, removed = not has_entries, 0
+        while mends and findings.repair and keys:
+            removed += await self._inspection.remove(collection, keys)
+            keys = await self._leftovers(collection, conversation)
+        text = (
+            "no head leads to this conversation; restore the collection heads from a backup to find it again"
+            if has_entries
+            else "left of a conversation that ended"
+        )
+        findings.add(
+            Finding(
+                kind="lost" if has_entries else "leftover",
+                collection=collection,
+                document_id=f"{conversation}:" if has_entries and collection == LOG else conversation,
+                problem=text,
+                conversation=conversation,
+                repairable=mends,
+                repaired=removed > 0,
+            )
+        )
+
+    async def _leftovers(self, collection: str, conversation: str) -> list[str]:
+        """Keys of documents that are old enough to be left of something."""
+        now = self._clock.now()
+        if collection == LOG:
+            keys = await self._inspection.chunk_keys(conversation)
+            ages = ((key, age_of(key.partition("#")[2].partition("#")[0], now)) for key in keys)
+            return [key for key, age in ages if age is not None and age > ORPHAN_AGE]
+        documents = await self._inspection.beside(collection, conversation)
+        dated = [(str(document["_id"]), document.get("at")) for document in documents]
+        return [key for key, at in dated if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE]
+
+
+async def _gated(gate: asyncio.Semaphore, check: ConversationCheck) -> None:
+    async with gate:
+        await check.run()

@@ -1,0 +1,328 @@
+"""Where a view begins: whole turns, chosen by the budget in large steps.
+
+Layer 1. Positions are counted in tokens of the default view from the beginning of the log, which entries hold as
+running totals. What the budget asks for is rounded up to a large step and never taken back, so every process comes to
+the same start, and a provider's prompt cache outlives many turns. A turn counts with all its results in full while it
+is in progress, with stubs afterwards; a turn that is larger than the whole budget moves the start only while it is in
+progress.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from convstore.log.rows import Row, is_exempt, is_finished, is_hidden, kept_result, leading_system, results_before
+from convstore.sources.shortening import SHORTENED
+from convstore.values.policy import HistoryPolicy
+
+__all__ = ["Window", "choose_window"]
+
+_NOTE_TOKENS = 600
+"""More than a note that names the newest results by uuids takes."""
+
+_SHORT_TOKENS = 100
+"""About what a text takes that is shortened as far as it can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The rows of a view.
+
+    Attributes:
+        start: Index of its first row, leading system messages apart.
+        left_out_turns: Turns before it.
+        lasting: Later views under the same policy begin here or further on.
+        room: Tokens that the newest finished turn, with which the view begins, is to be shortened to; 0 if it fits.
+        without: The window without that turn, if its texts do not shorten enough.
+    """
+
+    start: int
+    left_out_turns: int
+    lasting: bool
+    room: int = 0
+    without: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    number: int
+    begin: int
+    end: int
+    before: int
+
+
+def choose_window(
+    rows: Sequence[Row],
+    policy: HistoryPolicy,
+    *,
+    fixed_tokens: int,
+    note_tokens: Callable[[int], int],
+    anchored: bool,
+    summarized: bool = False,
+    sizes: Sequence[int] | None = None,
+) -> Window | None:
+    """Where the view begins; None if earlier rows must be read to tell.
+
+    A newest finished turn that is too large to be shown beside the next one is kept all the same, to be shortened.
+
+    Args:
+        rows: The end of the log, without holes.
+        policy: What the view may hold.
+        fixed_tokens: Size of the leading system messages.
+        note_tokens: Size of the note of a view that begins at a row.
+        anchored: The rows hold an earlier lasting start under this policy.
+        summarized: The rows follow a summary, so that none of them is a leading system message.
+        sizes: Of each row in a finished turn, if the policy shows texts or media otherwise than the default one.
+    """
+    first = _first_row(rows, fixed_tokens) if not summarized else 0 if rows and rows[0].place == 1 else -1
+    complete = first >= 0
+    turns = _turns(rows, first)
+    if not turns:
+        return Window(len(rows), 0, lasting=False) if complete or not rows else None
+    least = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
+    # What `max_turns` leaves out has a note, which the budget must have room for.
+    allowed = _numbered(turns, least)
+    reaches_allowed = least >= turns[0].number
+    place, settled, certain = allowed, allowed, complete or anchored or reaches_allowed
+    newest, room = len(turns) - 1 - (not is_finished(rows)), 0
+    if policy.max_tokens is not None:
+        kind = _TurnBudget if policy.shorten_over and _turns_at_once(policy) > 1 else _Budget
+        budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes)
+        if budget.alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
+            place, settled, certain = len(turns) - 1, allowed if reaches_allowed else -1, True
+        else:
+            position = budget.position(turns)
+            place, certain = _first_that_fits(budget, position, turns, allowed), certain or position > rows[0].before
+            # The last turn may still outgrow the budget, and then does not count any more.
+            settled = _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1], allowed)
+            if place > newest < 0 and not (complete or reaches_allowed):
+                return None
+            room = budget.room(newest) if place >= newest >= allowed else 0
+    if not certain:
+        return None
+    window = _window(turns[place], first, lasting=place == settled)
+    if not room:
+        return window
+    return replace(_window(turns[newest], first, lasting=settled >= newest), room=room, without=window)
+
+
+def _turns_at_once(policy: HistoryPolicy) -> int:
+    """How many turns leave together under a policy that shortens texts: of the longest ones half the budget.
+
+    >>> _turns_at_once(HistoryPolicy(shorten_over=500)), _turns_at_once(HistoryPolicy(shorten_over=20_000))
+    (8, 1)
+    """
+    longest = 2 * ((policy.shorten_over or 0) + _SHORT_TOKENS)
+    return 1 << max(1, (policy.max_tokens or 0) // 2 // longest).bit_length() - 1
+
+
+def _window(turn: _Turn, first: int, *, lasting: bool) -> Window:
+    return Window(turn.begin, _left_out(turn, turn.begin, first), lasting=lasting)
+
+
+def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn], allowed: int) -> int:
+    """The first turn from `allowed` on, behind a position, with which views are in the budget.
+
+    That is every view while one of `turns` was the last.
+    """
+    last = len(turns) - 1
+    place = max(allowed, next((place for place, turn in enumerate(budget.turns) if turn.before >= position), last))
+    turn = last
+    while turn > place:
+        is_over = turn < len(budget.turns) - 1 and budget.alone(turns[turn]) > budget.budget
+        if is_over or budget.fits(place, turn):
+            turn -= 1
+        else:
+            place += 1
+    return place
+
+
+def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
+    """Index of the first row behind the leading system messages of the log, -1 if it is not among the rows."""
+    first = len(leading_system(rows))
+    if rows and rows[0].place == 1:
+        return first
+    row = rows[first] if first < len(rows) else None
+    # Leading system messages may stand in entries of their own, which were not read again.
+    begins_log = row and row.before == fixed_tokens and row.turn == (row.message.type == "human") and not row.result
+    return first if begins_log else -1
+
+
+def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
+    """The whole turns among rows; what precedes the first human message counts if the log's `first` row is there."""
+    begins = [place for place, row in enumerate(rows) if row.message.type == "human" and place >= first]
+    if 0 <= first < len(rows) and begins[:1] != [first]:
+        begins.insert(0, first)
+    if not begins:
+        return []
+    return [
+        _Turn(rows[begin].turn, begin, end, rows[begin].before)
+        for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)
+    ]
+
+
+def _first_turn(turns: Sequence[_Turn], most: int) -> int:
+    """Number of the first turn that `max_turns` allows, rounded up to a quarter of it once there are more turns."""
+    first = turns[-1].number - most + 1
+    return _round_up(first, max(1, most // 4)) if first > 1 else 0
+
+
+def _numbered(turns: Sequence[_Turn], least: int) -> int:
+    return next((place for place, turn in enumerate(turns) if turn.number >= least), len(turns) - 1)
+
+
+def _left_out(turn: _Turn, begin: int, first: int) -> int:
+    return 0 if begin == first else max(1, turn.number - 1)
+
+
+class _Budget:
+    """Finds the start of a view under a token budget, and tells sizes of views in constant time."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        turns: Sequence[_Turn],
+        policy: HistoryPolicy,
+        *,
+        first: int,
+        fixed: int,
+        note: Callable[[int], int],
+        sizes: Sequence[int] | None = None,
+    ) -> None:
+        shown = sizes or [row.message.view_tokens for row in rows]
+        self.rows, self.turns, self.policy, self.first, self.fixed, self.note = rows, turns, policy, first, fixed, note
+        self.budget = policy.max_tokens or 0
+        self.roomy = max(self.budget // 8, min(_NOTE_TOKENS, self.budget // 2))
+        self.full = _sums(_weight(row, policy, row.message.tokens) for row in rows)
+        self.final = _sums(
+            _weight(row, policy, row.message.tokens if is_exempt(row, policy, None) else size)
+            for row, size in zip(rows, shown, strict=True)
+        )
+        self.kept = _sums(
+            _weight(row, policy, row.message.tokens if row.message.type == "tool" else size)
+            for row, size in zip(rows, shown, strict=True)
+        )
+
+    def position(self, turns: Sequence[_Turn]) -> int:
+        """Tokens of the default view behind which the view begins: the most that any moment in `turns` asked for.
+
+        A moment is a row: the turns before its turn as stubs and its turn in full up to it have to fit. What is asked
+        for is rounded up to a step, the larger the more room there is beside the turn, so that it seldom changes.
+        """
+        position = 0
+        for turn in reversed(turns):
+            if turn.before <= position:
+                break
+            if self.alone(turn) <= self.budget:
+                position = max(position, self._asked_for(turn))
+        return position
+
+    def fits(self, place: int, last: int) -> bool:
+        """Whether a view from one turn to another is within the budget while the other is in progress.
+
+        One that is larger than the budget is finished: it counts as it is shown then.
+        """
+        begin, turn = self.turns[place].begin, self.turns[last]
+        whole = self.alone(turn) <= self.budget
+        end = turn.begin if whole else turn.end
+        size = self.fixed + self._note(begin) + self._finished(begin, end) + self.full[turn.end] - self.full[end]
+        return size <= self.budget
+
+    def room(self, place: int) -> int:
+        """What a finished turn may take beside the one behind it if it is too large to be shown as it is, else 0.
+
+        A part of the budget that seldom changes while the next turn goes on. 0 also if the budget has no room, or if
+        the turn has more in it than long texts.
+        """
+        turn = self.turns[place]
+        later = self.full[self.turns[-1].end] - self.full[turn.end]
+        left = self.budget - self.fixed - self._note(turn.begin) - later
+        rooms = [room for room in (self.budget * part // 16 for part in (12, 8, 4, 2)) if room <= left]
+        least = sum(
+            size if row.message.type not in SHORTENED else min(size, _SHORT_TOKENS)
+            for row, size in zip(self.rows[turn.begin : turn.end], self._sizes(turn), strict=True)
+        )
+        size = self._finished(turn.begin, turn.end)
+        is_large = size > left and size > self.budget * 3 // 4 - self.fixed - self._note(turn.begin)
+        return rooms[0] if is_large and rooms and least <= rooms[0] else 0
+
+    def _sizes(self, turn: _Turn) -> list[int]:
+        return [self.final[row + 1] - self.final[row] for row in range(turn.begin, turn.end)]
+
+    def alone(self, turn: _Turn) -> int:
+        """A turn in full with the system messages before it."""
+        return self.fixed + self.full[turn.end] - self.full[turn.begin]
+
+    def _asked_for(self, turn: _Turn) -> int:
+        if turn.before + self.alone(turn) + self.roomy <= self.budget:
+            return 0  # there is room for any note; making one for every turn would cost more than the rest of a load
+        # Notes that name other results differ a little in size.
+        base = self.fixed + self._note(turn.begin) * 5 // 4
+        most = 0
+        for end in range(turn.begin + 1, turn.end + 1):
+            room = self.budget - base - (self.full[end] - self.full[turn.begin])
+            if turn.before > room:
+                most = max(most, min(turn.before, _round_up(turn.before - room, self._step(room))))
+        return most
+
+    def _step(self, room: int) -> int:
+        """The largest of a half, a quarter, an eighth … of the budget that leaves half the room filled."""
+        step = self.budget // 2
+        while step > max(1, room // 2):
+            step //= 2
+        return max(1, step)
+
+    def _finished(self, begin: int, end: int) -> int:
+        """What rows of finished turns hold while the view goes on behind them."""
+        kept_from = max(begin, min(end, self._kept_row(end)))
+        return self.final[kept_from] - self.final[begin] + self.kept[end] - self.kept[kept_from]
+
+    def _note(self, begin: int) -> int:
+        return 0 if begin == self.first else self.note(begin)
+
+    def _kept_row(self, end: int) -> int:
+        """The row from which results are kept whole when the finished turns end before a row."""
+        if not self.policy.keep_last_results:
+            return end
+        least = kept_result(results_before(self.rows, end), self.policy)
+        return bisect_left(self.rows, least, hi=end, key=lambda row: row.result)
+
+
+class _TurnBudget(_Budget):
+    """Counts positions in turns, several at a time: no totals in the log tell what texts take that are shortened."""
+
+    def position(self, turns: Sequence[_Turn]) -> int:
+        """As that of a `_Budget`: tokens of the default view behind which the view begins."""
+        number = 0
+        for turn in reversed(turns):
+            if turn.number <= number:
+                break
+            if self.alone(turn) <= self.budget:
+                number = max(number, self._first_number(turn))
+        return next((turn.before for turn in self.turns if turn.number >= number), 0) if number else 0
+
+    def _first_number(self, turn: _Turn) -> int:
+        """The number of the first turn of a view while one is in progress; 0 if all that are known fit."""
+        room = self.budget - self._note(turn.begin) * 5 // 4 - self.alone(turn)
+        earlier = [one for one in self.turns if one.begin < turn.begin]
+        place = bisect_left(earlier, -room, key=lambda one: -self._finished(one.begin, turn.begin))
+        if place == 0:
+            return 0
+        first = earlier[place].number if place < len(earlier) else turn.number
+        return min(turn.number, _round_up(first, _turns_at_once(self.policy)))
+
+
+def _sums(weights: Iterable[int]) -> list[int]:
+    """Sums up to each place, from 0."""
+    return [0, *accumulate(weights)]
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _weight(row: Row, policy: HistoryPolicy, size: int) -> int:
+    return 0 if is_hidden(row.message, policy) else size

@@ -1,0 +1,58 @@
+"""Reads the payloads that a view shows, and keeps them in memory for the next view.
+
+Layer 4, on the reader. A payload never changes, so what this store appended or showed costs no round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convstore.log.entry import PayloadRef
+from convstore.log.rows import Row, is_finished
+from convstore.runtime.cache import KeptPayload, Known, KnownConversations
+from convstore.runtime.log_reader import Reader
+
+__all__ = ["ShownPayloads"]
+
+
+class ShownPayloads:
+    """Payloads of the views of a store."""
+
+    def __init__(self, reader: Reader, known: KnownConversations) -> None:
+        self._reader, self._known = reader, known
+
+    async def read(
+        self, known: Known, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
+    ) -> tuple[dict[str, str], list[PayloadRef]]:
+        """Give the texts that a view of these rows needs, by message id, and what was read for it.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
+        # As they are now: an append that ends while others are read drops them.
+        kept = self._known.payloads.get(known) or {}
+        own = {id_: kept[id_].text for id_, ref in needed if id_ in kept and len(kept[id_].text) >= ref.ends[-1]}
+        missing = {id_: ref for id_, ref in needed if id_ not in own}
+        read = await self._reader.payloads(known, list(missing.values()))
+        texts = own | dict(zip(missing, read, strict=True))
+        payloads = {id_: texts[id_][: ref.ends[-1]] for id_, ref in needed}
+        self._keep(known, rows, payloads, before=kept)
+        return payloads, list(missing.values())
+
+    def _keep(
+        self, known: Known, rows: Sequence[Row], payloads: Mapping[str, str], *, before: Mapping[str, KeptPayload]
+    ) -> None:
+        """Keep what this view shows, and what was appended while it was read."""
+        current = None if is_finished(rows) else rows[-1].turn
+        shown = {
+            row.message.id: KeptPayload(
+                payloads[row.message.id],
+                row.message.payload.shown if row.message.payload and not row.message.stub else 0,
+                is_lasting=row.turn != current,
+            )
+            for row in rows
+            if row.message.id in payloads
+        }
+        appended = self._known.payloads.get(known) or {}
+        kept = shown | {id_: one for id_, one in appended.items() if id_ not in before}
+        self._known.keep_payloads(known, kept)

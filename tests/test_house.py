@@ -1,0 +1,293 @@
+"""The laws of the house, read from the source: imports between rooms, MongoDB in one room, sizes of modules."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "convstore"
+
+# Rooms by floor, from the ground up; a package stands for all its modules.
+FLOORS = (
+    ("devserver", "exceptions", "messages", "values"),
+    ("chain", "log", "sources", "summarization"),
+    ("mongo",),
+    ("runtime",),
+    ("admin", "append", "readback", "verify", "view"),
+    ("compaction", "tools"),
+    ("agent", "conversation", "services", "store"),
+    ("", "ext", "testing", "transfer"),
+    ("__main__", "cli"),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+USE_CASES = frozenset(FLOORS[4])
+MONGODB = FLOOR_OF["mongo"]
+
+# Modules of others that a room may import, standard library apart; a star stands for every room.
+ALLOWED = {
+    "bson": {"mongo", "runtime", "verify"},
+    "hypothesis": {"testing"},
+    "langchain": {"ext", "summarization"},
+    "langchain_core": {"*"},
+    "langgraph": {"ext"},
+    "mongomock_motor": {"mongo"},
+    "motor": {"mongo"},
+    "pydantic": {"*"},
+    "pymongo": {"devserver", "mongo"},
+    "pytest": {"testing"},
+    "rich": {"cli"},
+    "typer": {"cli"},
+    "zstandard": {"messages"},
+}
+EDGES = {"cli", "ext", "transfer"}
+BEHIND_THE_API = {"mongo", "runtime", "services"}
+HOSTILE_INPUT = {"testing"}  # operators there are values that a scope must refuse
+OPERATOR = re.compile(r"\$\$?[A-Za-z]")
+CLOCKS = {"now", "utcnow", "today"}
+IMPURE = {"asyncio", "random", "secrets", "socket", "time"}
+ASK_A_MODEL = {
+    "chain.summarizer",
+    "summarization.node",
+    "summarization.summarize",
+    "summarization.summarizers",
+}
+USE_THREADS = {"chain.summarizer"}
+MAX_LINES = 450
+
+# Imports of edges that still reach behind the public API; the list may only get shorter.
+REACH_BEHIND = {
+    ("cli.import_", "mongo.driver"),
+    ("cli.migrate", "mongo.driver"),
+    ("cli.migrate", "mongo.migrator"),
+    ("transfer.exporting", "runtime.cache"),
+    ("transfer.exporting", "runtime.log_reader"),
+    ("transfer.exporting", "services"),
+    ("transfer.history_collection", "mongo.driver"),
+    ("transfer.importing", "services"),
+    ("transfer.taking", "mongo.log"),
+    ("transfer.taking", "runtime.cache"),
+    ("transfer.taking", "runtime.clock"),
+    ("transfer.taking", "services"),
+}
+
+
+class Import(NamedTuple):
+    """One import statement: the full name of what it names, and whether only a type checker makes it."""
+
+    target: str
+    line: int
+    for_types: bool
+
+
+@cache
+def module_paths() -> dict[str, Path]:
+    """Every module of the package by its name below ``convstore``, "" for the package itself."""
+    paths = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))}
+    return {".".join(part for part in parts if part != "__init__"): path for path, parts in paths.items()}
+
+
+@cache
+def nodes_in(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def room_of(module: str) -> str:
+    """Return the room, an entry of the table of floors, that a module belongs to."""
+    return module.partition(".")[0]
+
+
+@cache
+def imports_of(path: Path) -> list[Import]:
+    """All imports of a file, those inside functions too."""
+    nodes = nodes_in(path)
+    for_types = {id(node) for block in nodes if is_for_types(block) for node in ast.walk(block)}
+    return [
+        Import(target, node.lineno, id(node) in for_types)
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for target in targets_of(node)
+    ]
+
+
+def is_for_types(node: ast.AST) -> bool:
+    """Whether a node is ``if TYPE_CHECKING``."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def targets_of(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """Full names of the modules that a statement imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    assert node.level == 0, f"line {node.lineno}: relative import"
+    for alias in node.names:
+        inner = f"{node.module}.{alias.name}"
+        yield inner if inner.removeprefix("convstore.") in module_paths() else str(node.module)
+
+
+def nodes_of(path: Path, *kinds: type[ast.AST]) -> list[Any]:
+    """Every node of some kinds in a file."""
+    return [node for node in nodes_in(path) if isinstance(node, kinds)]
+
+
+def foreign_imports(path: Path) -> set[tuple[str, int]]:
+    """Packages of others that a file imports, with the line."""
+    found = {(found.target.partition(".")[0], found.line) for found in imports_of(path)}
+    return {(name, line) for name, line in found if name not in sys.stdlib_module_names | {"convstore"}}
+
+
+def internal(path: Path) -> set[str]:
+    """Names below ``convstore`` of the modules of ours that a file imports."""
+    return {
+        found.target.removeprefix("convstore").removeprefix(".")
+        for found in imports_of(path)
+        if found.target.partition(".")[0] == "convstore"
+    }
+
+
+def test_every_module_has_a_floor():
+    """A new room is put into the table before it is merged, and the table names no room that was removed."""
+    assert {room_of(module) for module in module_paths()} == set(FLOOR_OF)
+
+
+def test_a_room_never_imports_a_higher_floor():
+    """Imports go down or stay on their floor, those for a type checker alone included."""
+    found = {
+        (module, target)
+        for module, path in module_paths().items()
+        for target in internal(path)
+        if FLOOR_OF[room_of(target)] > FLOOR_OF[room_of(module)]
+    }
+    assert found == set()
+
+
+def test_a_use_case_imports_no_other_one():
+    """The rooms of floor 4 do not know each other."""
+    found = {
+        (module, target)
+        for module, path in module_paths().items()
+        for target in internal(path)
+        if {room_of(module), room_of(target)} <= USE_CASES and room_of(module) != room_of(target)
+    }
+    assert found == set()
+
+
+def test_the_edges_import_the_public_side():
+    """Frameworks, transfer and the command line call the public API; the exceptions are listed."""
+    found = {
+        (module, target)
+        for module, path in module_paths().items()
+        for target in internal(path)
+        if room_of(module) in EDGES and room_of(target) in BEHIND_THE_API
+    }
+    assert found == REACH_BEHIND
+
+
+def test_the_conversation_does_not_know_the_store():
+    """It is given a `ServiceHost`."""
+    assert "store" not in map(room_of, internal(module_paths()["conversation"]))
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Inside a room too there is an order, for a type checker as well."""
+    graph = {module: internal(path) - {module} for module, path in module_paths().items()}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_no_rooms_import_each_other_in_a_circle():
+    """A room has one direction in which it is read."""
+    graph: dict[str, set[str]] = {room: set() for room in FLOOR_OF if room}
+    for module, path in module_paths().items():
+        if room := room_of(module):
+            graph[room] |= {room_of(target) for target in internal(path)} - {"", room}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_every_room_says_what_it_is_for():
+    """The docstring of a folder is a sentence, not a heading."""
+    for module, path in module_paths().items():
+        if path.name == "__init__.py":
+            assert len((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split()) >= 8, module
+
+
+def test_other_packages_are_imported_where_they_belong():
+    """The database driver in one room, an extra only where it is for; langchain also makes a model of its name."""
+    found = {
+        (module, line, name)
+        for module, path in module_paths().items()
+        for name, line in foreign_imports(path)
+        if not ALLOWED.get(name, set()) & {"*", room_of(module)}
+    }
+    assert found == set()
+
+
+def test_no_import_is_hidden_from_these_tests():
+    """Nothing of ours is imported by a text, which could go up."""
+    found = {
+        (module, name)
+        for module, path in module_paths().items()
+        for node in nodes_of(path, ast.Name, ast.Attribute, ast.alias)
+        if (name := getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "name", None))
+        in {"__import__", "import_module"}
+    }
+    assert found == set()
+
+
+def test_the_table_of_packages_keeps_drivers_above_the_rules():
+    """No room below `mongo` may import a package that speaks to MongoDB; `devserver` starts one."""
+    drivers = ALLOWED["bson"] | ALLOWED["pymongo"] | ALLOWED["motor"] | ALLOWED["mongomock_motor"]
+    assert {room for room in drivers if FLOOR_OF[room] < MONGODB} == {"devserver"}
+
+
+def test_rules_and_shapes_neither_wait_nor_ask_the_time():
+    """Floors 0 and 1 give the same for the same: no coroutines but a summarizer's model call, no clock, no dice.
+
+    One summarizer waits for several answers at once and reads long chains in threads, which needs asyncio; nothing
+    else of what is impure.
+    """
+    pure = [
+        path for module, path in module_paths().items() if FLOOR_OF[room_of(module)] < MONGODB and module != "devserver"
+    ]
+    still = set(pure) - {module_paths()[module] for module in ASK_A_MODEL}
+    waits = [node for path in still for node in nodes_of(path, ast.AsyncFunctionDef, ast.Await)]
+    clocks = [node for path in pure for node in nodes_of(path, ast.Attribute) if node.attr in CLOCKS]
+    several = {(module_paths()[module], "asyncio") for module in USE_THREADS}
+    impure = [
+        found
+        for path in pure
+        for found in imports_of(path)
+        if found.target in IMPURE and (path, found.target) not in several
+    ]
+    assert (waits, clocks, impure) == ([], [], [])
+
+
+def test_only_a_few_modules_hold_operators():
+    """A string that begins like ``$set`` stands where commands are made, so that no other module can make one."""
+    found = {
+        (module, node.lineno, node.value)
+        for module, path in module_paths().items()
+        if room_of(module) not in {"mongo"} | HOSTILE_INPUT
+        for node in nodes_of(path, ast.Constant)
+        if isinstance(node.value, str) and OPERATOR.match(node.value)
+    }
+    assert found == set()
+
+
+def test_a_module_can_be_read_at_one_sitting():
+    """No module has 450 lines."""
+    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in module_paths().items()}
+    assert {module: number for module, number in lines.items() if number >= MAX_LINES} == {}
+
+
+def test_a_migration_sees_only_what_it_may_do():
+    """Migrations of all times depend on `convstore.mongo.migrator` alone, so the rest may change under them."""
+    for path in (ROOT / "migrations").glob("*.py"):
+        assert {found.target for found in imports_of(path)} <= {"__future__", "convstore.mongo.migrator"}
