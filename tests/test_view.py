@@ -386,6 +386,6 @@ def test_a_damaged_message_is_named(body):
     rows = rows_of(log.entries)
     for place in range(len(rows)):
         damaged = [*rows]
-        damaged[place] = replace(rows[place], message=replace(rows[place].message, body=body))
+        damaged[place] = rows[place]._replace(message=replace(rows[place].message, body=body))
         with pytest.raises(CorruptDocumentError, match=f"message '{rows[place].message.id}'"):
             build_view(damaged, DEFAULT, codec=log.codec, counter=log.counter, payloads=log.payloads)

@@ -6,8 +6,8 @@ The view, the compaction plan and the readers of turns all work on these rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage, Gap
 from convstore.log.rewind import is_live
@@ -30,8 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A message of the log with what the running totals say of it.
 
     Attributes:
@@ -68,12 +67,13 @@ def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: Summary
     for entry in entries:
         turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
         result = entry.totals.results - sum(message.type == "tool" for message in entry.messages)
-        place = entry.totals.live - len(entry.messages)
+        place, number = entry.totals.live - len(entry.messages), entry.number
+        is_after = number > last[0]
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
-            if (entry.number, message.ordinal) > last and is_live(gaps, message.ordinal):
-                rows.append((message, entry.number, place - live, turn - turns, result))
+            if (is_after or (number, message.ordinal) > last) and is_live(gaps, message.ordinal):
+                rows.append((message, number, place - live, turn - turns, result))
             result += message.type == "tool"
     sizes = [message.view_tokens for message, *_ in rows]
     begins = bool(rows) and rows[0][2] == 1

@@ -7,7 +7,7 @@ says is never shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -68,8 +68,7 @@ def _read(codec: Codec, message: EntryMessage, payload: str | None) -> BaseMessa
     return decoded
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """A message as a view shows it; `tokens` is None where its size has to be counted."""
 
     message: BaseMessage
@@ -92,8 +91,7 @@ def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: 
     return ref.shown_part() if ref.shown and message.stub is None and not has_edges else None
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """How one message is shown: in full, as a stub, or as a policy shows those of finished turns."""
 
     message: EntryMessage

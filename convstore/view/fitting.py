@@ -6,7 +6,6 @@ Layer 1, pure. The same turn and room give the same messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from convstore.log.stored_message import Shown
 from convstore.messages.tokens import TokenCounter, count
@@ -33,7 +32,7 @@ def fitted(turn: Sequence[Shown], room: int, *, counter: TokenCounter) -> list[S
 
 
 def _counted(one: Shown, counter: TokenCounter) -> Shown:
-    return one if one.tokens is not None else replace(one, tokens=count(counter, one.message))
+    return one if one.tokens is not None else one._replace(tokens=count(counter, one.message))
 
 
 def _shortened(made: Shown, whole: Shown, limit: int, counter: TokenCounter) -> Shown:
@@ -42,4 +41,4 @@ def _shortened(made: Shown, whole: Shown, limit: int, counter: TokenCounter) -> 
     message = with_short_texts(whole.message, limit, arguments=True)
     if message is whole.message:
         return made
-    return replace(made, message=message, tokens=count(counter, message), is_shortened=True)
+    return made._replace(message=message, tokens=count(counter, message), is_shortened=True)
