@@ -1,11 +1,6 @@
-"""What the store does, each a service on the repository and the rules; the facade puts them together.
+"""Wire the services of one store, without I/O; a `ServiceHost` hands them to conversations and tools.
 
-Layer 4. Writing: `writer` appends, each batch an `attempt`; `rewinder` and `annotations` mark what was appended,
-`compactor` summarises, `kept_summaries` has what it made, `directory` names and lists conversations, `retention` ends
-them. Reading: `reader` fetches entries and payloads, `loader` makes views, `records` gives messages, `turns` whole
-turns, `pager`, `passages` and `pages` sources page by page. `known` is what the store remembers of a conversation and
-`keeping` how much of it, `off_loop` keeps long work from the event loop, `numbering` wraps tools, `sync` serves
-callers without a loop. `doctor` looks whether all is whole. `parts` puts all of them together.
+Floor 6. Each service is the work of one room below; `store` makes all of them once.
 """
 
 from __future__ import annotations
@@ -14,14 +9,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from convstore.admin.catalog import Directory
+from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Retention
 from convstore.append.resent_history import Resender
 from convstore.append.rewinder import Rewinder
 from convstore.append.writer import Writer
 from convstore.compaction.compactor import Compactor
-from convstore.compaction.history import KeptSummaries
-from convstore.compaction.strategies import Folder
+from convstore.compaction.history import SummaryHistory
+from convstore.compaction.strategies import CompactionStrategy
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.annotations import Annotations
@@ -33,15 +28,15 @@ from convstore.mongo.log import Log
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.newest import Newest
 from convstore.mongo.summaries import Summaries
-from convstore.mongo.tombstones import Endings
+from convstore.mongo.tombstones import Tombstones
 from convstore.readback.annotations import Annotator
 from convstore.readback.pager import Pager
 from convstore.readback.records import Records
 from convstore.readback.request import Request
 from convstore.readback.turns import Turns
-from convstore.runtime.cache import KnownConversations
+from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
 from convstore.sources.detection import SourceExtractor
 from convstore.tools.retrieval import ReadBack
@@ -65,16 +60,16 @@ class Services:
     writer: Writer
     open_heads: OpenHeads
     resender: Resender
-    reader: Reader
+    reader: LogReader
     loader: Loader
     records: Records
     turns: Turns
     pager: Pager
-    directory: Directory
+    directory: Catalog
     retention: Retention
     verifier: Verifier
     compactor: Compactor
-    kept: KeptSummaries
+    kept: SummaryHistory
     rewinder: Rewinder
     annotator: Annotator
 
@@ -83,12 +78,12 @@ def make_services(
     driver: Driver,
     prefix: str,
     migrator: Migrator,
-    known: KnownConversations,
+    known: ConversationCache,
     *,
     codec: Codec,
     counter: NamedCounter,
     clock: Clock,
-    folder: Folder | None,
+    folder: CompactionStrategy | None,
     compaction_seconds: float,
     extractors: Mapping[str, SourceExtractor],
     forget: Callable[[dict[str, str]], None],
@@ -108,16 +103,16 @@ def make_services(
         extractors: By the name of a tool what finds the sources in its results.
         forget: Told of the scope of each conversation that ended.
     """
-    heads, endings, log = Heads(driver, prefix=prefix), Endings(driver, prefix=prefix), Log(driver, prefix=prefix)
+    heads, tombstones, log = Heads(driver, prefix=prefix), Tombstones(driver, prefix=prefix), Log(driver, prefix=prefix)
     annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
     open_heads = OpenHeads(heads, log, clock=clock)
-    reader = Reader(heads, log, known, codec=codec, counter=counter)
-    kept = KeptSummaries(reader, heads, log, summaries)
+    reader = LogReader(heads, log, known, codec=codec, counter=counter)
+    kept = SummaryHistory(reader, heads, log, summaries)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
     writer = Writer(
         reader,
         heads,
-        endings,
+        tombstones,
         log,
         known,
         open_heads=open_heads,
@@ -135,8 +130,8 @@ def make_services(
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
         pager=Pager(reader, Newest(driver, prefix=prefix), codec=codec),
-        directory=Directory(heads, log, known, open_heads, codec=codec, clock=clock),
-        retention=Retention(endings, log, annotations, summaries, clock=clock, forget=forget),
+        directory=Catalog(heads, log, known, open_heads, codec=codec, clock=clock),
+        retention=Retention(tombstones, log, annotations, summaries, clock=clock, forget=forget),
         verifier=Verifier(
             Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
         ),

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from convstore.chain import ChainSummarizer
-from convstore.compaction.strategies import as_folder
+from convstore.compaction.strategies import as_strategy
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, StoreClosedError, StoreError, SyncUnsupportedError
 from convstore.messages.custom_types import functions_of
@@ -24,7 +24,7 @@ from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec, Kind
 from convstore.mongo.driver import Driver, close_client, open_client
 from convstore.mongo.migrator import Migrator
-from convstore.runtime.cache import KnownConversations
+from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import LoopThread
 from convstore.services import Services, make_services
@@ -96,7 +96,7 @@ class ConversationStore:
         self.source_extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
-        self._known = KnownConversations(self._clock)
+        self._known = ConversationCache(self._clock)
         self._all_known = [self._known]
         self._services = make_services(
             driver,
@@ -106,7 +106,7 @@ class ConversationStore:
             codec=self._codec,
             counter=named(token_counter, token_counter_name),
             clock=self._clock,
-            folder=None if summarizer is None else as_folder(summarizer),
+            folder=None if summarizer is None else as_strategy(summarizer),
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=self.source_extractors,
             forget=self._forget,

@@ -67,7 +67,6 @@ REACH_BEHIND = {
     ("cli.migrate", "mongo.driver"),
     ("cli.migrate", "mongo.migrator"),
     ("transfer.exporting", "runtime.cache"),
-    ("transfer.exporting", "runtime.log_reader"),
     ("transfer.exporting", "services"),
     ("transfer.history_collection", "mongo.driver"),
     ("transfer.importing", "services"),

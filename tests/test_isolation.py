@@ -35,7 +35,7 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.log import Log
 from convstore.mongo.summaries import Summaries
-from convstore.mongo.tombstones import Endings
+from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import SHARED_FIXTURES, passages, same_messages
 from convstore.values.policy import CompactionRule
@@ -46,14 +46,14 @@ from convstore.values.policy import CompactionRule
 WHOSE = {"conversation", "scope", "partial_scope"}
 OVER_ALL = {
     "Log.check_size": "sends nothing",
-    "Endings.bury": "takes the head that a scope was found by",
-    "Endings.due": "sweeps what is left of all deleted conversations",
+    "Tombstones.write_tombstone": "takes the head that a scope was found by",
+    "Tombstones.due": "sweeps what is left of all deleted conversations",
     "Heads.catch_up": "each change names the scope and the conversation of its head",
 }
 """What is not asked for one conversation or one scope, and why that is right."""
 
 
-@pytest.mark.parametrize("collection", [Log, Heads, Summaries, Annotations, Endings])
+@pytest.mark.parametrize("collection", [Log, Heads, Summaries, Annotations, Tombstones])
 def test_every_method_takes_its_conversation_or_scope_first(collection: type) -> None:
     """No command can be sent without saying whose data it is on."""
     methods = [one for one in vars(collection).items() if inspect.isfunction(one[1]) and not one[0].startswith("_")]

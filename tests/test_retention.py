@@ -26,7 +26,7 @@ from convstore import (
 )
 from convstore.mongo import key_ranges as ranges
 from convstore.mongo.log import Log
-from convstore.mongo.tombstones import Endings
+from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
@@ -290,7 +290,7 @@ async def test_a_sweep_that_fails_is_nobody_elses_error(database, monkeypatch):
     async def refuse(self: Any, **_: Any) -> Any:
         raise StoreUnavailableError("no primary")
 
-    monkeypatch.setattr(Endings, "due", refuse)
+    monkeypatch.setattr(Tombstones, "due", refuse)
     seconds[0] += 61
     assert len((await chat.load_history()).messages) == 1
 

@@ -15,8 +15,8 @@ from mongomock_motor import AsyncMongoMockClient
 from properties import examples
 
 from convstore import ConversationStore, History, HistoryPolicy
-from convstore.log.entry import Gap
-from convstore.log.rewind import is_live, live_after, live_before
+from convstore.log.entry import RewoundRange
+from convstore.log.rewind import active_after, active_before, is_active
 from convstore.testing import same_messages
 
 _NUMBERS = itertools.count(1)
@@ -137,11 +137,11 @@ async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(scri
 @pytest.mark.parametrize(("ordinal", "live"), [(2, True), (3, False), (4, False), (5, True)])
 def test_what_is_in_a_gap_is_not_live(ordinal: int, live: bool) -> None:
     """Both ends of a gap are in it."""
-    assert is_live([Gap(3, 4, 2, 3)], ordinal) == live
+    assert is_active([RewoundRange(3, 4, 2, 3)], ordinal) == live
 
 
 def test_reading_passes_over_entries_without_live_messages() -> None:
     """Back from any of them, and forth."""
-    gaps = [Gap(3, 4, 2, 3), Gap(6, 9, 5, 8)]
-    assert [live_before(gaps, number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
-    assert [live_after(gaps, number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]
+    gaps = [RewoundRange(3, 4, 2, 3), RewoundRange(6, 9, 5, 8)]
+    assert [active_before(gaps, number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
+    assert [active_after(gaps, number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]

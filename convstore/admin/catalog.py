@@ -15,28 +15,28 @@ from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import HEADS, head_id
 from convstore.mongo.log import Log
-from convstore.runtime.cache import KnownConversations
+from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.open_heads import OpenHeads
 from convstore.runtime.parallel import in_parallel
 from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.values.scope import Scope, check_number
 
-__all__ = ["Directory"]
+__all__ = ["Catalog"]
 
 _DETAIL_CHARACTERS = 100_000
 _MOST_ON_A_PAGE = 1_000
 _USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 
-class Directory:
+class Catalog:
     """Lists and describes conversations."""
 
     def __init__(
         self,
         heads: Heads,
         log: Log,
-        known: KnownConversations,
+        known: ConversationCache,
         open_heads: OpenHeads,
         *,
         codec: Codec,

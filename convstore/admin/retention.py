@@ -18,7 +18,7 @@ from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
 from convstore.mongo.summaries import Summaries
-from convstore.mongo.tombstones import Endings, HeadKey
+from convstore.mongo.tombstones import HeadKey, Tombstones
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
 from convstore.runtime.parallel import in_parallel
 from convstore.values.models import ErasureReceipt
@@ -44,7 +44,7 @@ class Retention:
 
     def __init__(
         self,
-        endings: Endings,
+        tombstones: Tombstones,
         log: Log,
         annotations: Annotations,
         summaries: Summaries,
@@ -52,7 +52,7 @@ class Retention:
         clock: Clock,
         forget: Callable[[dict[str, str]], None],
     ) -> None:
-        self._endings, self._log = endings, log
+        self._endings, self._log = tombstones, log
         self._annotations, self._summaries = annotations, summaries
         self._clock, self._forget = clock, forget
 
@@ -147,7 +147,7 @@ class Retention:
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
         """End a conversation, unless another was quicker or, for a policy, somebody wrote to it."""
         now = self._clock.now()
-        if not await self._endings.bury(head, at=now, sweep_at=now + _SWEEP_AFTER, pruned=pruned):
+        if not await self._endings.write_tombstone(head, at=now, sweep_at=now + _SWEEP_AFTER, pruned=pruned):
             return _NOTHING
         self._forget(dict(head.scope))
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})

@@ -14,11 +14,11 @@ from convstore.append.compose import Composed, compose
 from convstore.log.entry import EntrySource, Totals
 from convstore.values.models import Receipt
 
-__all__ = ["Attempt", "renumbered_by"]
+__all__ = ["PendingAppend", "renumbered_by"]
 
 
 @dataclass(slots=True)
-class Attempt:
+class PendingAppend:
     """One append under way.
 
     Attributes:

@@ -33,13 +33,13 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
-from convstore.log.entry import Entry, Gap, Totals
-from convstore.log.rewind import is_live, live_before
+from convstore.log.entry import Entry, RewoundRange, Totals
+from convstore.log.rewind import active_before, is_active
 from convstore.messages.values import Codec
 from convstore.mongo.digests import Digests
-from convstore.runtime.cache import Known, KnownConversations
+from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 
@@ -95,7 +95,7 @@ class _End:
         start: The entry up to which nothing was read yet; 1 if all was read, 0 if nothing.
     """
 
-    def __init__(self, gaps: tuple[Gap, ...] = ()) -> None:
+    def __init__(self, gaps: tuple[RewoundRange, ...] = ()) -> None:
         self.live: list[Comparable] = []
         self.tail = Totals()
         self.gaps = gaps
@@ -104,15 +104,15 @@ class _End:
     def add(self, entries: Sequence[Entry]) -> None:
         """Put entries before those that were read so far."""
         messages = (message for entry in entries for message in entry.messages)
-        self.live[:0] = [stored(message) for message in messages if is_live(self.gaps, message.ordinal)]
-        self.start = live_before(self.gaps, entries[0].number) if entries else 1
+        self.live[:0] = [stored(message) for message in messages if is_active(self.gaps, message.ordinal)]
+        self.start = active_before(self.gaps, entries[0].number) if entries else 1
 
 
 class Resender:
     """Appends histories for all conversations of a store."""
 
     def __init__(
-        self, reader: Reader, digests: Digests, writer: Writer, known: KnownConversations, *, codec: Codec
+        self, reader: LogReader, digests: Digests, writer: Writer, known: ConversationCache, *, codec: Codec
     ) -> None:
         self._reader, self._digests, self._writer, self._known = reader, digests, writer, known
         self._codec = codec
@@ -180,7 +180,7 @@ class Resender:
             self._known.confirm(known, end.tail)
         return Decision(batch, match.places, match.known or 0, end.tail)
 
-    async def _end(self, known: Known, batch: Sequence[Comparable]) -> _End:
+    async def _end(self, known: CachedConversation, batch: Sequence[Comparable]) -> _End:
         """Read the end of the log until no message before could matter: mostly one command."""
         end = _End()
         limit = _likely_entries(known.tail, batch)
@@ -192,9 +192,9 @@ class Resender:
             end.add(entries)
         return end
 
-    async def _newest(self, known: Known, end: _End, limit: int) -> list[Entry]:
+    async def _newest(self, known: CachedConversation, end: _End, limit: int) -> list[Entry]:
         """The last entries; what they say of the whole log is put into `end`."""
-        entries = await self._reader.caught_up(
+        entries = await self._reader.read_your_writes(
             known,
             lambda: self._digests.newest(known.conversation, limit=limit),
             last=lambda found: found[-1].number if found else 0,
@@ -207,7 +207,9 @@ class Resender:
             end.gaps = await self._reader.gaps(known, end.tail.marker)
         return entries
 
-    async def _explained(self, known: Known, end: _End, batch: tuple[Comparable, ...], match: Match) -> Match:
+    async def _explained(
+        self, known: CachedConversation, end: _End, batch: tuple[Comparable, ...], match: Match
+    ) -> Match:
         """The match of a batch that is an earlier append, repeated under its ids.
 
         Raises:
@@ -227,13 +229,15 @@ class Resender:
             after=match.after.id if match.after else None, before=match.before.id if match.before else None
         )
 
-    async def _repeated(self, known: Known, end: _End, batch: tuple[Comparable, ...]) -> tuple[Comparable, ...]:
+    async def _repeated(
+        self, known: CachedConversation, end: _End, batch: tuple[Comparable, ...]
+    ) -> tuple[Comparable, ...]:
         """The messages of the log that have the ids of a batch and are equal, live and complete; else nothing."""
         sent = batch[leading_systems(batch) :]
-        rows = await self._reader.messages_by_id(known, [one.id for one in sent], is_sure=False)
+        rows = await self._reader.messages_by_id(known, [one.id for one in sent], retry_if_stale=False)
         found = [stored(rows[one.id].message) for one in sent if one.id in rows]
         is_same = [one.digest for one in found] == [one.digest for one in sent]
-        return tuple(found) if is_same and all(is_live(end.gaps, one.ordinal) for one in found) else ()
+        return tuple(found) if is_same and all(is_active(end.gaps, one.ordinal) for one in found) else ()
 
 
 def _likely_entries(tail: Totals | None, batch: Sequence[Comparable]) -> int:

@@ -18,17 +18,17 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry, Gap, Repair, Totals
+from convstore.log.entry import Entry, Repair, RewoundRange, Totals
 from convstore.log.repairs import corrected
-from convstore.log.rewind import is_live, rewound, undone
+from convstore.log.rewind import is_active, rewound, undone
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log, SlotTaken
-from convstore.runtime.cache import Known, KnownConversations
+from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
 __all__ = ["Reselect", "Rewinder"]
@@ -40,7 +40,7 @@ _NO_MARKER = Entry(first=1, at=None, messages=(), totals=Totals())  # type: igno
 class Reselect(Protocol):
     """Make the longest summary that fits what is rewound the current one."""
 
-    async def __call__(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
+    async def __call__(self, scope: Scope, gaps: Sequence[RewoundRange], *, marker: int) -> None:
         """See `compaction.history`."""
         ...
 
@@ -50,11 +50,11 @@ class Rewinder:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: LogReader,
         heads: Heads,
         log: Log,
         reselect: Reselect,
-        known: KnownConversations,
+        known: ConversationCache,
         *,
         codec: Codec,
         clock: Clock,
@@ -67,7 +67,7 @@ class Rewinder:
         known, ordinal = await self._find(scope, message_id)
 
         async def marker(tail: Totals, last: Entry) -> Entry | None:
-            if not is_live(last.gaps, ordinal):
+            if not is_active(last.gaps, ordinal):
                 return None
             entry, point = await self._point(known, ordinal, last.repair)
             at, link = self._clock.now(), self._clock.link()
@@ -88,12 +88,12 @@ class Rewinder:
 
         async def marker(tail: Totals, last: Entry) -> Entry | None:
             nonlocal back
-            is_done = is_live(last.gaps, ordinal) if ordinal else not last.undo
+            is_done = is_active(last.gaps, ordinal) if ordinal else not last.undo
             if is_done:
                 return None
             before = (await self._log.entry(known.conversation, last.undo - 1)).totals if last.undo else Totals()
             earlier = await self._marker(known, before)
-            if ordinal > before.messages or not is_live(earlier.gaps, ordinal):
+            if ordinal > before.messages or not is_active(earlier.gaps, ordinal):
                 raise InvalidInputError(f"{message_id!r} did not leave with the last rewind, or that is taken back")
             rewind = (await self._log.entry(known.conversation, last.undo)).totals
             back = before.live - rewind.live
@@ -103,7 +103,7 @@ class Rewinder:
         before, after = await self._mark(known, marker)
         return back if after is not before else 0
 
-    async def _find(self, scope: Scope, message_id: str) -> tuple[Known, int]:
+    async def _find(self, scope: Scope, message_id: str) -> tuple[CachedConversation, int]:
         """The conversation and the ordinal of one of its messages."""
         known = await self._reader.find(scope)
         rows = await self._reader.messages_by_id(known, [message_id]) if known else {}
@@ -111,7 +111,7 @@ class Rewinder:
             raise UnknownMessageError(message_id)
         return known, rows[message_id].message.ordinal
 
-    async def _point(self, known: Known, ordinal: int, repair: Repair | None) -> tuple[int, Totals]:
+    async def _point(self, known: CachedConversation, ordinal: int, repair: Repair | None) -> tuple[int, Totals]:
         """What the log held before a message, and the first entry that holds nothing before it."""
         found = await self._log.entries_around(known.conversation, before=ordinal + 1, limit=1)
         if not found:
@@ -134,12 +134,12 @@ class Rewinder:
             raise CorruptDocumentError(entry_id(known.conversation, entry.number), str(error)) from error
         return entry.number + bool(kept), point
 
-    async def _marker(self, known: Known, totals: Totals) -> Entry:
+    async def _marker(self, known: CachedConversation, totals: Totals) -> Entry:
         """The marker that holds as of some totals."""
         return await self._log.entry(known.conversation, totals.marker) if totals.marker else _NO_MARKER
 
     async def _mark(
-        self, known: Known, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
+        self, known: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
     ) -> tuple[Totals, Totals]:
         """Append what `make` makes of the tail and the last marker; the totals before and after.
 
@@ -160,7 +160,7 @@ class Rewinder:
             ) from error
 
     async def _mark_in_order(
-        self, known: Known, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
+        self, known: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
     ) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
             tail = await self._log.last_totals(known.conversation)
@@ -184,7 +184,7 @@ class Rewinder:
             return tail, entry.totals
         raise StoreError(f"{_TRIES} other writers were first; call again, with less at once on one conversation")
 
-    async def _settle(self, known: Known, totals: Totals, marker: Entry) -> None:
+    async def _settle(self, known: CachedConversation, totals: Totals, marker: Entry) -> None:
         """Tell the head what is live now, and let it name the summary that fits that."""
         if not totals.entries:
             return  # of an empty log there is nothing to tell

@@ -18,7 +18,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, is_heavy, prepare
 from convstore.append.compose import compose
-from convstore.append.pending import Attempt, renumbered_by
+from convstore.append.pending import PendingAppend, renumbered_by
 from convstore.append.turn import Placed, check_turn
 from convstore.exceptions import (
     ContentConflictError,
@@ -31,17 +31,17 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import UNREAD, EntryMessage, Repair, Totals
 from convstore.log.repairs import corrected
-from convstore.log.rewind import is_live
+from convstore.log.rewind import is_active
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log, SlotTaken, StoredMessageRow
-from convstore.mongo.tombstones import Endings
-from convstore.runtime.cache import UNKNOWN_START, KeptPayload, Known, KnownConversations
+from convstore.mongo.tombstones import Tombstones
+from convstore.runtime.cache import UNKNOWN_START, CachedConversation, CachedPayload, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import Burst, OpenHeads
-from convstore.runtime.threads import off_loop
+from convstore.runtime.threads import run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
@@ -81,11 +81,11 @@ class Writer:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: LogReader,
         heads: Heads,
-        endings: Endings,
+        tombstones: Tombstones,
         log: Log,
-        known: KnownConversations,
+        known: ConversationCache,
         *,
         open_heads: OpenHeads,
         codec: Codec,
@@ -93,7 +93,7 @@ class Writer:
         clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:
-        self._reader, self._heads, self._endings, self._log, self._known = reader, heads, endings, log, known
+        self._reader, self._heads, self._endings, self._log, self._known = reader, heads, tombstones, log, known
         self._open_heads = open_heads
         self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
 
@@ -133,8 +133,8 @@ class Writer:
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
         """Under which numbers some texts were shown; see `Conversation.find_shown_sources`."""
         known = self._known.get(scope)
-        is_sure = known is not None and self._known.is_fresh(known) and self._known.is_confirmed(known)
-        shown = known.tail.shown if known and known.tail and is_sure else None
+        retry_if_stale = known is not None and self._known.is_fresh(known) and self._known.is_confirmed(known)
+        shown = known.tail.shown if known and known.tail and retry_if_stale else None
         if shown is None:
             shown = await self._read_shown(scope)
         return [shown.get(text_digest(text)) for text in texts]
@@ -151,7 +151,7 @@ class Writer:
 
     async def _write(
         self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "", after: Totals | None = None
-    ) -> Attempt:
+    ) -> PendingAppend:
         try:
             async with asyncio.timeout(APPEND_SECONDS):
                 return await self._write_somewhere(scope, batch, reserve, turn, after)
@@ -163,14 +163,14 @@ class Writer:
 
     async def _write_somewhere(
         self, scope: Scope, batch: Batch, reserve: int, turn: str, after: Totals | None
-    ) -> Attempt:
+    ) -> PendingAppend:
         """Write to the scope's conversation; again if it turns out to be deleted."""
         while True:
             known = self._known.get(scope) or await self._claim(scope, batch, turn)
             async with known.lock:
                 if not self._known.is_current(known):
                     continue
-                attempt = Attempt(batch, batch, self._clock.token(), reserve, turn, after)
+                attempt = PendingAppend(batch, batch, self._clock.token(), reserve, turn, after)
                 try:
                     async with self._reader.reading(known):
                         await self._write_in_order(known, attempt)
@@ -182,7 +182,7 @@ class Writer:
                     known.tail = None  # what became of the insert is not known
                     raise
 
-    async def _claim(self, scope: Scope, batch: Batch, turn: str) -> Known:
+    async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
         """Find the scope's conversation or begin one, unless its batch goes on with a turn."""
         if turn and turn not in batch.ids:
             if known := await self._reader.find(scope):
@@ -191,14 +191,14 @@ class Writer:
         now = self._clock.now()
         # What cannot be written begins no conversation.
         work = partial(compose, batch, Totals(), at=now, token="")
-        self._log.check_size((await off_loop(work, characters=batch.characters)).entry)
+        self._log.check_size((await run_in_thread_if_long(work, characters=batch.characters)).entry)
         head, is_new = await self._heads.claim(dict(scope), at=now)
         claimed = self._known.add(scope, head.conversation)
         if is_new:
             self._known.confirm(claimed, Totals())
         return claimed
 
-    async def _write_in_order(self, known: Known, attempt: Attempt) -> None:
+    async def _write_in_order(self, known: CachedConversation, attempt: PendingAppend) -> None:
         """Write one batch while no other of this store is on its way."""
         try:
             for tries in range(_TRIES):
@@ -239,7 +239,7 @@ class Writer:
         finally:
             await self._drop_unused(known, attempt)
 
-    async def _is_last(self, known: Known, attempt: Attempt, tail: Totals) -> bool:
+    async def _is_last(self, known: CachedConversation, attempt: PendingAppend, tail: Totals) -> bool:
         """Compare id and tail with the database, those of them that are old; one round trip, none if both are young.
 
         Returns:
@@ -260,7 +260,7 @@ class Writer:
             attempt.composed = None
         return last.entries == tail.entries
 
-    async def _check_continues(self, known: Known, tail: Totals, last: Totals) -> None:
+    async def _check_continues(self, known: CachedConversation, tail: Totals, last: Totals) -> None:
         """Make sure that a log that was just read may be the one that had this tail, or has ended.
 
         Raises:
@@ -272,34 +272,34 @@ class Writer:
         if head is not None and head.conversation == known.conversation:
             raise _WasReplaced
 
-    async def _check_id(self, known: Known, totals: Totals) -> bool:
+    async def _check_id(self, known: CachedConversation, totals: Totals) -> bool:
         if self._known.is_fresh(known):
             return True
         return await self._refresh(known, self._open_heads.begin(known, totals), totals)
 
-    async def _check_tail(self, known: Known, tail: Totals) -> Totals:
+    async def _check_tail(self, known: CachedConversation, tail: Totals) -> Totals:
         return tail if self._known.is_confirmed(known) else await self._log.last_totals(known.conversation)
 
-    async def _compose(self, attempt: Attempt, tail: Totals) -> None:
+    async def _compose(self, attempt: PendingAppend, tail: Totals) -> None:
         work = partial(attempt.compose, tail, self._clock.now(), self._clock.link())
-        await off_loop(work, characters=attempt.pending.characters)
+        await run_in_thread_if_long(work, characters=attempt.pending.characters)
 
-    async def _tail(self, known: Known, attempt: Attempt) -> Totals:
+    async def _tail(self, known: CachedConversation, attempt: PendingAppend) -> Totals:
         """What the log holds, as far as the attempt must know it; no command when warm."""
         if known.tail is None:
             self._known.confirm(known, await self._log.last_totals(known.conversation))
-        known.tail = await self._reader.counted_tail(known, known.tail or Totals())
+        known.tail = await self._reader.recount_tail(known, known.tail or Totals())
         if known.tail.shown is None and known.tail.shown_at and attempt.shows:
             known.tail = replace(known.tail, shown=await self._log.shown(known.conversation, known.tail.shown_at))
         return known.tail
 
-    async def _find_taken(self, known: Known, attempt: Attempt, tail: Totals) -> None:
+    async def _find_taken(self, known: CachedConversation, attempt: PendingAppend, tail: Totals) -> None:
         """Find out which numbers must be given anew; only what is not above all numbers so far can be taken."""
         numbers = attempt.pending.kept_source_ids
         if attempt.batch.renumber and numbers and min(numbers) <= tail.sources_through:
             attempt.taken = frozenset(await self._log.taken_source_ids(known.conversation, numbers))
 
-    async def _insert(self, known: Known, attempt: Attempt) -> bool:
+    async def _insert(self, known: CachedConversation, attempt: PendingAppend) -> bool:
         """Send the entry, and beside it the head if that is due; False if somebody was first."""
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - composed just before
@@ -324,14 +324,14 @@ class Writer:
         burst.acknowledge(attempt.totals, known.starts.get(_DEFAULT, UNKNOWN_START))
         return True
 
-    async def _beside(self, insert: Awaitable[None], known: Known, burst: Burst, totals: Totals) -> bool:
+    async def _beside(self, insert: Awaitable[None], known: CachedConversation, burst: Burst, totals: Totals) -> bool:
         """Insert, and tell the head; False if there is no head. What was not told is not acknowledged."""
         outcome, is_there = await asyncio.gather(insert, self._refresh(known, burst, totals), return_exceptions=True)
         if isinstance(outcome, BaseException):
             raise outcome
         return await self._refresh(known, burst, totals) if isinstance(is_there, BaseException) else is_there
 
-    async def _refresh(self, known: Known, burst: Burst, totals: Totals) -> bool:
+    async def _refresh(self, known: CachedConversation, burst: Burst, totals: Totals) -> bool:
         position = known.starts.get(_DEFAULT, UNKNOWN_START).position
         is_there = await self._heads.refresh(
             dict(known.scope), known.conversation, totals=totals, start=position, opening=burst.opening
@@ -343,18 +343,18 @@ class Writer:
             self._open_heads.forget(burst)
         return is_there
 
-    def _remind(self, known: Known) -> None:
+    def _remind(self, known: CachedConversation) -> None:
         """Let the head count a batch that was in the log already: the process that wrote it may have died."""
         if known.tail:
             self._open_heads.remind(known, known.tail)
 
-    async def _after_collision(self, known: Known, attempt: Attempt, tries: int) -> None:
+    async def _after_collision(self, known: CachedConversation, attempt: PendingAppend, tries: int) -> None:
         known.tail = None
         await self._explain(known, attempt)
         if tries:
             await pause(tries)
 
-    async def _look_up(self, known: Known, attempt: Attempt) -> None:
+    async def _look_up(self, known: CachedConversation, attempt: PendingAppend) -> None:
         """Find out which messages of the batch are in the log, and that they are the same ones."""
         batch = attempt.batch
         if not batch.prepared:
@@ -380,22 +380,22 @@ class Writer:
         if self._log.must_look_first:
             await self._explain(known, attempt)
 
-    async def _look_behind_tail(self, known: Known, attempt: Attempt) -> dict[str, StoredMessageRow]:
+    async def _look_behind_tail(self, known: CachedConversation, attempt: PendingAppend) -> dict[str, StoredMessageRow]:
         """What the log has of a batch, and of the question of its turn; what is added meanwhile makes the tail old."""
         tail = await self._log.last_totals(known.conversation)
         known.tail = None
         self._known.confirm(known, tail)
         return await self._log.messages_by_id(known.conversation, {attempt.turn, *attempt.batch.ids} - {""})
 
-    async def _refuse_rewound(self, known: Known, stored: Sequence[EntryMessage]) -> None:
+    async def _refuse_rewound(self, known: CachedConversation, stored: Sequence[EntryMessage]) -> None:
         """Make sure that what is in the log already is not left out of views."""
         if not stored or not known.tail:
             return
         gaps = await self._reader.gaps(known, known.tail.marker)
-        if gone := [message.id for message in stored if not is_live(gaps, message.ordinal)]:
+        if gone := [message.id for message in stored if not is_active(gaps, message.ordinal)]:
             raise MessageRewoundError(gone[0])
 
-    async def _explain(self, known: Known, attempt: Attempt) -> None:
+    async def _explain(self, known: CachedConversation, attempt: PendingAppend) -> None:
         """Say which source id is taken, if one is that a message not in the log yet came with."""
         numbers = attempt.pending.kept_source_ids
         if not numbers or attempt.batch.renumber:
@@ -404,7 +404,7 @@ class Writer:
         if taken and not await self._log.messages_by_id(known.conversation, attempt.pending.ids):
             raise SourceIdClashError(taken[0])
 
-    def _finish(self, known: Known, attempt: Attempt) -> None:
+    def _finish(self, known: CachedConversation, attempt: PendingAppend) -> None:
         composed = attempt.composed
         assert composed is not None  # noqa: S101 - it was just inserted
         self._known.confirm(known, composed.entry.totals)
@@ -416,12 +416,12 @@ class Writer:
                 known.asked = (message.id, live, composed.entry.totals.marker)
             if message.payload and one.split:
                 # A load in the middle of this turn would read it back at once.
-                kept = KeptPayload(one.split.encoded.payload, 0 if message.stub else message.payload.shown)
+                kept = CachedPayload(one.split.encoded.payload, 0 if message.stub else message.payload.shown)
                 self._known.keep_payloads(known, {**(self._known.payloads.get(known) or {}), message.id: kept})
         if any(message.type == "ai" and not message.calls for message in composed.entry.messages[-1:]):
             self._known.end_turn(known)
 
-    async def _drop_unused(self, known: Known, attempt: Attempt) -> None:
+    async def _drop_unused(self, known: CachedConversation, attempt: PendingAppend) -> None:
         """Remove chunks that were sent ahead of an entry that did not need them in the end."""
         used = {chunk.number for chunk in attempt.composed.chunks} if attempt.composed else set()
         if unused := sorted(attempt.sent - used):

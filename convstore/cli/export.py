@@ -21,11 +21,11 @@ from convstore.exceptions import InvalidInputError
 from convstore.transfer import ExportReport, export_conversations
 from convstore.transfer.exporting import ExportFormat
 
-__all__ = ["WritingOut", "print_export"]
+__all__ = ["ExportCommand", "print_export"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritingOut:
+class ExportCommand:
     """One run of the command; fields as its options."""
 
     target: Target

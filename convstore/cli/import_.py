@@ -35,7 +35,7 @@ from convstore.transfer.files import check_readable
 from convstore.transfer.importing import Records
 from convstore.values.addresses import is_address, safe_address
 
-__all__ = ["Source", "TakingOver", "Target", "print_import", "print_problems", "progress"]
+__all__ = ["ImportCommand", "Source", "Target", "print_import", "print_problems", "progress"]
 
 _SHOWN_PROBLEMS = 20
 _DATABASE_IN = re.compile(r"mongodb(\+srv)?://[^/]+/[^?]")
@@ -82,7 +82,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakingOver:
+class ImportCommand:
     """One run of the command; fields as its options."""
 
     target: Target

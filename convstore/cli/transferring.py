@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from convstore.cli.export import WritingOut, print_export
-from convstore.cli.import_ import Source, TakingOver, Target, print_import
+from convstore.cli.export import ExportCommand, print_export
+from convstore.cli.import_ import ImportCommand, Source, Target, print_import
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri
 from convstore.cli.output import run, write_json
 from convstore.exceptions import InvalidScopeError
@@ -117,7 +117,7 @@ def import_command(
         )
     except InvalidScopeError as error:
         raise typer.BadParameter(str(error)) from error
-    work = TakingOver(
+    work = ImportCommand(
         target=Target(uri, keys, collection_prefix),
         sources=[Source(name, collection, session_key, history_key) for name in sources],
         rule=rule,
@@ -152,7 +152,7 @@ def export_command(
     """See `EXPORT`."""
     if as_document and output is None:
         raise typer.BadParameter("give --output too; without it the conversations are what is printed")
-    work = WritingOut(
+    work = ExportCommand(
         target=Target(uri, scope_key or DEFAULT_SCOPE_KEYS, collection_prefix),
         output=output,
         format=format_.value,

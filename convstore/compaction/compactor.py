@@ -15,13 +15,13 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
-from convstore.compaction.history import KeptSummaries
+from convstore.compaction.history import SummaryHistory
 from convstore.compaction.plan import clean_cuts, plan_compaction
-from convstore.compaction.strategies import Folded, Folder, Folding
+from convstore.compaction.strategies import CompactionRequest, CompactionResult, CompactionStrategy
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
-from convstore.log.entry import Entry, EntryMessage, Gap
+from convstore.log.entry import Entry, EntryMessage, RewoundRange
 from convstore.log.repairs import corrected
-from convstore.log.rewind import live_after
+from convstore.log.rewind import active_after
 from convstore.log.rows import Row, is_finished, leading_system, rows_of, weigh
 from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits
 from convstore.messages.encoding import fields_of
@@ -34,9 +34,9 @@ from convstore.mongo.heads import Head, Heads
 from convstore.mongo.log import Log
 from convstore.mongo.summaries import Summaries
 from convstore.runtime.background import Background
-from convstore.runtime.cache import Known
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction, History
 from convstore.values.policy import CompactionRule
@@ -61,8 +61,8 @@ class _Plan:
     """A summary to be made: of which rows, behind which earlier one."""
 
     head: Head
-    known: Known
-    gaps: tuple[Gap, ...]
+    known: CachedConversation
+    gaps: tuple[RewoundRange, ...]
     marker: int
     rows: Sequence[Row]
     cut: int
@@ -83,16 +83,16 @@ class Compactor:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: LogReader,
         heads: Heads,
         log: Log,
-        kept: KeptSummaries,
+        kept: SummaryHistory,
         summaries: Summaries,
         *,
         codec: Codec,
         counter: NamedCounter,
         clock: Clock,
-        folder: Folder | None,
+        folder: CompactionStrategy | None,
         wait_seconds: float,
     ) -> None:
         self._reader, self._heads, self._log = reader, heads, log
@@ -150,21 +150,23 @@ class Compactor:
             return Compaction(status="busy", problem="another worker is summarising this conversation")
         return await self._make(plan, owner)
 
-    async def _plan(self, head: Head, known: Known, rule: CompactionRule, *, force: bool) -> _Plan:
+    async def _plan(self, head: Head, known: CachedConversation, rule: CompactionRule, *, force: bool) -> _Plan:
         """Read what is not summarised, and decide how much of it is to be."""
         totals = await self._log.last_totals(known.conversation)
         gaps = await self._reader.gaps(known, totals.marker)
         earlier = head.summary
         if earlier and (earlier.last > totals.messages or not fits(earlier, gaps)):
             earlier = None
-        start = earlier.entry if earlier else live_after(gaps, 1)
+        start = earlier.entry if earlier else active_after(gaps, 1)
         entries = await self._entries(known, gaps, start, most=_MOST_TRIGGERS * rule.max_tokens_before_summary)
         rows = rows_of(corrected(entries, known.repair), gaps, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
         return _Plan(head, known, gaps, totals.marker, rows, plan_compaction(rows, rule, force=force), earlier)
 
-    async def _entries(self, known: Known, gaps: Sequence[Gap], start: int, *, most: int) -> list[Entry]:
+    async def _entries(
+        self, known: CachedConversation, gaps: Sequence[RewoundRange], start: int, *, most: int
+    ) -> list[Entry]:
         """Entries from a number on that hold about so many tokens: a long log is summarised in several summaries."""
         found: list[Entry] = []
         while most > 0:
@@ -174,7 +176,7 @@ class Compactor:
             if len(entries) < _ENTRIES_AT_ONCE:
                 break
             most -= sum(row.message.view_tokens for row in rows_of(entries, gaps))
-            start = live_after(gaps, start + _ENTRIES_AT_ONCE)
+            start = active_after(gaps, start + _ENTRIES_AT_ONCE)
         return found
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
@@ -205,7 +207,7 @@ class Compactor:
             with suppress(StoreError):  # it ends by itself
                 await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
 
-    async def _still_fits(self, known: Known, record: SummaryRecord) -> bool:
+    async def _still_fits(self, known: CachedConversation, record: SummaryRecord) -> bool:
         """Whether nothing was rewound while a summary was made; if so, the one before it is the current one again."""
         async with self._reader.reading(known):
             marker = (await self._log.last_totals(known.conversation)).marker
@@ -223,10 +225,10 @@ class Compactor:
         assert folder is not None  # noqa: S101 - asked for its rule before
         messages = await self._shown_messages(plan, len(plan.rows) if folder.reads_all else plan.cut)
 
-        async def size(folded: Folded) -> int:
+        async def size(folded: CompactionResult) -> int:
             return self._shown(await self._filled(replace(plan, cut=folded.cut), owner, folded))
 
-        folding = Folding(
+        folding = CompactionRequest(
             messages=messages,
             cut=plan.cut,
             size=size,
@@ -260,7 +262,7 @@ class Compactor:
         async with self._reader.reading(plan.known):
             return await self._whole(plan.known, messages)
 
-    async def _whole(self, known: Known, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+    async def _whole(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         whole = await self._reader.decode_whole(known, messages)
         return [without_media(without_mark(one), everywhere=True) for one in whole]
 
@@ -276,7 +278,7 @@ class Compactor:
             before = messages[0].ordinal if messages else 0
         return None
 
-    async def _filled(self, plan: _Plan, owner: str, folded: Folded) -> SummaryRecord:
+    async def _filled(self, plan: _Plan, owner: str, folded: CompactionResult) -> SummaryRecord:
         earlier, last = plan.earlier, plan.folded[-1]
         text, bodies = await self._text(plan, folded), self._bodies(plan, folded)
         name = self._counter.name
@@ -306,7 +308,7 @@ class Compactor:
             messages=bodies,
         )
 
-    async def _text(self, plan: _Plan, folded: Folded) -> str:
+    async def _text(self, plan: _Plan, folded: CompactionResult) -> str:
         """The text of the summary, behind it the question if its turn goes on and no message shows it.
 
         Raises:
@@ -323,7 +325,7 @@ class Compactor:
             raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
         return text
 
-    def _bodies(self, plan: _Plan, folded: Folded) -> tuple[str, ...]:
+    def _bodies(self, plan: _Plan, folded: CompactionResult) -> tuple[str, ...]:
         """The messages that take the place of others as they are kept, results among them as stubs."""
         results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
         kept = [
@@ -334,7 +336,9 @@ class Compactor:
         ]
         return tuple(self._codec.encode(fields_of(_as_views_tell(message)), omitted=None) for message in kept)
 
-    async def _while_leased(self, plan: _Plan, owner: str, work: Coroutine[Any, Any, Folded | None]) -> Folded | None:
+    async def _while_leased(
+        self, plan: _Plan, owner: str, work: Coroutine[Any, Any, CompactionResult | None]
+    ) -> CompactionResult | None:
         """Await the summarizer and keep the lease meanwhile; what takes too long, or lost its lease, is cancelled.
 
         Raises:
@@ -371,7 +375,7 @@ def _cuts(rows: Sequence[Row]) -> list[int]:
     return [cut for cut in cuts if cut <= asked] if is_kept else cuts
 
 
-def _answer(task: asyncio.Future[Folded | None]) -> Folded | None:
+def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:
     """What the summarizer gave.
 
     Raises:

@@ -11,24 +11,24 @@ from collections.abc import Mapping, Sequence
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
-from convstore.log.entry import Gap
-from convstore.log.rewind import is_live
+from convstore.log.entry import RewoundRange
+from convstore.log.rewind import is_active
 from convstore.log.summary import SummaryRecord, fits
 from convstore.mongo.heads import Heads
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.log import Log
 from convstore.mongo.summaries import Summaries
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.values.models import Summary
 from convstore.values.scope import Scope
 
-__all__ = ["KeptSummaries"]
+__all__ = ["SummaryHistory"]
 
 
-class KeptSummaries:
+class SummaryHistory:
     """Reads stored summaries, and says which one counts."""
 
-    def __init__(self, reader: Reader, heads: Heads, log: Log, summaries: Summaries) -> None:
+    def __init__(self, reader: LogReader, heads: Heads, log: Log, summaries: Summaries) -> None:
         self._reader, self._heads, self._log, self._summaries = reader, heads, log, summaries
 
     async def all(self, scope: Scope) -> list[Summary]:
@@ -58,9 +58,9 @@ class KeptSummaries:
         async with self._reader.reading(known):
             entries = await self._reader.entries(known, start=1, before=record.entry + 1, is_whole=True)
             messages = [message for entry in entries for message in entry.messages]
-            gaps = [Gap(first, last, entry=0, until=0) for first, last in record.gaps]
+            gaps = [RewoundRange(first, last, entry=0, until=0) for first, last in record.gaps]
             inside = [one for one in messages if record.first <= one.ordinal <= record.last]
-            return await self._reader.decode_whole(known, [one for one in inside if is_live(gaps, one.ordinal)])
+            return await self._reader.decode_whole(known, [one for one in inside if is_active(gaps, one.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
         """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
@@ -74,7 +74,7 @@ class KeptSummaries:
             parent = next(iter(_whole_chain(known.conversation, found, head.summary.parent, "parent")), None)
         return await self._heads.commit(dict(scope), head, parent, marker=marker)
 
-    async def reselect(self, scope: Scope, gaps: Sequence[Gap], *, marker: int) -> None:
+    async def reselect(self, scope: Scope, gaps: Sequence[RewoundRange], *, marker: int) -> None:
         """Make the longest summary that fits the current one, of those it extends and those that a rewind set aside.
 
         Due after a rewind and after one is taken back; again it does nothing.

@@ -25,14 +25,14 @@ from convstore.messages.tool_calls import pair
 from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer, words_of
 from convstore.values.policy import CompactionRule
 
-__all__ = ["Folded", "Folder", "Folding", "as_folder"]
+__all__ = ["CompactionRequest", "CompactionResult", "CompactionStrategy", "as_strategy"]
 
 _RUNNING = re.compile(r"summary-\d+")
 """Ids of the messages of running summaries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class CompactionRequest:
     """What is to be folded.
 
     Attributes:
@@ -46,14 +46,14 @@ class Folding:
 
     messages: Sequence[BaseMessage]
     cut: int
-    size: Callable[[Folded], Awaitable[int]]
+    size: Callable[[CompactionResult], Awaitable[int]]
     cuts: Sequence[int] = ()
     earlier: str | None = None
     standing: Sequence[BaseMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class CompactionResult:
     """What stands for the first messages.
 
     Attributes:
@@ -67,7 +67,7 @@ class Folded:
     messages: Sequence[BaseMessage] = field(default=())
 
 
-class Folder(Protocol):
+class CompactionStrategy(Protocol):
     """Makes what stands for old messages.
 
     Attributes:
@@ -86,7 +86,7 @@ class Folder(Protocol):
         """What is kept as the model of a summary."""
         ...
 
-    async def fold(self, folding: Folding) -> Folded | None:
+    async def fold(self, folding: CompactionRequest) -> CompactionResult | None:
         """What takes the place of the first messages; None if there is nothing to fold.
 
         Raises:
@@ -95,7 +95,7 @@ class Folder(Protocol):
         ...
 
 
-class _RunningFolder:
+class _RunningStrategy:
     """Folds messages into one text."""
 
     reads_all = False
@@ -111,17 +111,17 @@ class _RunningFolder:
     def name(self) -> str:
         return str(getattr(self._summarizer, "name", type(self._summarizer).__name__))
 
-    async def fold(self, folding: Folding) -> Folded:
+    async def fold(self, folding: CompactionRequest) -> CompactionResult:
         earlier = folding.earlier
         if len(folding.standing) > 1:  # of a chain: its text alone has no questions
             earlier = "\n\n".join(f"{one.type}: {indented(words_of(one), '  ')}" for one in folding.standing)
         text = await self._summarizer.summarize(folding.messages[: folding.cut], summary=earlier)
         if not isinstance(text, str) or not text.strip():
             raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
-        return Folded(folding.cut, text)
+        return CompactionResult(folding.cut, text)
 
 
-class _ChainFolder:
+class _ChainStrategy:
     """Puts summary pairs in the place of old pairs of the chain; human messages stay as headers."""
 
     reads_all = True
@@ -130,7 +130,7 @@ class _ChainFolder:
         self._summarizer = summarizer
         self.rule, self.name = summarizer.rule, summarizer.name
 
-    async def fold(self, folding: Folding) -> Folded | None:
+    async def fold(self, folding: CompactionRequest) -> CompactionResult | None:
         if not folding.cuts:
             return None
         read = await asyncio.to_thread(_Read, folding)
@@ -149,7 +149,7 @@ class _ChainFolder:
             raise SummaryError("the conversation cannot be parted where its summaries end; try again when it went on")
         return folded
 
-    async def _fit_for(self, read: _Read, folding: Folding) -> ChainSummarizer:
+    async def _fit_for(self, read: _Read, folding: CompactionRequest) -> ChainSummarizer:
         """The summarizer; one that folds questions, too, if those that would stay take more than half of the trigger.
 
         Raises:
@@ -157,12 +157,12 @@ class _ChainFolder:
         """
         most, end = self.rule.max_tokens_before_summary, folding.cuts[-1]
         system, questions = read.headers(self._summarizer.config.keep_sections)
-        if system and (size := await folding.size(Folded(end, "", system))) > most:
+        if system and (size := await folding.size(CompactionResult(end, "", system))) > most:
             raise SummaryError(
                 f"system messages among old turns stay as they are and take {size} tokens; "
                 "raise max_tokens_before_summary"
             )
-        if questions and await folding.size(Folded(end, "", questions)) > most // 2:
+        if questions and await folding.size(CompactionResult(end, "", questions)) > most // 2:
             return self._changed(use_qa=True, summarize_human_in_qa=True)
         return self._summarizer
 
@@ -180,7 +180,7 @@ class _Read:
     what an AI message said, so that it is shown.
     """
 
-    def __init__(self, folding: Folding) -> None:
+    def __init__(self, folding: CompactionRequest) -> None:
         standing = [_as_answer(one) for one in folding.standing]
         messages = [*standing, *folding.messages]
         self._as_they_were = {id(read): one for read, one in zip(standing, folding.standing, strict=True)}
@@ -199,7 +199,7 @@ class _Read:
         system = [one for one in older if isinstance(one, SystemMessage)]
         return system, [one for one in older if isinstance(one, HumanMessage)]
 
-    def folded(self, done: ChainSummary) -> Folded | None:
+    def folded(self, done: ChainSummary) -> CompactionResult | None:
         """What stands for the messages up to a cut: the first one behind all new summaries, else the last before."""
         came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
         new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
@@ -210,7 +210,7 @@ class _Read:
             messages = self.in_place_of(done, self._standing + cut)
             if not {id(one) for one in messages}.isdisjoint(made for made, _ in new):
                 texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
-                return Folded(cut, "\n\n".join(texts), messages)
+                return CompactionResult(cut, "\n\n".join(texts), messages)
         return None
 
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
@@ -232,13 +232,13 @@ class _Read:
         return message.model_copy(update={"id": f"{self.chain[origins[-1]].id}:joined", "additional_kwargs": marks})
 
 
-def as_folder(given: SummarizerLike | ChainSummarizer) -> Folder:
+def as_strategy(given: SummarizerLike | ChainSummarizer) -> CompactionStrategy:
     """What folds messages for a summarizer of any kind.
 
     Raises:
         InvalidInputError: It is none.
     """
-    return _ChainFolder(given) if isinstance(given, ChainSummarizer) else _RunningFolder(as_summarizer(given))
+    return _ChainStrategy(given) if isinstance(given, ChainSummarizer) else _RunningStrategy(as_summarizer(given))
 
 
 def _as_answer(message: BaseMessage) -> BaseMessage:

@@ -18,13 +18,13 @@ __all__ = [
     "Entry",
     "EntryMessage",
     "EntrySource",
-    "Gap",
     "Lost",
     "OpenCall",
     "PayloadRef",
     "Preview",
     "Recount",
     "Repair",
+    "RewoundRange",
     "Totals",
     "Usage",
     "is_long",
@@ -166,7 +166,7 @@ class OpenCall(NamedTuple):
     arguments: str
 
 
-class Gap(NamedTuple):
+class RewoundRange(NamedTuple):
     """Messages that were rewound, by ordinal; `entry` to `until` are the entries that hold no others."""
 
     first: int
@@ -292,7 +292,7 @@ class Entry:
     totals: Totals
     after: int = 0
     sources: tuple[EntrySource, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[RewoundRange, ...] = ()
     undo: int = 0
     lost: Lost | None = None
     repair: Repair | None = None

@@ -18,10 +18,10 @@ from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
 
-__all__ = ["recounted"]
+__all__ = ["recount"]
 
 
-def recounted(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
+def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
     """The entries with the sizes of their messages by a counter; those that it counted stay as they are.
 
     Raises:

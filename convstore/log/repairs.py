@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from convstore.log.entry import Entry, Gap, Lost, Repair, Totals
+from convstore.log.entry import Entry, Lost, Repair, RewoundRange, Totals
 
 __all__ = ["Span", "Survey", "corrected", "lost_entries", "repair_gaps"]
 
@@ -110,7 +110,7 @@ def lost_entries(before: Entry, behind: Entry, *, at: datetime, link: Callable[[
     return made
 
 
-def repair_gaps(spans: Sequence[Span], lost: Iterable[int], marker: Entry | None) -> tuple[Gap, ...]:
+def repair_gaps(spans: Sequence[Span], lost: Iterable[int], marker: Entry | None) -> tuple[RewoundRange, ...]:
     """All ordinals that are not live: those that no entry holds, and those that the last marker rewinds.
 
     Args:
@@ -159,13 +159,13 @@ def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]
     return [one for one in left if one[1] >= one[0]]
 
 
-def _gap(first: int, last: int, spans: Sequence[Span]) -> Gap:
+def _gap(first: int, last: int, spans: Sequence[Span]) -> RewoundRange:
     """A range of ordinals with the entries that hold no others."""
     full = [span for span in spans if span.last >= span.first]
     entry = max((span.number for span in full if span.first < first), default=0) + 1
     until = min((span.number for span in full if span.last > last), default=spans[-1].number + 1) - 1
     inside = (first <= span.first and span.last <= last for span in full if entry <= span.number <= until)
-    return Gap(first, last, entry, until if all(inside) else entry - 1)
+    return RewoundRange(first, last, entry, until if all(inside) else entry - 1)
 
 
 def corrected(entries: Sequence[Entry], repair: Repair | None) -> Sequence[Entry]:

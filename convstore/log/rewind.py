@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from convstore.log.entry import Entry, Gap, Totals
+from convstore.log.entry import Entry, RewoundRange, Totals
 
-__all__ = ["all_gaps", "is_live", "live_after", "live_before", "rewound", "undone"]
+__all__ = ["active_after", "active_before", "all_gaps", "is_active", "rewound", "undone"]
 
 
-def is_live(gaps: Sequence[Gap], ordinal: int) -> bool:
+def is_active(gaps: Sequence[RewoundRange], ordinal: int) -> bool:
     """Whether a message was not rewound.
 
     >>> is_live([Gap(first=3, last=4, entry=2, until=3)], 4)
@@ -27,7 +27,7 @@ def is_live(gaps: Sequence[Gap], ordinal: int) -> bool:
     return not place or gaps[place - 1].last < ordinal
 
 
-def all_gaps(gaps: Iterable[Gap], totals: Totals, *, is_repaired: bool = False) -> tuple[Gap, ...]:
+def all_gaps(gaps: Iterable[RewoundRange], totals: Totals, *, is_repaired: bool = False) -> tuple[RewoundRange, ...]:
     """What a marker with these totals says is rewound.
 
     Args:
@@ -46,18 +46,18 @@ def all_gaps(gaps: Iterable[Gap], totals: Totals, *, is_repaired: bool = False) 
     return found
 
 
-def live_before(gaps: Sequence[Gap], number: int) -> int:
+def active_before(gaps: Sequence[RewoundRange], number: int) -> int:
     """The entry behind the last one before `number` that may hold live messages: `number` itself or a gap's begin."""
     return next((gap.entry for gap in gaps if gap.entry <= number - 1 <= gap.until), number)
 
 
-def live_after(gaps: Sequence[Gap], number: int) -> int:
+def active_after(gaps: Sequence[RewoundRange], number: int) -> int:
     """The first entry from `number` on that may hold live messages."""
     return next((gap.until + 1 for gap in gaps if gap.entry <= number <= gap.until), number)
 
 
 def rewound(
-    after: Totals, gaps: Sequence[Gap], *, ordinal: int, entry: int, point: Totals, at: datetime, link: int = 0
+    after: Totals, gaps: Sequence[RewoundRange], *, ordinal: int, entry: int, point: Totals, at: datetime, link: int = 0
 ) -> Entry:
     """The marker behind a log with these totals and gaps that rewinds everything from an ordinal on.
 
@@ -71,12 +71,14 @@ def rewound(
         link: Random number of the marker.
     """
     number = after.entries + 1
-    gap = Gap(ordinal, after.messages, entry, number)
+    gap = RewoundRange(ordinal, after.messages, entry, number)
     joined = _joined([old for old in gaps if old.last < ordinal], gap)
     return _marker(after, joined, point, undo=number, at=at, link=link)
 
 
-def undone(after: Totals, *, before: Totals, gaps: Sequence[Gap], undo: int, at: datetime, link: int = 0) -> Entry:
+def undone(
+    after: Totals, *, before: Totals, gaps: Sequence[RewoundRange], undo: int, at: datetime, link: int = 0
+) -> Entry:
     """The marker that takes a rewind back; what was appended since leaves in its turn.
 
     Args:
@@ -88,19 +90,21 @@ def undone(after: Totals, *, before: Totals, gaps: Sequence[Gap], undo: int, at:
         link: Random number of the marker.
     """
     number = after.entries + 1
-    since = Gap(before.messages + 1, after.messages, before.entries + 1, number)
+    since = RewoundRange(before.messages + 1, after.messages, before.entries + 1, number)
     joined = _joined(gaps, since) if since.last >= since.first else tuple(gaps)
     return _marker(after, joined, before, undo=undo, at=at, link=link)
 
 
-def _joined(gaps: Sequence[Gap], last: Gap) -> tuple[Gap, ...]:
+def _joined(gaps: Sequence[RewoundRange], last: RewoundRange) -> tuple[RewoundRange, ...]:
     """Gaps and one more behind them, in one piece if it touches the one before."""
     if gaps and gaps[-1].last == last.first - 1:
-        return (*gaps[:-1], Gap(gaps[-1].first, last.last, gaps[-1].entry, last.until))
+        return (*gaps[:-1], RewoundRange(gaps[-1].first, last.last, gaps[-1].entry, last.until))
     return (*gaps, last)
 
 
-def _marker(after: Totals, gaps: tuple[Gap, ...], point: Totals, *, undo: int, at: datetime, link: int) -> Entry:
+def _marker(
+    after: Totals, gaps: tuple[RewoundRange, ...], point: Totals, *, undo: int, at: datetime, link: int
+) -> Entry:
     """A marker with the live counts of an earlier point, and everything else as it is now."""
     totals = replace(
         point,

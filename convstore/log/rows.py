@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, Gap
-from convstore.log.rewind import is_live
+from convstore.log.entry import Entry, EntryMessage, RewoundRange
+from convstore.log.rewind import is_active
 from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 
@@ -50,7 +50,9 @@ class Row(NamedTuple):
     result: int
 
 
-def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: SummaryRecord | None = None) -> list[Row]:
+def rows_of(
+    entries: Sequence[Entry], gaps: Sequence[RewoundRange] = (), summary: SummaryRecord | None = None
+) -> list[Row]:
     """The live messages of successive entries with their running totals.
 
     Those that a summary stands for are left out, and places, sizes and turns are counted from its end.
@@ -72,7 +74,7 @@ def rows_of(entries: Sequence[Entry], gaps: Sequence[Gap] = (), summary: Summary
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
-            if (is_after or (number, message.ordinal) > last) and is_live(gaps, message.ordinal):
+            if (is_after or (number, message.ordinal) > last) and is_active(gaps, message.ordinal):
                 rows.append((message, number, place - live, turn - turns, result))
             result += message.type == "tool"
     sizes = [message.view_tokens for message, *_ in rows]

@@ -14,7 +14,7 @@ from datetime import datetime
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.chain import SUMMARY_PREFIX
-from convstore.log.entry import Gap
+from convstore.log.entry import RewoundRange
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import in_one_line
@@ -106,7 +106,7 @@ class SummaryRecord:
         return digest_of(json.dumps(values))
 
 
-def clipped(gaps: Sequence[Gap], last: int) -> tuple[tuple[int, int], ...]:
+def clipped(gaps: Sequence[RewoundRange], last: int) -> tuple[tuple[int, int], ...]:
     """What is rewound up to an ordinal.
 
     >>> clipped([Gap(3, 9, 2, 4)], 5)
@@ -115,7 +115,7 @@ def clipped(gaps: Sequence[Gap], last: int) -> tuple[tuple[int, int], ...]:
     return tuple((gap.first, min(gap.last, last)) for gap in gaps if gap.first <= last)
 
 
-def fits(record: SummaryRecord, gaps: Sequence[Gap]) -> bool:
+def fits(record: SummaryRecord, gaps: Sequence[RewoundRange]) -> bool:
     """Whether the same messages are live in its range as when it was made."""
     return record.gaps == clipped(gaps, record.last)
 

@@ -26,13 +26,13 @@ from convstore.log.entry import (
     Entry,
     EntryMessage,
     EntrySource,
-    Gap,
     Lost,
     OpenCall,
     PayloadRef,
     Preview,
     Recount,
     Repair,
+    RewoundRange,
     Totals,
     is_long,
 )
@@ -166,9 +166,9 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
     return entry
 
 
-def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[Gap, ...]:
+def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[RewoundRange, ...]:
     """What a marker says is rewound."""
-    gaps = (Gap(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
+    gaps = (RewoundRange(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
     return all_gaps(gaps, totals, is_repaired="repair" in document)
 
 

@@ -1,6 +1,6 @@
 """The ``heads`` collection: which conversation a scope has, and what is told of it in listings.
 
-Layer 3. A head is found by the hash of its scope. `endings` has what ends a conversation.
+Layer 3. A head is found by the hash of its scope. `tombstones` has what ends a conversation.
 """
 
 from __future__ import annotations

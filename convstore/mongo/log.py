@@ -17,7 +17,7 @@ import bson
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, RewoundRange, Totals
 from convstore.messages.compression import Chunk, decompress
 from convstore.mongo.bson_values import stored_list, stored_number, unpack_shown
 from convstore.mongo.documents import entry_document, entry_from, source_parts
@@ -228,7 +228,7 @@ class Log:
         return await _entries(documents[::-1])
 
     async def newest_results(
-        self, conversation: str, *, before: int, limit: int, gaps: Sequence[Gap] = (), tools_only: bool = False
+        self, conversation: str, *, before: int, limit: int, gaps: Sequence[RewoundRange] = (), tools_only: bool = False
     ) -> list[Entry]:
         """The last entries with live results or long messages before an ordinal, without bodies. One command."""
         kind = {"messages.type": "tool"} if tools_only else {}

@@ -16,7 +16,7 @@ from convstore.mongo.bson_values import utc
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, head_id
 
-__all__ = ["Endings", "HeadKey"]
+__all__ = ["HeadKey", "Tombstones"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class HeadKey:
     updated_at: datetime | None
 
 
-class Endings:
+class Tombstones:
     """Commands on the ``heads`` collection that end conversations."""
 
     def __init__(self, driver: Driver, *, prefix: str = "") -> None:
@@ -86,7 +86,7 @@ class Endings:
             documents = await self._heads.find(query, _KEY_FIELDS).sort(order).limit(limit).to_list(None)
         return [_key_from(document) for document in documents]
 
-    async def bury(self, head: HeadKey, *, at: datetime, sweep_at: datetime, pruned: bool) -> bool:
+    async def write_tombstone(self, head: HeadKey, *, at: datetime, sweep_at: datetime, pruned: bool) -> bool:
         """Replace a head by a tombstone; from now on the scope has no conversation. Three commands.
 
         Args:

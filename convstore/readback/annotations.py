@@ -12,9 +12,9 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError, Unknow
 from convstore.messages.values import Codec
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
-from convstore.runtime.cache import Known
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
 __all__ = ["Annotator"]
@@ -25,7 +25,7 @@ _MOST_VALUES, _MOST_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000,
 class Annotator:
     """Keeps annotations and gives them back."""
 
-    def __init__(self, reader: Reader, annotations: Annotations, *, codec: Codec, clock: Clock) -> None:
+    def __init__(self, reader: LogReader, annotations: Annotations, *, codec: Codec, clock: Clock) -> None:
         self._reader, self._annotations = reader, annotations
         self._codec, self._clock = codec, clock
 
@@ -61,7 +61,7 @@ class Annotator:
             id_: found[rows[id_].message.ordinal] for id_ in ids if id_ in rows and rows[id_].message.ordinal in found
         }
 
-    async def of(self, known: Known, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
+    async def of(self, known: CachedConversation, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
         """What is said of the messages with some ordinals.
 
         Raises:
@@ -70,7 +70,7 @@ class Annotator:
         found = await self._annotations.find(known.conversation, ordinals)
         return {ordinal: self._decode(known, ordinal, texts) for ordinal, texts in found.items() if texts}
 
-    def _decode(self, known: Known, ordinal: int, texts: Mapping[str, str]) -> dict[str, Any]:
+    def _decode(self, known: CachedConversation, ordinal: int, texts: Mapping[str, str]) -> dict[str, Any]:
         try:
             return {name: self._codec.decode(text) for name, text in texts.items()}
         except ValueError as error:

@@ -12,7 +12,7 @@ from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
-from convstore.log.rewind import is_live
+from convstore.log.rewind import is_active
 from convstore.log.stored_message import read_message
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
@@ -34,9 +34,9 @@ from convstore.readback.passages import (
 from convstore.readback.request import Request
 from convstore.readback.source_values import page_source
 from convstore.readback.text_search import fold
-from convstore.runtime.cache import Known
-from convstore.runtime.log_reader import Reader
-from convstore.runtime.threads import off_loop
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
+from convstore.runtime.threads import run_in_thread_if_long
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import MAX_IDS, Scope, id_problem
@@ -65,7 +65,7 @@ _Range = tuple[PayloadRef, int, int]
 class Pager:
     """Cuts what a model or a program asks for into pages."""
 
-    def __init__(self, reader: Reader, newest: Newest, *, codec: Codec) -> None:
+    def __init__(self, reader: LogReader, newest: Newest, *, codec: Codec) -> None:
         self._reader, self._newest, self._codec = reader, newest, codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
@@ -108,7 +108,7 @@ class Pager:
                 )
             return self._as_values(page, not_found, request)
 
-    async def _read(self, known: Known, request: Request) -> tuple[str, SourcePage]:
+    async def _read(self, known: CachedConversation, request: Request) -> tuple[str, SourcePage]:
         passages, not_found = await self._collect(known, request)
         valid = await self._reader.newest_results(known, limit=_SUGGESTED) if not_found else []
         lines = remarks(not_found, [message.id for message in valid], request)
@@ -125,7 +125,7 @@ class Pager:
         last = f'More: cursor="{page.following}"' if page.following else "End."
         return "\n".join([*shown, *lines, last]), self._as_values(page, not_found, request)
 
-    async def _search(self, known: Known, request: Request) -> tuple[str, SourcePage]:
+    async def _search(self, known: CachedConversation, request: Request) -> tuple[str, SourcePage]:
         """What is around a text in all results and messages, newest first; looks at a number of entries at a time."""
         cursor = read_cursor(request.cursor)
         begun = await self._row_at(known, cursor) if cursor else None
@@ -140,14 +140,19 @@ class Pager:
         return "\n".join([*shown, *lines, last]), self._as_values(page, [], request)
 
     async def _search_back(
-        self, known: Known, request: Request, page: Page, begun: StoredMessageRow | None, cursor: Cursor | None
+        self,
+        known: CachedConversation,
+        request: Request,
+        page: Page,
+        begun: StoredMessageRow | None,
+        cursor: Cursor | None,
     ) -> None:
         """Fill a page from a message on, or from the end of the log; pages of this tool are copies, and left out."""
         gaps = await self._reader.gaps(known)
         before, oldest = begun.entry.number + 1 if begun else None, begun.message.ordinal if begun else 2**53
         for _ in range(_MOST_ROUNDS):
             found, before = await self._newest.rows(known.conversation, before=before, limit=_ENTRIES_SEARCHED)
-            rows = [row for row in found if is_live(gaps, row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL]
+            rows = [row for row in found if is_active(gaps, row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL]
             rows = [row for row in rows if row.message.ordinal <= oldest]
             payloads = await self._compared(known, rows, Request(find=request.find), appends=_ENTRIES_SEARCHED)
             passages = [one for one in await self._passages(rows, payloads, named=True) if not one.repeated]
@@ -160,7 +165,7 @@ class Pager:
                 return
         page.following = f"m{oldest - 1}@0" if oldest > 1 else ""
 
-    async def _row_at(self, known: Known, cursor: Cursor) -> StoredMessageRow | None:
+    async def _row_at(self, known: CachedConversation, cursor: Cursor) -> StoredMessageRow | None:
         """The message that a cursor names, or whose source it names."""
         if cursor.source_id is None:
             return await self._reader.message_at(known, cursor.ordinal or 0)
@@ -168,7 +173,7 @@ class Pager:
         return next((row for row, _ in found.values()), None)
 
     async def _collect(
-        self, known: Known, request: Request, *, sources_only: bool = False
+        self, known: CachedConversation, request: Request, *, sources_only: bool = False
     ) -> tuple[list[Passage], list[int | str]]:
         """The passages of what is asked for, and what is not in the conversation."""
         if not request.names:
@@ -185,7 +190,7 @@ class Pager:
         missing_numbers = [number for number in numbers if number not in found]
         return in_order(passages), [*missing_ids, *missing_numbers]
 
-    async def _collect_at(self, known: Known, cursor: Cursor | None) -> list[Passage]:
+    async def _collect_at(self, known: CachedConversation, cursor: Cursor | None) -> list[Passage]:
         """The passage that a cursor goes on in."""
         if cursor is None:
             return []
@@ -198,11 +203,13 @@ class Pager:
         payloads = await self._compared(known, [row], Request(cursor=cursor.key))
         return [passage for passage in await self._passages([row], payloads) if passage.key == cursor.key]
 
-    async def _find_messages(self, known: Known, ids: Sequence[str]) -> tuple[list[StoredMessageRow], list[str]]:
+    async def _find_messages(
+        self, known: CachedConversation, ids: Sequence[str]
+    ) -> tuple[list[StoredMessageRow], list[str]]:
         """Messages by their ids, and results by those of their calls; and the ids that are of neither."""
         ids = list(dict.fromkeys(ids))
         valid = [id_ for id_ in ids if not id_problem(id_)]
-        by_id = await self._reader.messages_by_id(known, valid, is_sure=False) if valid else {}
+        by_id = await self._reader.messages_by_id(known, valid, retry_if_stale=False) if valid else {}
         calls = [id_ for id_ in valid if id_ not in by_id]
         results = await self._reader.messages_by_call(known, calls) if calls else []
         rows: list[StoredMessageRow] = []
@@ -213,7 +220,9 @@ class Pager:
             missing += [] if found else [id_]
         return rows, missing
 
-    async def _page(self, known: Known, request: Request, passages: Sequence[Passage], *, room: int) -> Page | None:
+    async def _page(
+        self, known: CachedConversation, request: Request, passages: Sequence[Passage], *, room: int
+    ) -> Page | None:
         """The page that begins at the request's cursor; None if that names no place in these passages."""
         place, offset = 0, 0
         if request.cursor:
@@ -234,7 +243,7 @@ class Pager:
         return page
 
     async def _fill_matches(
-        self, known: Known, page: Page, passages: Sequence[Passage], offset: int, find: str
+        self, known: CachedConversation, page: Page, passages: Sequence[Passage], offset: int, find: str
     ) -> None:
         """Show what is around each match, from a place of the first passage on; reads no more than is bounded."""
         for _ in range(_MOST_ROUNDS):
@@ -242,7 +251,9 @@ class Pager:
             if not pieces:
                 break
             await self._read_pieces(known, pieces)
-            await off_loop(partial(_fill, page, pieces, find), characters=sum(len(piece.text) for piece in pieces))
+            await run_in_thread_if_long(
+                partial(_fill, page, pieces, find), characters=sum(len(piece.text) for piece in pieces)
+            )
             if page.following:
                 return
             last = pieces[-1]
@@ -253,7 +264,7 @@ class Pager:
         if left:
             page.following = f"{left[0].key}@{offset if left[0] is passages[0] else 0}"
 
-    async def _read_pieces(self, known: Known, pieces: Sequence[Piece]) -> None:
+    async def _read_pieces(self, known: CachedConversation, pieces: Sequence[Piece]) -> None:
         """Read the texts of some pieces, and what the tool said of their sources; at once for each append."""
         texts: list[tuple[Piece, _Range]] = []
         items: list[tuple[Piece, _Range]] = []
@@ -275,7 +286,12 @@ class Pager:
             piece.item = next(found)
 
     async def _compared(
-        self, known: Known, rows: Sequence[StoredMessageRow], request: Request, *, appends: int = MOST_APPENDS
+        self,
+        known: CachedConversation,
+        rows: Sequence[StoredMessageRow],
+        request: Request,
+        *,
+        appends: int = MOST_APPENDS,
     ) -> dict[int, str]:
         """The payloads of those rows that a page may reach and whose content may repeat the rest of them, by ordinal.
 
@@ -305,7 +321,7 @@ class Pager:
             found = zip(rows, texts, strict=True)
             return [one for row, text in found for one in self._passages_of(row, text, named=named)]
 
-        return await off_loop(made, characters=2 * sum(map(len, payloads.values())))
+        return await run_in_thread_if_long(made, characters=2 * sum(map(len, payloads.values())))
 
     def _passages_of(self, row: StoredMessageRow, payload: str | None, *, named: bool) -> list[Passage]:
         return passages_of(row, read_message(self._codec, row.message), self._codec, payload, named=named)
@@ -326,15 +342,15 @@ class Pager:
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
 
-    async def _long_messages(self, known: Known) -> list[EntryMessage]:
+    async def _long_messages(self, known: CachedConversation) -> list[EntryMessage]:
         """The newest live messages of people and models that are long, among as many entries as are looked at."""
         tail = await self._reader.tail(known)
         gaps = await self._reader.gaps(known, tail.marker)
         start = max(1, tail.entries - _ENTRIES_LISTED)
         found = await self._newest.long_messages(known.conversation, start=start, tokens=_LONG_TOKENS, limit=_LISTED)
-        return [one for one in found if is_live(gaps, one.ordinal)]
+        return [one for one in found if is_active(gaps, one.ordinal)]
 
-    async def _listing(self, known: Known | None, room: int) -> str:
+    async def _listing(self, known: CachedConversation | None, room: int) -> str:
         """What can be read, for a model that names nothing: results, and long messages of people and models."""
         results = await self._reader.newest_results(known, limit=_LISTED) if known else []
         messages = await self._long_messages(known) if known else []

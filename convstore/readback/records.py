@@ -15,8 +15,8 @@ from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
-from convstore.runtime.log_reader import Reader
-from convstore.runtime.threads import characters_of, off_loop
+from convstore.runtime.log_reader import LogReader
+from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_number
 
@@ -28,7 +28,7 @@ _MOST_ON_A_PAGE = 1_000
 class Records:
     """Gives messages of the log in full."""
 
-    def __init__(self, reader: Reader, annotator: Annotator, *, codec: Codec) -> None:
+    def __init__(self, reader: LogReader, annotator: Annotator, *, codec: Codec) -> None:
         self._reader, self._annotator, self._codec = reader, annotator, codec
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
@@ -44,7 +44,7 @@ class Records:
             def decode() -> dict[str, ToolRecord]:
                 return {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
 
-            records = await off_loop(decode, characters=characters_of(messages, payloads))
+            records = await run_in_thread_if_long(decode, characters=characters_of(messages, payloads))
         return [records[id_] for id_ in ids if id_ in records]
 
     async def page(

@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, Gap
+from convstore.log.entry import Entry, EntryMessage, RewoundRange
 from convstore.log.repairs import corrected
-from convstore.log.rewind import is_live, live_before
+from convstore.log.rewind import active_before, is_active
 from convstore.log.rows import begins_turn
-from convstore.runtime.cache import Known
-from convstore.runtime.log_reader import Reader, about
+from convstore.log.selection import about
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
 from convstore.values.models import Turn
 from convstore.values.scope import Scope, check_number
 
@@ -38,16 +39,16 @@ class _Moment(NamedTuple):
         gaps: What is rewound.
     """
 
-    known: Known
+    known: CachedConversation
     entries: int
     at_once: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[RewoundRange, ...]
 
 
 class Turns:
     """Gives turns for all conversations of a store."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
     async def get(self, scope: Scope, turn_id: str) -> Turn | None:
@@ -84,7 +85,7 @@ class Turns:
                 if not left:
                     return
 
-    async def _moment(self, known: Known, *, limit: int) -> _Moment:
+    async def _moment(self, known: CachedConversation, *, limit: int) -> _Moment:
         async with self._reader.reading(known):
             tail = await self._reader.tail(known)
             at_once = min(about(limit, tail.turns, tail.entries), _MANY_ENTRIES)
@@ -99,7 +100,7 @@ class Turns:
                     return
                 [entry] = corrected([found], moment.known.repair)
                 for stored in entry.messages:
-                    if is_live(moment.gaps, stored.ordinal):
+                    if is_active(moment.gaps, stored.ordinal):
                         yield entry, stored
 
     async def _forth(self, moment: _Moment, start: int | None, after: int, before: int) -> AsyncGenerator[Turn, None]:
@@ -138,12 +139,12 @@ class Turns:
         at_once = moment.at_once
         held: list[_Stored] = []
         while number > 1:
-            number = live_before(moment.gaps, number)
+            number = active_before(moment.gaps, number)
             entries = await self._entries_before(moment, number, at_once)
             at_once = min(2 * at_once, _MANY_ENTRIES)
             for one in _newest_first(entries):
                 stored = one[1]
-                if stored.ordinal >= before or not is_live(moment.gaps, stored.ordinal):
+                if stored.ordinal >= before or not is_active(moment.gaps, stored.ordinal):
                     continue
                 held.append(one)
                 if not begins_turn(*one):
@@ -168,7 +169,7 @@ class Turns:
                     return entry.number + 1, stored.ordinal
         return None
 
-    async def _entry_of(self, known: Known, ordinal: int) -> int | None:
+    async def _entry_of(self, known: CachedConversation, ordinal: int) -> int | None:
         """The number of the entry that holds a message; None if there is no such message."""
         row = await self._reader.message_at(known, ordinal)
         return row.entry.number if row else None
@@ -181,7 +182,7 @@ class Turns:
             entries = await self._reader.entries(moment.known, start=start, before=number, is_whole=True)
             return corrected(entries, moment.known.repair)
 
-    async def _whole(self, known: Known, held: Sequence[_Stored], *, is_last: bool) -> Turn:
+    async def _whole(self, known: CachedConversation, held: Sequence[_Stored], *, is_last: bool) -> Turn:
         async with self._reader.reading(known):
             messages = await self._reader.decode_whole(known, [stored for _, stored in held])
         (entry, first), (_, last) = held[0], held[-1]

@@ -12,13 +12,22 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from convstore.log.entry import Entry, EntryMessage, Gap, Repair, Totals
+from convstore.log.entry import Entry, EntryMessage, Repair, RewoundRange, Totals
 from convstore.log.summary import NamedResult
 from convstore.runtime.clock import ID_LIFETIME, Clock
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope
 
-__all__ = ["TAIL_LIFETIME", "UNKNOWN_START", "Keeper", "KeptPayload", "Known", "KnownConversations", "Room", "Start"]
+__all__ = [
+    "TAIL_LIFETIME",
+    "UNKNOWN_START",
+    "CachedConversation",
+    "CachedPayload",
+    "ConversationCache",
+    "SharedLimit",
+    "SizedLRU",
+    "Start",
+]
 
 TAIL_LIFETIME = 10.0
 """Seconds after which a remembered tail is compared with the log before use: a backup may have been restored."""
@@ -40,7 +49,7 @@ _Owner = TypeVar("_Owner")
 _Kept = TypeVar("_Kept")
 
 
-class Room:
+class SharedLimit:
     """The room that several keepers share; when it is full, what was used least recently goes first."""
 
     def __init__(self, most: int) -> None:
@@ -63,10 +72,10 @@ class Room:
         self.size -= self._drops.pop(key)[1]
 
 
-class Keeper(Generic[_Owner, _Kept]):
+class SizedLRU(Generic[_Owner, _Kept]):
     """Keeps something for each owner, as long as there is room for it."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: SharedLimit) -> None:
         self._room, self.size = room, 0
         self._kept: dict[_Owner, tuple[_Kept, int]] = {}
 
@@ -96,7 +105,7 @@ class Keeper(Generic[_Owner, _Kept]):
         return kept
 
 
-class KeptPayload(NamedTuple):
+class CachedPayload(NamedTuple):
     """A payload in memory: all of it, or the part that views of a finished turn show.
 
     `shown` is the length of that part, and `is_lasting` says that a view of a finished turn showed the text.
@@ -137,7 +146,7 @@ UNKNOWN_START = Start(0, 0, 0, 0, "")
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class CachedConversation:
     """One conversation: its id, tail, starts of views, system messages.
 
     What is rewound (`gaps`), what a `repair` found out, starts and system messages are as of the newest `marker` that
@@ -157,7 +166,7 @@ class Known:
     entries: int = 0
     asked: tuple[str, int, int] = ("", 0, 0)
     marker: int = 0
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[RewoundRange, ...] = ()
     repair: Repair | None = None
     system: tuple[EntryMessage, ...] | None = None
     starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
@@ -185,7 +194,7 @@ class Known:
             self.tail = tail
 
 
-class KnownConversations:
+class ConversationCache:
     """The most recently used conversations of a store.
 
     Attributes:
@@ -195,51 +204,51 @@ class KnownConversations:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._by_scope: OrderedDict[Scope, Known] = OrderedDict()
-        room = Room(_BYTES)
-        self.payloads = Keeper[Known, dict[str, KeptPayload]](room)
-        self.ends = Keeper[Known, tuple[Entry, ...]](room)
+        self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
+        room = SharedLimit(_BYTES)
+        self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](room)
+        self.ends = SizedLRU[CachedConversation, tuple[Entry, ...]](room)
 
-    def get(self, scope: Scope) -> Known | None:
+    def get(self, scope: Scope) -> CachedConversation | None:
         """What is known of a scope's conversation."""
         known = self._by_scope.get(scope)
         if known is not None:
             self._by_scope.move_to_end(scope)
         return known
 
-    def add(self, scope: Scope, conversation: str) -> Known:
+    def add(self, scope: Scope, conversation: str) -> CachedConversation:
         """Remember a scope's conversation, just read from its head; keeps what is known of the same one."""
         known = self._by_scope.get(scope)
         if known is None or known.conversation != conversation:
             self._drop(scope)
-            known = self._by_scope[scope] = Known(scope, conversation, self._clock.monotonic())
+            known = self._by_scope[scope] = CachedConversation(scope, conversation, self._clock.monotonic())
             while len(self._by_scope) > _CONVERSATIONS:
                 self._drop(next(iter(self._by_scope)))
         self.verify(known)
         return known
 
-    def verify(self, known: Known) -> None:
+    def verify(self, known: CachedConversation) -> None:
         """Note that the conversation's head was just seen."""
         known.verified_at = self._clock.monotonic()
 
-    def is_fresh(self, known: Known) -> bool:
+    def is_fresh(self, known: CachedConversation) -> bool:
         """Whether the id may be used without looking at the head first."""
         return self._clock.monotonic() - known.verified_at < ID_LIFETIME
 
-    def confirm(self, known: Known, tail: Totals) -> None:
+    def confirm(self, known: CachedConversation, tail: Totals) -> None:
         """Keep a tail that was just inserted, or read from a majority."""
         known.advance(tail)
         known.confirmed_at = self._clock.monotonic()
 
-    def is_confirmed(self, known: Known) -> bool:
+    def is_confirmed(self, known: CachedConversation) -> bool:
         """Return True if what is known of the log may be used without comparing it with the log first."""
         return self._clock.monotonic() - known.confirmed_at < TAIL_LIFETIME
 
-    def is_current(self, known: Known) -> bool:
+    def is_current(self, known: CachedConversation) -> bool:
         """Whether its scope still has this conversation, as far as is known."""
         return self._by_scope.get(known.scope) is known
 
-    def forget(self, known: Known) -> None:
+    def forget(self, known: CachedConversation) -> None:
         """Drop a conversation that its scope has no more."""
         if self.is_current(known):
             self._drop(known.scope)
@@ -250,11 +259,11 @@ class KnownConversations:
             self.payloads.drop(known)
             self.ends.drop(known)
 
-    def keep_payloads(self, known: Known, payloads: Mapping[str, KeptPayload]) -> None:
+    def keep_payloads(self, known: CachedConversation, payloads: Mapping[str, CachedPayload]) -> None:
         """Keep these payloads of a conversation and no others; if they are too large together, the last ones."""
         if not self.is_current(known):
             return
-        kept, size = dict[str, KeptPayload](), 0
+        kept, size = dict[str, CachedPayload](), 0
         for id_, payload in reversed(list(payloads.items())):
             size += getsizeof(payload.text)
             if size > _BYTES:
@@ -265,22 +274,22 @@ class KnownConversations:
         if kept:
             self.payloads.put(known, dict(reversed(list(kept.items()))), size=size)
 
-    def end_turn(self, known: Known) -> None:
+    def end_turn(self, known: CachedConversation) -> None:
         """Keep of the payloads of the turn in progress what views show once it is finished."""
         if kept := self.payloads.get(known):
             lasting = {
-                id_: one if one.is_lasting else KeptPayload(one.text[: one.shown], one.shown, is_lasting=True)
+                id_: one if one.is_lasting else CachedPayload(one.text[: one.shown], one.shown, is_lasting=True)
                 for id_, one in kept.items()
                 if one.is_lasting or one.shown
             }
             self.keep_payloads(known, lasting)
 
-    def keep_end(self, known: Known, entries: Sequence[Entry]) -> None:
+    def keep_end(self, known: CachedConversation, entries: Sequence[Entry]) -> None:
         """Keep the last entries of a log."""
         if self.is_current(known):
             size = sum(entry.size + _PER_MESSAGE * len(entry.messages) for entry in entries)
             self.ends.put(known, tuple(entries), size=size)
 
-    def all(self) -> list[Known]:
+    def all(self) -> list[CachedConversation]:
         """Every conversation that is remembered."""
         return list(self._by_scope.values())

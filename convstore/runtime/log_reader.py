@@ -10,21 +10,16 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
 from itertools import pairwise, zip_longest
 from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import (
-    BrokenLogError,
-    ConversationDeletedError,
-    CorruptDocumentError,
-    StoreUnavailableError,
-)
-from convstore.log.entry import Entry, EntryMessage, EntrySource, Gap, PayloadRef, Totals
-from convstore.log.recount import recounted
-from convstore.log.rewind import is_live, live_after
+from convstore.exceptions import BrokenLogError, ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
+from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, RewoundRange, Totals
+from convstore.log.recount import recount
+from convstore.log.rewind import active_after, is_active
+from convstore.log.selection import PlacedMessage, about, placed, results_in
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.messages.tokens import NamedCounter
@@ -32,39 +27,44 @@ from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log, StoredMessageRow
-from convstore.runtime.cache import Known, KnownConversations
-from convstore.runtime.threads import characters_of, off_loop
+from convstore.runtime.cache import CachedConversation, ConversationCache
+from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
-__all__ = ["PlacedMessage", "Reader", "about", "check_dense", "named_in", "results_in"]
-
-PlacedMessage = tuple[EntryMessage, datetime]
-"""A message of the log and when it was appended."""
+__all__ = ["LogReader", "check_dense"]
 
 _ENTRIES_AT_ONCE = 100
+
+
 _MOST_ENTRIES = 1_000
+
+
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
+
+
 _DELETED = "the conversation was deleted while it was read; call again"
+
+
 _Found = TypeVar("_Found")
 
 
-class Reader:
+class LogReader:
     """Reads for all conversations of a store."""
 
     def __init__(
-        self, heads: Heads, log: Log, known: KnownConversations, *, codec: Codec, counter: NamedCounter
+        self, heads: Heads, log: Log, known: ConversationCache, *, codec: Codec, counter: NamedCounter
     ) -> None:
         self._heads, self._log, self._known, self._codec = heads, log, known, codec
         self._counter = counter
 
-    async def find(self, scope: Scope) -> Known | None:
+    async def find(self, scope: Scope) -> CachedConversation | None:
         """The scope's conversation; None if it has none. No command while what is remembered is fresh."""
         known = self._known.get(scope)
         if known is not None and self._known.is_fresh(known):
             return known
         return self.seen(scope, await self._heads.find(dict(scope)))
 
-    def seen(self, scope: Scope, head: Head | None) -> Known | None:
+    def seen(self, scope: Scope, head: Head | None) -> CachedConversation | None:
         """Take note of a head that was just read."""
         if head is not None:
             return self._known.add(scope, head.conversation)
@@ -73,7 +73,7 @@ class Reader:
         return None
 
     @asynccontextmanager
-    async def reading(self, known: Known) -> AsyncIterator[None]:
+    async def reading(self, known: CachedConversation) -> AsyncIterator[None]:
         """Tells damage from a deletion: what is missing inside may belong to a conversation that has just ended.
 
         Raises:
@@ -86,8 +86,8 @@ class Reader:
                 raise
             raise ConversationDeletedError(_DELETED) from error
 
-    async def caught_up(
-        self, known: Known, read: Callable[[], Awaitable[_Found]], *, last: Callable[[_Found], int]
+    async def read_your_writes(
+        self, known: CachedConversation, read: Callable[[], Awaitable[_Found]], *, last: Callable[[_Found], int]
     ) -> _Found:
         """What is read of the end of the log, read again until it holds all that this store knows to be in it.
 
@@ -120,43 +120,43 @@ class Reader:
         raise StoreUnavailableError("the server does not have yet what was acknowledged before; repeat the call")
 
     async def messages_by_id(
-        self, known: Known, ids: Sequence[str], *, is_sure: bool = True
+        self, known: CachedConversation, ids: Sequence[str], *, retry_if_stale: bool = True
     ) -> dict[str, StoredMessageRow]:
         """Those of some messages that the conversation has, by id.
 
         Args:
             known: The conversation.
             ids: Of messages.
-            is_sure: Look again if one is missing that this store may have been told of; else a model asks again.
+            retry_if_stale: Look again if one is missing that this store may have been told of; else a model asks again.
         """
         found = await self._log.messages_by_id(known.conversation, ids)
         is_less = len(found) < len(set(ids)) and known.entries
-        if is_sure and is_less and await self._was_behind(known):
+        if retry_if_stale and is_less and await self._was_behind(known):
             found = await self._log.messages_by_id(known.conversation, ids)
         return found
 
-    async def _was_behind(self, known: Known) -> bool:
+    async def _was_behind(self, known: CachedConversation) -> bool:
         """Whether a read before may have missed what this store knows to be in the log; no more after this."""
         if (await self._log.last_totals(known.conversation)).entries >= known.entries:
             return False
         await self.tail(known)
         return True
 
-    async def messages_by_call(self, known: Known, calls: Sequence[str]) -> list[StoredMessageRow]:
+    async def messages_by_call(self, known: CachedConversation, calls: Sequence[str]) -> list[StoredMessageRow]:
         """The results of some tool calls, in the order of the log."""
         return await self._log.messages_by_call(known.conversation, calls)
 
-    async def message_at(self, known: Known, ordinal: int) -> StoredMessageRow | None:
+    async def message_at(self, known: CachedConversation, ordinal: int) -> StoredMessageRow | None:
         """The message with an ordinal; None if there is none."""
         return await self._log.message_at(known.conversation, ordinal)
 
     async def sources_by_id(
-        self, known: Known, numbers: Sequence[int]
+        self, known: CachedConversation, numbers: Sequence[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
         """Those of some sources that the conversation has, each with the message it came with."""
         return await self._log.sources_by_id(known.conversation, numbers)
 
-    async def newest_results(self, known: Known, *, limit: int) -> list[EntryMessage]:
+    async def newest_results(self, known: CachedConversation, *, limit: int) -> list[EntryMessage]:
         """The last live tool results of a conversation, newest first."""
         gaps = await self.gaps(known)
         entries = await self._log.newest_results(
@@ -164,15 +164,15 @@ class Reader:
         )
         return results_in(entries, gaps)[:limit]
 
-    async def tail(self, known: Known) -> Totals:
+    async def tail(self, known: CachedConversation) -> Totals:
         """What the last entry says of the log; holds all that this store knows to be in it."""
-        totals = await self.caught_up(
+        totals = await self.read_your_writes(
             known, lambda: self._log.last_totals(known.conversation), last=lambda totals: totals.entries
         )
         known.entries = max(known.entries, totals.entries)
         return totals
 
-    async def gaps(self, known: Known, marker: int | None = None) -> tuple[Gap, ...]:
+    async def gaps(self, known: CachedConversation, marker: int | None = None) -> tuple[RewoundRange, ...]:
         """What is rewound.
 
         Args:
@@ -193,20 +193,22 @@ class Reader:
         known.follow(found)
         return found.gaps
 
-    async def payloads(self, known: Known, refs: Sequence[PayloadRef]) -> list[str]:
+    async def payloads(self, known: CachedConversation, refs: Sequence[PayloadRef]) -> list[str]:
         """The whole text of some payloads, in their order."""
         return await self._log.payloads(known.conversation, refs) if refs else []
 
-    async def payload_ranges(self, known: Known, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
+    async def payload_ranges(
+        self, known: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]]
+    ) -> list[str]:
         """Pieces of payloads, in characters; reads only the chunks that they lie in."""
         return await self._log.payload_ranges(known.conversation, wanted) if wanted else []
 
-    async def payloads_of(self, known: Known, messages: Sequence[EntryMessage]) -> dict[str, str]:
+    async def payloads_of(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
         """The payloads of those messages that have one, by message id."""
         refs = {message.id: message.payload for message in messages if message.payload}
         return dict(zip(refs, await self.payloads(known, list(refs.values())), strict=True))
 
-    async def decode_whole(self, known: Known, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+    async def decode_whole(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         """Messages in full, equal to what was appended.
 
         Raises:
@@ -217,15 +219,15 @@ class Reader:
         def decode() -> list[BaseMessage]:
             return [self.decode(message, texts.get(message.id)) for message in messages]
 
-        return await off_loop(decode, characters=characters_of(messages, texts))
+        return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
     async def counted(self, entries: Sequence[Entry]) -> list[Entry]:
         """Entries with sizes by the store's counter; what another one wrote is counted anew, in a thread."""
         if all(entry.totals.counter == self._counter.name for entry in entries):
             return list(entries)
-        return await asyncio.to_thread(recounted, entries, codec=self._codec, counter=self._counter)
+        return await asyncio.to_thread(recount, entries, codec=self._codec, counter=self._counter)
 
-    async def counted_tail(self, known: Known, tail: Totals) -> Totals:
+    async def recount_tail(self, known: CachedConversation, tail: Totals) -> Totals:
         """What the last entry says of the log, with sizes by the store's counter.
 
         If another counter wrote that entry, the log is read once, payloads apart, and later only what is new.
@@ -236,11 +238,11 @@ class Reader:
         is_part = last is not None and last.marker == tail.marker and last.entries <= tail.entries
         counted = last if last is not None and is_part else Totals()
         start, tokens, view_tokens = counted.entries + 1, counted.tokens, counted.view_tokens
-        while (start := live_after(gaps, start)) <= tail.entries:
+        while (start := active_after(gaps, start)) <= tail.entries:
             before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
             entries = await self.entries(known, start=start, before=before, is_whole=True)
             anew = await self.counted(entries)
-            live = [one for entry in anew for one in entry.messages if is_live(gaps, one.ordinal)]
+            live = [one for entry in anew for one in entry.messages if is_active(gaps, one.ordinal)]
             tokens += sum(message.tokens for message in live)
             view_tokens += sum(message.view_tokens for message in live)
             start = before
@@ -251,7 +253,7 @@ class Reader:
         """A tool result as views show it once its turn is finished."""
         return shorten(self._codec, message, {})
 
-    async def shorten_all(self, known: Known, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+    async def shorten_all(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
         """Messages as views show them once their turns are finished."""
         refs = {message.id: ref for message in messages if (ref := payload_needed(message))}
         texts = dict(zip(refs, await self.payloads(known, list(refs.values())), strict=True))
@@ -259,9 +261,11 @@ class Reader:
         def decode() -> list[BaseMessage]:
             return [shorten(self._codec, message, texts) for message in messages]
 
-        return await off_loop(decode, characters=characters_of(messages, texts))
+        return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
-    async def entries(self, known: Known, *, start: int, before: int, is_whole: bool = False) -> list[Entry]:
+    async def entries(
+        self, known: CachedConversation, *, start: int, before: int, is_whole: bool = False
+    ) -> list[Entry]:
         """The entries from one number and before another, in order and without a hole; fewer if the log ends there.
 
         Args:
@@ -277,7 +281,9 @@ class Reader:
         await self.check(known, entries, first=start, last=before - 1 if is_whole else 0)
         return entries
 
-    async def check(self, known: Known, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
+    async def check(
+        self, known: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0
+    ) -> None:
         """As `check_dense`; reads what a repair found out before it says that an entry follows another one."""
         try:
             check_dense(known, entries, first=first, last=last)
@@ -300,7 +306,7 @@ class Reader:
 
     async def walk(
         self, scope: Scope, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
-    ) -> AsyncGenerator[tuple[Known, Entry], None]:
+    ) -> AsyncGenerator[tuple[CachedConversation, Entry], None]:
         """Every entry of the log in order; reads some at a time.
 
         Args:
@@ -327,7 +333,7 @@ class Reader:
             start += at_once
             at_once = max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
 
-    async def _next_entries(self, known: Known, start: int, most: int) -> list[Entry]:
+    async def _next_entries(self, known: CachedConversation, start: int, most: int) -> list[Entry]:
         """Entries from a number on; fewer than the most if the log ends there."""
 
         def last(entries: Sequence[Entry]) -> int:
@@ -338,7 +344,7 @@ class Reader:
         async def read() -> list[Entry]:
             return await self._log.entries(known.conversation, start=start, before=start + most)
 
-        return await self.caught_up(known, read, last=last)
+        return await self.read_your_writes(known, read, last=last)
 
     async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
         """Every message of the log in order, as it is stored and in full; reads some entries at a time.
@@ -352,7 +358,9 @@ class Reader:
             for stored, message in zip(entry.messages, messages, strict=True):
                 yield entry, stored, message
 
-    async def page(self, known: Known, *, before: int | None, after: int | None, limit: int) -> list[PlacedMessage]:
+    async def page(
+        self, known: CachedConversation, *, before: int | None, after: int | None, limit: int
+    ) -> list[PlacedMessage]:
         """Up to `limit` live messages before or after an ordinal, or the last ones, in order, each with its date.
 
         Reads as many entries as hold so many messages on average, and more if that was not enough.
@@ -365,7 +373,7 @@ class Reader:
         return await self._page_after(known, gaps, after, limit, at_once)
 
     async def _page_before(
-        self, known: Known, gaps: Sequence[Gap], before: int, limit: int, at_once: int
+        self, known: CachedConversation, gaps: Sequence[RewoundRange], before: int, limit: int, at_once: int
     ) -> list[PlacedMessage]:
         found: list[PlacedMessage] = []
         while len(found) < limit and before > 1:
@@ -374,21 +382,21 @@ class Reader:
             if not entries:
                 break
             await self.check(known, entries)
-            found = [placed for placed in _placed(entries, gaps) if placed[0].ordinal < before] + found
+            found = [placed for placed in placed(entries, gaps) if placed[0].ordinal < before] + found
             before = entries[0].first
             at_once = min(2 * at_once, _MOST_ENTRIES)
         return found[-limit:] if limit else []
 
     async def _page_after(
-        self, known: Known, gaps: Sequence[Gap], after: int, limit: int, at_once: int
+        self, known: CachedConversation, gaps: Sequence[RewoundRange], after: int, limit: int, at_once: int
     ) -> list[PlacedMessage]:
         entries = await self._log.entries_around(known.conversation, before=after + 2, limit=1)
-        found = [placed for placed in _placed(entries, gaps) if placed[0].ordinal > after]
+        found = [placed for placed in placed(entries, gaps) if placed[0].ordinal > after]
         start = entries[0].number + 1 if entries else 1
         while len(found) < limit:
-            start = live_after(gaps, start)
+            start = active_after(gaps, start)
             entries = await self.entries(known, start=start, before=start + at_once)
-            found += [placed for placed in _placed(entries, gaps) if placed[0].ordinal > after]
+            found += [placed for placed in placed(entries, gaps) if placed[0].ordinal > after]
             if len(entries) < at_once:
                 break
             start += at_once
@@ -404,16 +412,7 @@ class Reader:
         return read_message(self._codec, message, payload or "")
 
 
-def about(limit: int, things: int, entries: int) -> int:
-    """How many entries hold so many things on average, and one or two more.
-
-    >>> about(20, 6_000, 60), about(20, 60, 60), about(20, 30, 60), about(20, 0, 0)
-    (2, 22, 42, 2)
-    """
-    return limit * entries // max(things, 1) + 2
-
-
-def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
+def check_dense(known: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
     """Make sure that entries follow each other, from a number or up to a number if one is given.
 
     Raises:
@@ -429,19 +428,3 @@ def check_dense(known: Known, entries: Sequence[Entry], *, first: int = 0, last:
     for before, entry in pairwise(entries):
         if entry.after != before.totals.link and entry.number not in joins:
             raise BrokenLogError(entry_id(known.conversation, entry.number), "it does not follow the entry before it")
-
-
-def results_in(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[EntryMessage]:
-    """The live tool results of entries that come newest first, newest first."""
-    return [message for message in named_in(entries, gaps) if message.type == "tool"]
-
-
-def named_in(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[EntryMessage]:
-    """The live tool results and long messages of entries that come newest first, newest first."""
-    messages = (message for entry in entries for message in reversed(entry.messages))
-    return [message for message in messages if message.is_named and is_live(gaps, message.ordinal)]
-
-
-def _placed(entries: Sequence[Entry], gaps: Sequence[Gap]) -> list[PlacedMessage]:
-    messages = ((message, entry.at) for entry in entries for message in entry.messages)
-    return [(message, at) for message, at in messages if is_live(gaps, message.ordinal)]

@@ -25,7 +25,7 @@ from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreEr
 from convstore.log.entry import Totals
 from convstore.mongo.heads import HeadChange, Heads, Opening
 from convstore.mongo.log import Log
-from convstore.runtime.cache import UNKNOWN_START, Known, Start
+from convstore.runtime.cache import UNKNOWN_START, CachedConversation, Start
 from convstore.runtime.clock import Clock, as_of, is_backdated
 from convstore.runtime.parallel import in_parallel
 from convstore.values.scope import Scope
@@ -121,7 +121,7 @@ class OpenHeads:
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def running(self, known: Known, number: int) -> Burst | None:
+    def running(self, known: CachedConversation, number: int) -> Burst | None:
         """The burst that an entry belongs to; None if its append has to refresh the head."""
         burst = self._running.get(known.conversation)
         if burst is None or self._clock.monotonic() >= burst.ends or (burst.is_backdated and not is_backdated()):
@@ -129,7 +129,7 @@ class OpenHeads:
         is_told = burst.refreshed == number if burst.unsure else burst.told > 0
         return burst if is_told else None
 
-    def begin(self, known: Known, totals: Totals) -> Burst:
+    def begin(self, known: CachedConversation, totals: Totals) -> Burst:
         """Begin a burst, or another refresh of one, before the refresh is sent; it is closed whatever comes of that."""
         now = self._clock.monotonic()
         burst = self._running.get(known.conversation)
@@ -153,14 +153,14 @@ class OpenHeads:
         self._queue.pop(burst, None)
         self._stop(burst)
 
-    def doubt(self, known: Known) -> None:
+    def doubt(self, known: CachedConversation) -> None:
         """Read the log before its head is told of it: it is not the one that this store knew."""
         for burst in self._queue:
             if burst.conversation == known.conversation:
                 burst.unsure = max(burst.unsure, burst.told, burst.totals.entries)
                 burst.totals = Totals()
 
-    def remind(self, known: Known, totals: Totals) -> None:
+    def remind(self, known: CachedConversation, totals: Totals) -> None:
         """Bring the head up to date later with appends that another process may not have told it of."""
         burst = self._running.get(known.conversation)
         if burst is None:

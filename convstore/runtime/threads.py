@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from convstore.log.entry import EntryMessage
 
-__all__ = ["characters_of", "off_loop"]
+__all__ = ["characters_of", "run_in_thread_if_long"]
 
 _Result = TypeVar("_Result")
 
@@ -22,11 +22,11 @@ _PER_MESSAGE = 500
 """What a message takes beside its characters."""
 
 
-async def off_loop(work: Callable[[], _Result], *, characters: int) -> _Result:
+async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int) -> _Result:
     """What the work gives: done at once if it is short, else in a thread."""
     return await asyncio.to_thread(work) if characters > _LONG else work()
 
 
 def characters_of(messages: Iterable[EntryMessage], payloads: Mapping[str, str]) -> int:
-    """How much text there is to decode in messages and their payloads; `off_loop` decides by it."""
+    """How much text there is to decode in messages and their payloads; `run_in_thread_if_long` decides by it."""
     return sum(map(len, payloads.values())) + sum(_PER_MESSAGE + len(message.body) for message in messages)

@@ -21,7 +21,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.mongo.log import Log
-from convstore.mongo.tombstones import Endings
+from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
@@ -333,17 +333,17 @@ class RetentionContract:
         user, ended = new_id(), list[str]()
         for number in range(6):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))
-        bury = Endings.bury
+        write_tombstone = Tombstones.write_tombstone
 
-        async def bury_or_fail(endings: Endings, head: Any, **options: Any) -> bool:
+        async def bury_or_fail(tombstones: Tombstones, head: Any, **options: Any) -> bool:
             if not ended:
                 ended.append("failed")
                 raise StoreUnavailableError("no answer")
-            done = await bury(endings, head, **options)
+            done = await write_tombstone(tombstones, head, **options)
             ended.append(head.key)
             return done
 
-        monkeypatch.setattr(Endings, "bury", bury_or_fail)
+        monkeypatch.setattr(Tombstones, "write_tombstone", bury_or_fail)
         with pytest.raises(StoreUnavailableError):
             await store.erase(user_id=user)
         assert len(ended) == 6

@@ -20,9 +20,9 @@ from convstore.exceptions import (
     InvalidScopeError,
     StoreUnavailableError,
 )
-from convstore.log.entry import Gap
-from convstore.runtime.cache import Known
-from convstore.runtime.log_reader import PlacedMessage
+from convstore.log.entry import RewoundRange
+from convstore.log.selection import PlacedMessage
+from convstore.runtime.cache import CachedConversation
 from convstore.services import Services
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.store import ConversationStore
@@ -201,7 +201,7 @@ class _Export:
         return tail.messages
 
     async def _write_messages(
-        self, known: Known, held: Sequence[tuple[PlacedMessage, int, Any]], file: IO[bytes]
+        self, known: CachedConversation, held: Sequence[tuple[PlacedMessage, int, Any]], file: IO[bytes]
     ) -> None:
         said = await self._services.annotator.of(known, [stored.ordinal for (stored, _), _, _ in held]) if held else {}
         for (stored, at), entry, message in held:
@@ -258,5 +258,5 @@ class _Export:
         return openai_line(told).rstrip(b"}\n") + b', "messages": ['
 
 
-def _rewound(gaps: Sequence[Gap]) -> list[tuple[int, int]]:
+def _rewound(gaps: Sequence[RewoundRange]) -> list[tuple[int, int]]:
     return [(gap.first, gap.last) for gap in gaps]

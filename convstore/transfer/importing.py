@@ -28,7 +28,7 @@ from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, Problem
 from convstore.transfer.report import ImportReport
 from convstore.transfer.scope_rule import ScopeRule
-from convstore.transfer.taking import Outcome, Taking
+from convstore.transfer.taking import ConversationImport, Outcome
 from convstore.values.scope import Scope, check_number, check_scope
 
 __all__ = ["Records", "ScopeOf", "import_conversations"]
@@ -224,7 +224,7 @@ class _Import:
         for _ in range(_TRIES):
             # Another import of the same record may rewind what this one is about to write.
             with suppress(MessageRewoundError):
-                taken = await Taking(self.parts, scope, record, ready.messages, dry_run=self.dry_run).take()
+                taken = await ConversationImport(self.parts, scope, record, ready.messages, dry_run=self.dry_run).take()
                 self.report.messages += taken.written
                 self.report.known += taken.known
                 for reason in taken.changed:

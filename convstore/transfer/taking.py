@@ -13,20 +13,20 @@ from typing import Literal, TypeAlias
 
 from convstore.exceptions import BatchTooLargeError, InvalidInputError
 from convstore.mongo.log import StoredMessageRow
-from convstore.runtime.cache import Known
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import as_of
 from convstore.services import Services
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of
 from convstore.transfer.records import ConversationRecord
 from convstore.values.scope import MAX_IDS, Scope
 
-__all__ = ["Outcome", "Taken", "Taking"]
+__all__ = ["ConversationImport", "ImportResult", "Outcome"]
 
 Outcome: TypeAlias = Literal["imported", "extended", "unchanged"]
 
 
 @dataclass(slots=True)
-class Taken:
+class ImportResult:
     """What became of a record: messages that were there, messages written, and what is not as it was."""
 
     outcome: Outcome = "unchanged"
@@ -36,7 +36,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
+class _Existing:
     """What the conversation holds: how many messages of the record, the last ordinal, the highest source id."""
 
     known: int = 0
@@ -44,7 +44,7 @@ class _There:
     sources_through: int = 0
 
 
-class Taking:
+class ConversationImport:
     """One record on its way.
 
     Args:
@@ -67,7 +67,7 @@ class Taking:
         self._services, self._scope, self._record, self._messages = parts, scope, record, messages
         self._dry_run = dry_run
 
-    async def take(self) -> Taken:
+    async def take(self) -> ImportResult:
         """Append what is missing, or with `dry_run` count it.
 
         Raises:
@@ -75,8 +75,8 @@ class Taking:
                 record has it; nothing was written.
             MessageRewoundError: What was to be written was rewound meanwhile; take the record again.
         """
-        there = await self._look(self._services) if self._services else _There()
-        taken = Taken(known=there.known)
+        there = await self._look(self._services) if self._services else _Existing()
+        taken = ImportResult(known=there.known)
         if there.known < len(self._messages):
             taken.outcome = "extended" if there.known else "imported"
         if self._dry_run or self._services is None:
@@ -94,11 +94,11 @@ class Taking:
             )  # no more is coming: `prune` may end it, listings need no look at its log
         return taken
 
-    async def _look(self, parts: Services) -> _There:
+    async def _look(self, parts: Services) -> _Existing:
         """Find out how many messages are there; those must be the first ones, and nothing else behind them."""
         known = await parts.reader.find(self._scope)
         if known is None:
-            return _There()
+            return _Existing()
         tail = await parts.reader.tail(known)
         rows = await self._rows(parts, known, self._messages)
         for one in self._messages:
@@ -124,10 +124,10 @@ class Taking:
                 )
         if any(left > right for left, right in pairwise(rows[one.id].message.ordinal for one in found)):
             raise InvalidInputError("the conversation has its messages in another order; choose another scope")
-        return _There(len(found), tail.messages, tail.sources_through)
+        return _Existing(len(found), tail.messages, tail.sources_through)
 
     async def _rows(
-        self, parts: Services, known: Known, messages: Sequence[ReadyMessage]
+        self, parts: Services, known: CachedConversation, messages: Sequence[ReadyMessage]
     ) -> Mapping[str, StoredMessageRow]:
         ids = [one.id for one in messages]
         rows: dict[str, StoredMessageRow] = {}
@@ -135,7 +135,7 @@ class Taking:
             rows |= await parts.reader.messages_by_id(known, ids[start : start + MAX_IDS])
         return rows
 
-    async def _write(self, parts: Services, there: _There, taken: Taken) -> None:
+    async def _write(self, parts: Services, there: _Existing, taken: ImportResult) -> None:
         """Append what is missing, batch by batch; what was rewound behind a batch is rewound before the next."""
         done = 0
         for batch in batches_of(self._record, self._messages):
@@ -150,7 +150,7 @@ class Taking:
                 await self._rewind(parts, batch)
 
     async def _append(
-        self, parts: Services, messages: Sequence[ReadyMessage], at: datetime | None, taken: Taken
+        self, parts: Services, messages: Sequence[ReadyMessage], at: datetime | None, taken: ImportResult
     ) -> int:
         """Append messages in one entry, or in halves if they are too many for one; gives how many were written."""
         whole = [one.message for one in messages]
@@ -188,7 +188,7 @@ class Taking:
             with as_of(batch.at):
                 await parts.rewinder.rewind(self._scope, first.id)
 
-    async def _check_sources(self, parts: Services, taken: Taken) -> None:
+    async def _check_sources(self, parts: Services, taken: ImportResult) -> None:
         """Make sure that sources have the numbers that the record names; answers cite them."""
         numbered = [one for one in self._messages if one.item.sources]
         known = await parts.reader.find(self._scope) if numbered else None

@@ -14,7 +14,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import HEADS, entry_id
 from convstore.values.models import Finding, VerifyReport
 
-__all__ = ["BETWEEN_LOOKS", "Doubt", "Findings", "Looked"]
+__all__ = ["BETWEEN_LOOKS", "Findings", "Looked", "Recheck"]
 
 _MOST = 1_000
 
@@ -24,7 +24,7 @@ BETWEEN_LOOKS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Recheck:
     """What seems wrong with a head.
 
     Attributes:

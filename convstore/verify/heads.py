@@ -24,9 +24,9 @@ from convstore.mongo.keys import ANNOTATIONS, HEADS, SUMMARIES, annotation_id, e
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.models import Finding
-from convstore.verify.findings import Doubt, Findings, Looked
+from convstore.verify.findings import Findings, Looked, Recheck
 from convstore.verify.log import ORPHAN_AGE, LogCheck
-from convstore.verify.repair import Mender
+from convstore.verify.repair import Repairer
 
 __all__ = ["ConversationCheck"]
 
@@ -57,7 +57,7 @@ class ConversationCheck:
     clock: Clock
     now: datetime
     findings: Findings
-    doubt: Doubt | None = None
+    doubt: Recheck | None = None
     _found: list[Finding] = field(default_factory=list)
 
     @property
@@ -115,7 +115,7 @@ class ConversationCheck:
 
     async def _mend_log(self) -> bool:
         """Join the log again and tell the head; False if other writers were first all the time."""
-        marker = await Mender(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
+        marker = await Repairer(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
         if marker is None:
             return False
         told = totals_document(marker.totals)
@@ -159,7 +159,7 @@ class ConversationCheck:
             await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
         if doubtful := self._doubtful(head, check):
             changes, closes = self._told(head, tail), self._is_old(head.open_until)
-            self.doubt = Doubt(*doubtful, said_of_log(self.document), tail.entries, changes, closes)
+            self.doubt = Recheck(*doubtful, said_of_log(self.document), tail.entries, changes, closes)
 
     def _doubtful(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
         """Kind and text of what is wrong with the head, unless it is about to be told."""
@@ -246,13 +246,13 @@ class ConversationCheck:
             self._tell("summary", "the head leads to it, and it is missing", document=name, collection=SUMMARIES)
         if not missing and head.versions != len(committed):
             self._tell("summary", f"it leads to {len(committed)} summaries, and says that {head.versions} were made")
-        is_sure = is_whole and not missing and head.versions == len(committed)
+        retry_if_stale = is_whole and not missing and head.versions == len(committed)
         for record in found.values():
             if problem := _misplaced(record, found):
                 self._tell(
                     "summary", problem, document=summary_id(self.conversation, record.token), collection=SUMMARIES
                 )
-            await self._covers(record, is_named=record.token in committed or not is_sure)
+            await self._covers(record, is_named=record.token in committed or not retry_if_stale)
 
     def _summary(self, document: Mapping[str, Any]) -> SummaryRecord | None:
         key = str(document["_id"])

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from convstore.log.entry import Entry, EntryMessage, Gap, Recount, Repair, Totals
+from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
 from convstore.log.repairs import Survey, lost_entries, repair_gaps
-from convstore.log.rewind import is_live
+from convstore.log.rewind import is_active
 from convstore.log.totals import totals_behind
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
@@ -20,16 +20,16 @@ from convstore.mongo.documents import entry_from
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.log import Log, SlotTaken
 from convstore.runtime.clock import Clock
-from convstore.runtime.threads import characters_of, off_loop
+from convstore.runtime.threads import characters_of, run_in_thread_if_long
 
-__all__ = ["Mender"]
+__all__ = ["Repairer"]
 
 _TRIES = 100
 _COUNTS = ("live", "turns", "results", "tokens", "view_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Mender:
+class Repairer:
     """Repairs the log of one conversation.
 
     Attributes:
@@ -96,13 +96,13 @@ class Mender:
         count = _Count(self.codec, gaps, first)
         async for entry in self._entries():
             if entry.number < number:
-                await off_loop(partial(count.add, entry), characters=characters_of(entry.messages, {}))
+                await run_in_thread_if_long(partial(count.add, entry), characters=characters_of(entry.messages, {}))
         repair = Repair(first, number, tuple(survey.joins), tuple(count.recounts))
         entry = self._marker(survey, tail, gaps, count)
         entry = replace(entry, repair=repair)
         return entry if await self._insert(entry) else None
 
-    def _marker(self, survey: Survey, tail: Entry, gaps: tuple[Gap, ...], count: _Count) -> Entry:
+    def _marker(self, survey: Survey, tail: Entry, gaps: tuple[RewoundRange, ...], count: _Count) -> Entry:
         at, number = self.clock.now(), tail.number + 1
         last = max(span.last for span in survey.spans)
         shown = {digest: id_ for digest, id_ in count.shown.items() if id_ in survey.source_ids}
@@ -133,7 +133,7 @@ class _Count:
         recounts: By how much entries from the first one that is looked at say more.
     """
 
-    def __init__(self, codec: Codec, gaps: Sequence[Gap], first: int) -> None:
+    def __init__(self, codec: Codec, gaps: Sequence[RewoundRange], first: int) -> None:
         self._codec, self._gaps, self._first = codec, gaps, first
         self.all, self.live, self.counters = Totals(), Totals(), set[str]()
         self.shown: dict[bytes, int] = {}
@@ -141,7 +141,7 @@ class _Count:
 
     def add(self, entry: Entry) -> None:
         """Count the next entry."""
-        live = [one for one in entry.messages if is_live(self._gaps, one.ordinal)]
+        live = [one for one in entry.messages if is_active(self._gaps, one.ordinal)]
         self.all = self._behind(self.all, entry, entry.messages)
         self.live = self._behind(self.live, entry, live)
         if live:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from convstore.log.entry import Entry, Gap
+from convstore.log.entry import Entry, RewoundRange
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import entry_id
 
@@ -33,9 +33,9 @@ class Live:
     inspection: Inspection
     _all: _Sums | None = _NOTHING
     _counters: set[str] = field(default_factory=set)
-    _gone: dict[int, tuple[Gap, _Sums]] = field(default_factory=dict)
+    _gone: dict[int, tuple[RewoundRange, _Sums]] = field(default_factory=dict)
     _live: _Sums | None = None
-    _wrong_gaps: list[Gap] = field(default_factory=list)
+    _wrong_gaps: list[RewoundRange] = field(default_factory=list)
 
     def lose(self) -> None:
         """An entry cannot be read, so the sums are not known any more."""
@@ -68,7 +68,7 @@ class Live:
         wrong = [name for name, one, other in zip(names, said, self._live, strict=False) if one != other]
         return [*found, f"what is live is counted wrongly: {', '.join(wrong)}"] if wrong else found
 
-    async def _of_gap(self, gap: Gap, number: int) -> _Sums:
+    async def _of_gap(self, gap: RewoundRange, number: int) -> _Sums:
         """The sums over what was rewound, as far as they are not known from an earlier marker."""
         known, sums = self._gone.get(gap.first, (None, _NOTHING))
         if known == gap:
@@ -92,7 +92,7 @@ class Live:
         return sums
 
 
-def _fits(document: Mapping[str, Any], gap: Gap, number: int) -> bool:
+def _fits(document: Mapping[str, Any], gap: RewoundRange, number: int) -> bool:
     """Whether an entry is inside, before or behind what was rewound, as the marker says."""
     first, last = document["first"], document["first"] + document["count"] - 1
     if number < gap.entry:

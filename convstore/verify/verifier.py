@@ -17,7 +17,7 @@ from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.models import Finding, VerifyReport
 from convstore.values.scope import Scope
-from convstore.verify.findings import BETWEEN_LOOKS, Doubt, Findings
+from convstore.verify.findings import BETWEEN_LOOKS, Findings, Recheck
 from convstore.verify.heads import ConversationCheck
 from convstore.verify.log import ORPHAN_AGE, age_of
 from convstore.verify.schema import SchemaCheck
@@ -41,7 +41,7 @@ class Verifier:
         """Look at everything; see `ConversationStore.verify`."""
         findings = Findings(repair, progress)
         await self._schema.run(findings)
-        gate, doubts = asyncio.Semaphore(_PARALLEL), list[Doubt]()
+        gate, rechecks = asyncio.Semaphore(_PARALLEL), list[Recheck]()
         after = ""
         while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
             now = self._clock.now()
@@ -53,22 +53,22 @@ class Verifier:
             if errors := [outcome for outcome in outcomes if outcome is not None]:
                 raise errors[0]
             after = str(heads[-1]["_id"])
-            doubts += [check.doubt for check in checks if check.doubt]
-            if len(doubts) >= _DOUBTS:
-                await self._look_again(doubts, findings)
+            rechecks += [check.doubt for check in checks if check.doubt]
+            if len(rechecks) >= _DOUBTS:
+                await self._look_again(rechecks, findings)
         if not partial_scope:
             for collection in (LOG, SUMMARIES, ANNOTATIONS):
                 await self._strays(collection, findings)
-        await self._look_again(doubts, findings)
+        await self._look_again(rechecks, findings)
         return findings.report()
 
-    async def _look_again(self, doubts: list[Doubt], findings: Findings) -> None:
+    async def _look_again(self, rechecks: list[Recheck], findings: Findings) -> None:
         """Wait once for all heads in doubt, and tell of those that nobody has set right meanwhile."""
-        if doubts:
+        if rechecks:
             await self._clock.sleep(BETWEEN_LOOKS)
-        for doubt in doubts:
+        for doubt in rechecks:
             await doubt.settle(self._inspection, findings)
-        doubts.clear()
+        rechecks.clear()
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Tell of conversations that no head and no tombstone names."""

@@ -18,19 +18,20 @@ from itertools import islice
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
-from convstore.log.entry import Entry, EntryMessage, Gap, Totals
+from convstore.log.entry import Entry, EntryMessage, RewoundRange, Totals
 from convstore.log.repairs import corrected
-from convstore.log.rewind import live_after, live_before
+from convstore.log.rewind import active_after, active_before
 from convstore.log.rows import Row, leading_system, rows_of, weigh
+from convstore.log.selection import named_in
 from convstore.log.summary import NamedResult, SummaryRecord, fits
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log
-from convstore.runtime.cache import UNKNOWN_START, Known, KnownConversations, Start
-from convstore.runtime.log_reader import Reader, check_dense, named_in
-from convstore.runtime.threads import characters_of, off_loop
+from convstore.runtime.cache import UNKNOWN_START, CachedConversation, ConversationCache, Start
+from convstore.runtime.log_reader import LogReader, check_dense
+from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import History, HistoryReport
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope
@@ -52,13 +53,13 @@ class _Load:
     """One load under way: what is read so far and what it cost."""
 
     policy: HistoryPolicy
-    known: Known
+    known: CachedConversation
     head: Head
     start: Start = UNKNOWN_START
     summary: SummaryRecord | None = None
     standing: Sequence[BaseMessage] = ()
     marker: int = 0
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[RewoundRange, ...] = ()
     end: list[Entry] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -76,7 +77,7 @@ class _Load:
     @property
     def before(self) -> int:
         """The entry behind the last one that is not read and may hold live messages."""
-        return live_before(self.gaps, self.entries[0].number)
+        return active_before(self.gaps, self.entries[0].number)
 
     @property
     def reaches_start(self) -> bool:
@@ -144,10 +145,10 @@ class Loader:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: LogReader,
         heads: Heads,
         log: Log,
-        known: KnownConversations,
+        known: ConversationCache,
         *,
         codec: Codec,
         counter: NamedCounter,
@@ -196,7 +197,7 @@ class Loader:
             is_gone = head is None or head.conversation != known.conversation
             return known.entries if is_gone else entries[-1].number if entries else 0
 
-        head, entries = await self._reader.caught_up(known, read, last=last)
+        head, entries = await self._reader.read_your_writes(known, read, last=last)
         if head is None or self._reader.seen(scope, head) is not known:
             return None
         is_joined = bool(held) and _goes_on(held, entries)
@@ -218,7 +219,7 @@ class Loader:
         known = self._reader.seen(scope, head)
         return None if head is None or known is None else await self._begin_with(head, known, policy)
 
-    async def _begin_with(self, head: Head, known: Known, policy: HistoryPolicy, least: int = 0) -> _Load:
+    async def _begin_with(self, head: Head, known: CachedConversation, policy: HistoryPolicy, least: int = 0) -> _Load:
         """Read entries, `least` at least, of a conversation of which nothing is known but the head."""
         start = Start(*head.start)
         if _of_start(policy) != _DEFAULT or start.counter != self._counter.name:
@@ -258,7 +259,7 @@ class Loader:
         counted = [entry for entry in load.end if entry.number >= load.start.entry]
         if counted:
             # By the store's counter too, so that every process comes to the same start.
-            totals = await self._reader.counted_tail(load.known, entries[-1].totals)
+            totals = await self._reader.recount_tail(load.known, entries[-1].totals)
             counted[-1] = replace(counted[-1], totals=totals)
         load.take(counted)
 
@@ -291,7 +292,7 @@ class Loader:
 
     async def _read_system(self, load: _Load) -> None:
         """The system messages that the log begins with; nearly always in its first entries."""
-        known, start, until = load.known, live_after(load.gaps, 1), _FIRST_ENTRIES
+        known, start, until = load.known, active_after(load.gaps, 1), _FIRST_ENTRIES
         while load.system is None:
             entries = await self._reader.entries(known, start=start, before=start + until)
             load.count(entries)
@@ -382,7 +383,7 @@ class Loader:
             payloads=payloads,
             room=window.room,
         )
-        view = await off_loop(build, characters=characters_of([row.message for row in rows], payloads))
+        view = await run_in_thread_if_long(build, characters=characters_of([row.message for row in rows], payloads))
         if window.without and not view.is_fitting and window.without.start > window.start:
             return await self._show(load, window.without)
         summary = load.summary.text if load.summary else None

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from convstore.log.entry import PayloadRef
 from convstore.log.rows import Row, is_finished
-from convstore.runtime.cache import KeptPayload, Known, KnownConversations
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.cache import CachedConversation, CachedPayload, ConversationCache
+from convstore.runtime.log_reader import LogReader
 
 __all__ = ["ShownPayloads"]
 
@@ -18,11 +18,11 @@ __all__ = ["ShownPayloads"]
 class ShownPayloads:
     """Payloads of the views of a store."""
 
-    def __init__(self, reader: Reader, known: KnownConversations) -> None:
+    def __init__(self, reader: LogReader, known: ConversationCache) -> None:
         self._reader, self._known = reader, known
 
     async def read(
-        self, known: Known, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
+        self, known: CachedConversation, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
     ) -> tuple[dict[str, str], list[PayloadRef]]:
         """Give the texts that a view of these rows needs, by message id, and what was read for it.
 
@@ -40,12 +40,17 @@ class ShownPayloads:
         return payloads, list(missing.values())
 
     def _keep(
-        self, known: Known, rows: Sequence[Row], payloads: Mapping[str, str], *, before: Mapping[str, KeptPayload]
+        self,
+        known: CachedConversation,
+        rows: Sequence[Row],
+        payloads: Mapping[str, str],
+        *,
+        before: Mapping[str, CachedPayload],
     ) -> None:
         """Keep what this view shows, and what was appended while it was read."""
         current = None if is_finished(rows) else rows[-1].turn
         shown = {
-            row.message.id: KeptPayload(
+            row.message.id: CachedPayload(
                 payloads[row.message.id],
                 row.message.payload.shown if row.message.payload and not row.message.stub else 0,
                 is_lasting=row.turn != current,

@@ -1,7 +1,7 @@
-"""Replays files of recorded conversations against a store, several conversations at a time.
+"""Replay files of recorded conversations against a store, several conversations at a time.
 
-Talks to ``commands``; each conversation is played by a ``Player``. What goes wrong in one conversation is a line of
-the report and stops no other; a server that does not answer stops everything.
+Talks to ``commands``; a ``ReplayRunner`` replays each conversation. A failure in one conversation is a line of the
+report and does not stop the others; a server that does not answer stops everything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from convstore.cli.options import opened
 from convstore.cli.recordings import BadLine, Recording, read_recordings
 from convstore.cli.replay.report import FileReport
-from convstore.cli.replay.runner import Player
+from convstore.cli.replay.runner import ReplayRunner
 from convstore.exceptions import ConvstoreError, StoreUnavailableError
 from convstore.store import ConversationStore
 
@@ -105,7 +105,7 @@ class Replay:
             chat = store.conversation(user_id=self.user_id, thread_id=thread_id)
             clean_up = not self.keep
             try:
-                await Player(chat, recording, report).play()
+                await ReplayRunner(chat, recording, report).play()
             except StoreUnavailableError:
                 clean_up = False  # a server that is gone would only be waited for once more
                 raise

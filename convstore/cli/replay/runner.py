@@ -41,7 +41,7 @@ from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import MAX_IDS
 
-__all__ = ["Player"]
+__all__ = ["ReplayRunner"]
 
 _Result = TypeVar("_Result")
 
@@ -50,7 +50,7 @@ _CLOSING: dict[str, Any] = {"role": "user", "content": "Thank you. Where did you
 
 
 @dataclass(slots=True)
-class Player:
+class ReplayRunner:
     """One conversation under way.
 
     Attributes:

@@ -1,0 +1,40 @@
+"""Select messages from entries: active ones with their dates, tool results, and how many entries a page needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from convstore.log.entry import Entry, EntryMessage, RewoundRange
+from convstore.log.rewind import is_active
+
+__all__ = ["PlacedMessage", "about", "named_in", "placed", "results_in"]
+
+PlacedMessage = tuple[EntryMessage, datetime]
+"""A message of the log and when it was appended."""
+
+
+def about(limit: int, things: int, entries: int) -> int:
+    """Estimate how many entries contain `limit` items, plus a margin of two.
+
+    >>> about(20, 6_000, 60), about(20, 60, 60), about(20, 30, 60), about(20, 0, 0)
+    (2, 22, 42, 2)
+    """
+    return limit * entries // max(things, 1) + 2
+
+
+def results_in(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[EntryMessage]:
+    """Return the active tool results of entries that come newest first, newest first."""
+    return [message for message in named_in(entries, gaps) if message.type == "tool"]
+
+
+def named_in(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[EntryMessage]:
+    """Return the active tool results and long messages of entries that come newest first, newest first."""
+    messages = (message for entry in entries for message in reversed(entry.messages))
+    return [message for message in messages if message.is_named and is_active(gaps, message.ordinal)]
+
+
+def placed(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[PlacedMessage]:
+    """Return the active messages of entries in order, each with its date."""
+    messages = ((message, entry.at) for entry in entries for message in entry.messages)
+    return [(message, at) for message, at in messages if is_active(gaps, message.ordinal)]
