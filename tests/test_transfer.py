@@ -34,6 +34,7 @@ from strategies import same
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError, NotSetUpError, StoreUnavailableError
 from convstore.conversation import Conversation
 from convstore.mongo.driver import open_client
+from convstore.testing.restoring import restore, saved, talk
 from convstore.testing.samples import SHARED_FIXTURES, new_id, passages, rag_turn, same_messages
 from convstore.transfer import (
     BadRecord,
@@ -918,3 +919,62 @@ async def test_two_records_without_a_place_for_one_scope_are_not_joined(store):
     assert (report.imported, report.left_out) == (1, 1)
     assert "its scope" in reasons(report)[0]
     assert await texts_of(chat_of(store)) == TEXTS[:2]
+
+
+async def repaired(client: AsyncMongoClient[dict[str, Any]], name: str, *, is_overlapping: bool) -> Conversation:
+    """A conversation that lost entries with sources and was repaired; rewound before and after these.
+
+    Args:
+        client: To the server.
+        name: Of the database.
+        is_overlapping: A second writer wrote in the hole, under ordinals that the first one used after it.
+    """
+    scope = {"user_id": new_id(), "thread_id": "one"}
+    ahead, behind, fresh = (ConversationStore(client[name]).conversation(**scope) for _ in range(3))
+    await ahead.store.setup()
+    await talk(ahead, range(4))
+    await ahead.append([*rag_turn("Where are whales?"), HumanMessage("wrong", id="wrong"), AIMessage("no", id="no")])
+    await ahead.rewind(before="wrong")
+    await talk(ahead, range(4, 5))
+    backup = await saved(client[name], ahead)
+    await talk(behind, range(5, 7))
+    await ahead.append(rag_turn("Lost seals?"))
+    await restore(client[name], backup)
+    await ahead.append(rag_turn("Where are orcas?"))
+    if is_overlapping:
+        await talk(behind, range(30, 31), answers=20)
+    await talk(ahead, range(22, 24))
+    await fresh.store.verify(**scope, repair=True)
+    await fresh.append([HumanMessage("worse", id="worse"), AIMessage("bad", id="bad")])
+    await fresh.rewind(before="worse")
+    await fresh.append([HumanMessage("last", id="last"), AIMessage("done")])
+    await fresh.annotate("last", rating=1)
+    return fresh
+
+
+@pytest.mark.parametrize("is_overlapping", [False, True])
+async def test_a_repaired_conversation_goes_out_and_back(client, database_name, store, tmp_path, is_overlapping):
+    """Ordinals in the file are dense, rewound ranges follow them, and the ids of sources stay."""
+    chat = await repaired(client, database_name, is_overlapping=is_overlapping)
+    messages = await log_of(chat)
+    written = await exported(chat.store, scope=chat.scope)
+    *lines, last = [json.loads(line) for line in written.splitlines()][1:]
+    assert [line["ordinal"] for line in lines] == list(range(1, len(messages) + 1))
+    assert [messages[first - 1].id for first, _ in last["end"]["rewound"]] == ["wrong", "worse"]
+    assert last["end"]["messages"] == len(messages)
+    assert (await chat.list_messages())[-1].ordinal != len(messages)  # the log has holes, or ordinals twice
+    report = await brought(store, written, tmp_path)
+    assert (report.imported, report.is_complete, reasons(report)) == (1, True, [])
+    back = store.conversation(**chat.scope)
+    assert same_messages(await log_of(back), messages)
+    assert same_messages((await back.load_history()).messages, (await chat.load_history()).messages)
+    assert await sources_of(back) == await sources_of(chat)
+    assert await back.annotations(["last"]) == {"last": {"rating": 1}}
+    assert (await back.info()).message_count == (await chat.info()).message_count
+    assert (await brought(store, written, tmp_path)).unchanged == 1
+
+
+async def sources_of(chat: Conversation) -> dict[int, str]:
+    """Texts of all sources by number."""
+    pages = [await chat.get_sources([number], page_tokens=16_000) for number in range(1, 60)]
+    return {source.source_id: source.content for page in pages for source in page.sources}

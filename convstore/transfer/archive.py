@@ -8,6 +8,7 @@ a file that was cut off is noticed::
     {"end": {"messages": 1, "rewound": [[first, last], …], "sources_through": 10, "summaries": […]}}
 
 A value is the lines that ``codec`` writes for it, as a list; where UTF-8 cannot hold them, it is base64 of them.
+Ordinals count the messages of the file from 1, so those that a repaired log lacks leave no hole here.
 Summaries are there to be read; an import leaves them out, as they are made again.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
@@ -21,6 +22,7 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.log.entry import RewoundRange
+from convstore.log.rewind import is_active
 from convstore.log.selection import PlacedMessage
 from convstore.runtime.cache import CachedConversation
 from convstore.services import Services
@@ -31,7 +33,7 @@ from convstore.transfer.fine_tuning import as_training, training_problem
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.records import Problem
 from convstore.transfer.report import ExportReport
-from convstore.values.models import ConversationInfo
+from convstore.values.models import ConversationInfo, Summary
 from convstore.values.scope import Scope, check_number, check_partial_scope
 
 __all__ = ["ExportFormat", "export_conversations"]
@@ -138,6 +140,40 @@ async def _listed(
             return
 
 
+class _Positions:
+    """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds.
+
+    Args:
+        ranges: Ordinals of the log that are not active.
+    """
+
+    def __init__(self, ranges: Sequence[RewoundRange]) -> None:
+        self._ranges, self._ordinals = ranges, array("q")
+        self.rewound: list[tuple[int, int]] = []
+
+    @property
+    def messages(self) -> int:
+        """Return the number of messages so far."""
+        return len(self._ordinals)
+
+    def add(self, ordinal: int) -> int:
+        """Return the position of the next message, which has `ordinal` in the log."""
+        self._ordinals.append(ordinal)
+        position = len(self._ordinals)
+        if not is_active(self._ranges, ordinal):
+            is_next = self.rewound and self.rewound[-1][1] == position - 1
+            first = self.rewound.pop()[0] if is_next else position
+            self.rewound.append((first, position))
+        return position
+
+    def moved(self, summary: Summary) -> Summary:
+        """Return a summary with its range in positions; the range is empty if all its messages are lost."""
+        placed = list(enumerate(self._ordinals, 1))
+        first = next((position for position, ordinal in placed if ordinal >= summary.first), self.messages + 1)
+        last = next((position for position, ordinal in reversed(placed) if ordinal <= summary.last), 0)
+        return summary.model_copy(update={"first": first, "last": max(first - 1, last)})
+
+
 class _Export:
     """How conversations are written."""
 
@@ -179,6 +215,7 @@ class _Export:
         tail = await reader.tail(known)
         gaps = await reader.gaps(known, tail.marker)
         file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata))
+        positions = _Positions(gaps)
         held: list[tuple[PlacedMessage, int, Any]] = []
         number = last = 0  # entries without messages do not count: an import makes others
         async for entry, stored, message in reader.iterate(scope):
@@ -187,28 +224,32 @@ class _Export:
             number, last = number + (entry.number != last), entry.number
             held.append(((stored, entry.at), number, message))
             if len(held) >= _PAGE:
-                await self._write_messages(known, held, file)
+                await self._write_messages(known, held, positions, file)
                 held = []
-        await self._write_messages(known, held, file)
+        await self._write_messages(known, held, positions, file)
         summaries = await self._store.conversation(**info.scope).summaries()
         end = end_line(
-            messages=tail.messages,
-            rewound=_rewound(gaps),
+            messages=positions.messages,
+            rewound=positions.rewound,
             sources_through=tail.sources_through,
-            summaries=summaries,
+            summaries=[positions.moved(summary) for summary in summaries],
         )
         file.write(end)
-        return tail.messages
+        return positions.messages
 
     async def _write_messages(
-        self, known: CachedConversation, held: Sequence[tuple[PlacedMessage, int, Any]], file: IO[bytes]
+        self,
+        known: CachedConversation,
+        held: Sequence[tuple[PlacedMessage, int, Any]],
+        positions: _Positions,
+        file: IO[bytes],
     ) -> None:
         said = await self._services.annotator.of(known, [stored.ordinal for (stored, _), _, _ in held]) if held else {}
         for (stored, at), entry, message in held:
             line = message_line(
                 self._store.codec,
                 message,
-                ordinal=stored.ordinal,
+                ordinal=positions.add(stored.ordinal),
                 entry=entry,
                 at=at,
                 # A page of our own tool claims no numbers: those that it names are of sources before it.
@@ -256,7 +297,3 @@ class _Export:
         dates = {"created_at": info.created_at, "updated_at": info.updated_at}
         told |= {name: at.isoformat() for name, at in dates.items() if at is not None}
         return openai_line(told).rstrip(b"}\n") + b', "messages": ['
-
-
-def _rewound(gaps: Sequence[RewoundRange]) -> list[tuple[int, int]]:
-    return [(gap.first, gap.last) for gap in gaps]
