@@ -20,7 +20,7 @@ __all__ = ["active_after", "active_before", "all_gaps", "is_active", "rewound", 
 def is_active(gaps: Sequence[RewoundRange], ordinal: int) -> bool:
     """Whether a message was not rewound.
 
-    >>> is_live([Gap(first=3, last=4, entry=2, until=3)], 4)
+    >>> is_active([RewoundRange(first=3, last=4, entry=2, until=3)], 4)
     False
     """
     place = bisect_right(gaps, ordinal, key=lambda gap: gap.first)

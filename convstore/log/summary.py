@@ -109,7 +109,7 @@ class SummaryRecord:
 def clipped(gaps: Sequence[RewoundRange], last: int) -> tuple[tuple[int, int], ...]:
     """What is rewound up to an ordinal.
 
-    >>> clipped([Gap(3, 9, 2, 4)], 5)
+    >>> clipped([RewoundRange(3, 9, 2, 4)], 5)
     ((3, 5),)
     """
     return tuple((gap.first, min(gap.last, last)) for gap in gaps if gap.first <= last)
