@@ -29,7 +29,7 @@ from convstore.cli.demo import corpus
 from convstore.cli.replay import assertions as checks
 from convstore.mongo.driver import open_client
 from convstore.readback.pager import Pager
-from convstore.runtime.log_reader import Reader
+from convstore.runtime.log_reader import LogReader
 from convstore.view.loader import Loader
 
 ROOT = Path(__file__).parent.parent
@@ -275,7 +275,7 @@ def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_nam
 
 def test_a_lost_message_is_found(broken):
     """One message fewer in the log is an error that names it."""
-    iterate = Reader.iterate
+    iterate = LogReader.iterate
 
     async def without_the_second(self, scope):
         place = 0
@@ -284,30 +284,30 @@ def test_a_lost_message_is_found(broken):
             if place != 2:
                 yield pair
 
-    (what,) = broken(Reader, "iterate", without_the_second)
+    (what,) = broken(LogReader, "iterate", without_the_second)
     assert what.endswith("(ai) is lost")
 
 
 def test_a_changed_message_is_found(broken):
     """A field that comes back otherwise is named."""
-    iterate = Reader.iterate
+    iterate = LogReader.iterate
 
     async def shortened(self, scope):
         async for entry, stored, message in iterate(self, scope):
             yield entry, stored, message.model_copy(update={"content": message.content[:20]})
 
-    assert any(what.endswith("(tool) changed: content") for what in broken(Reader, "iterate", shortened))
+    assert any(what.endswith("(tool) changed: content") for what in broken(LogReader, "iterate", shortened))
 
 
 def test_messages_in_another_order_are_found(broken):
     """Nothing lost and nothing changed is not enough."""
-    iterate = Reader.iterate
+    iterate = LogReader.iterate
 
     async def backwards(self, scope):
         for pair in reversed([pair async for pair in iterate(self, scope)]):
             yield pair
 
-    assert broken(Reader, "iterate", backwards) == ["the messages came in another order"]
+    assert broken(LogReader, "iterate", backwards) == ["the messages came in another order"]
 
 
 def test_an_unreachable_passage_is_found(broken):

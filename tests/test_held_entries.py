@@ -18,7 +18,7 @@ from convstore.exceptions import StoreUnavailableError
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime import cache as known
 from convstore.runtime import log_reader as reader
-from convstore.runtime.cache import Room, SizedLRU
+from convstore.runtime.cache import SharedLimit, SizedLRU
 from convstore.testing import rag_turn
 
 Client = AsyncMongoClient[dict[str, Any]]
@@ -236,7 +236,7 @@ async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore
 
 def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
     """What does not fit at all is not kept, and takes no room from others."""
-    keeper = SizedLRU[str, int](Room(10))
+    keeper = SizedLRU[str, int](SharedLimit(10))
     for owner in "abc":
         keeper.put(owner, 1, size=3)
     assert keeper.get("a") == 1
@@ -249,7 +249,7 @@ def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
 
 def test_keepers_share_their_room() -> None:
     """What was used least recently goes first, whoever keeps it."""
-    room = Room(10)
+    room = SharedLimit(10)
     one, other = SizedLRU[str, int](room), SizedLRU[str, int](room)
     one.put("a", 1, size=4)
     other.put("a", 2, size=4)

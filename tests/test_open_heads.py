@@ -8,9 +8,10 @@ import json
 import sys
 import uuid
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, timedelta
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore
+from convstore.mongo.heads import HeadChange, Heads
 from convstore.runtime import open_heads
 from convstore.testing.listing import HandMovedTime
 
@@ -204,3 +206,61 @@ def test_each_event_loop_has_a_timer_that_does_not_keep_it(time: HandMovedTime):
     time.timers.clear()
     assert asyncio.run(see()) == [2, 2]
     assert len((store._services.open_heads)._armed) == 0
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bursts end at once, and what would close their heads hangs; tells how often that was tried."""
+    tried: list[int] = []
+
+    async def hang(_: Heads, changes: Sequence[HeadChange]) -> None:
+        tried.append(len(changes))
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(open_heads, "OPEN_SECONDS", 0.01)
+    monkeypatch.setattr(Heads, "catch_up", hang)
+    return tried
+
+
+async def leave_a_burst() -> None:
+    """Drop a store without closing it."""
+    store = ConversationStore(AsyncMongoMockClient()["app"])
+    await store.setup()
+    await question_and_answer(store, "ada", "t")
+
+
+def test_a_loop_that_stood_still_is_closed_without_a_word(hanging: list[int], caplog: pytest.LogCaptureFixture):
+    """The timer is overdue when the loop runs its last steps; it begins nothing that could not end."""
+    with asyncio.Runner() as runner:
+        runner.run(leave_a_burst())
+        sleep(0.2)
+    gc.collect()
+    assert (hanging, caplog.messages) == ([], [])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loop_that_is_closed_while_a_head_is_written_says_nothing(
+    hanging: list[int], caplog: pytest.LogCaptureFixture
+):
+    """Nobody cancels its tasks; the head stays open, and listings read the log."""
+
+    async def use() -> None:
+        await leave_a_burst()
+        while not hanging:  # noqa: ASYNC110 - the timer has no event
+            await asyncio.sleep(0.01)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(use())
+    loop.close()
+    gc.collect()
+    assert (hanging, caplog.messages) == ([1], [])
+
+
+async def test_a_loop_that_stood_still_and_goes_on_closes_its_heads(hanging: list[int]):
+    """A little later than it would have."""
+    store = ConversationStore(AsyncMongoMockClient()["app"])
+    await store.setup()
+    await question_and_answer(store, "ada", "t")
+    sleep(0.2)  # noqa: ASYNC251 - that is the point
+    await asyncio.sleep(0.3)
+    assert hanging == [1]

@@ -12,6 +12,7 @@ before it.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import weakref
 from collections import OrderedDict
@@ -119,7 +120,7 @@ class OpenHeads:
         self._running: dict[str, Burst] = {}
         self._queue: OrderedDict[Burst, None] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._work_under_way: set[asyncio.Future[list[None]]] = set()
 
     def running(self, known: CachedConversation, number: int) -> Burst | None:
         """The burst that an entry belongs to; None if its append has to refresh the head."""
@@ -190,16 +191,18 @@ class OpenHeads:
     async def settled(self) -> None:
         """Wait until the timer of this event loop is done with its work, if it is at it."""
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(task for task in self._tasks if task.get_loop() is loop), return_exceptions=True)
+        mine = [work for work in self._work_under_way if work.get_loop() is loop]
+        await asyncio.gather(*mine, return_exceptions=True)
 
     def ring(self) -> None:
         """Begin to close what is due, unless this event loop is at it; the timer calls it."""
         loop = asyncio.get_running_loop()
-        self._tasks -= {task for task in self._tasks if task.get_loop().is_closed()}
-        if all(task.get_loop() is not loop for task in self._tasks):
-            task = loop.create_task(self._work())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._work_under_way -= {work for work in self._work_under_way if work.get_loop().is_closed()}
+        if all(work.get_loop() is not loop for work in self._work_under_way):
+            # Not create_task: a task of gather's does not complain if the loop ends before it. Listings read the log.
+            work = asyncio.gather(self._work())
+            self._work_under_way.add(work)
+            work.add_done_callback(self._work_under_way.discard)
 
     def _enqueue(self, burst: Burst) -> None:
         self._queue[burst] = None
@@ -216,16 +219,24 @@ class OpenHeads:
         loop = asyncio.get_running_loop()
         if loop not in self._armed:
             self._armed.add(loop)
-            owner = weakref.ref(self)
+            self._set_timer(seconds, weakref.ref(self), due=loop.time() + seconds)
 
-            def ring() -> None:
-                if (heads := owner()) is not None:
-                    heads.ring()
+    def _set_timer(self, seconds: float, owner: weakref.ref[OpenHeads], *, due: float) -> None:
+        def ring() -> None:
+            heads = owner()
+            if heads is None:
+                return
+            if asyncio.get_running_loop().time() > due + _TOLERANCE:
+                # The loop stood still. If it was woken to be closed, work that begins now would never end.
+                heads._set_timer(_TOLERANCE, owner, due=math.inf)
+            else:
+                heads.ring()
 
-            self._clock.call_later(seconds, ring)
+        self._clock.call_later(seconds, ring)
 
     async def _work(self) -> None:
         """Close what is due, and set the timer again while there is more."""
+        loop = asyncio.get_running_loop()  # not at the end, when it may be gone
         pause: float | None = _PAUSE
         try:
             while bursts := self._due():
@@ -237,7 +248,7 @@ class OpenHeads:
         except StoreError:
             pause = OPEN_SECONDS  # still owed: the timer, a listing and `close` try again, and `close` raises
         finally:
-            self._armed.discard(asyncio.get_running_loop())
+            self._armed.discard(loop)
         if self._queue and pause is not None:
             self._arm(max(pause, next(iter(self._queue)).ends - self._clock.monotonic()))
 
