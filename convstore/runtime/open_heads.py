@@ -194,9 +194,16 @@ class OpenHeads:
         mine = [work for work in self._work_under_way if work.get_loop() is loop]
         await asyncio.gather(*mine, return_exceptions=True)
 
-    def ring(self) -> None:
-        """Begin to close what is due, unless this event loop is at it; the timer calls it."""
+    def ring(self, due: float = math.inf) -> None:
+        """Begin to close what is due, unless this event loop is at it; the timer calls it.
+
+        If the time by which the loop should have rung is over, the loop stood still. Perhaps it was only woken to be
+        closed, and work that begins now would never end: so it waits a moment.
+        """
         loop = asyncio.get_running_loop()
+        if loop.time() > due + _TOLERANCE:
+            self._set_timer(_TOLERANCE)
+            return
         self._work_under_way -= {work for work in self._work_under_way if work.get_loop().is_closed()}
         if all(work.get_loop() is not loop for work in self._work_under_way):
             # Not create_task: a task of gather's does not complain if the loop ends before it. Listings read the log.
@@ -219,18 +226,14 @@ class OpenHeads:
         loop = asyncio.get_running_loop()
         if loop not in self._armed:
             self._armed.add(loop)
-            self._set_timer(seconds, weakref.ref(self), due=loop.time() + seconds)
+            self._set_timer(seconds, due=loop.time() + seconds)
 
-    def _set_timer(self, seconds: float, owner: weakref.ref[OpenHeads], *, due: float) -> None:
+    def _set_timer(self, seconds: float, *, due: float = math.inf) -> None:
+        owner = weakref.ref(self)
+
         def ring() -> None:
-            heads = owner()
-            if heads is None:
-                return
-            if asyncio.get_running_loop().time() > due + _TOLERANCE:
-                # The loop stood still. If it was woken to be closed, work that begins now would never end.
-                heads._set_timer(_TOLERANCE, owner, due=math.inf)
-            else:
-                heads.ring()
+            if (heads := owner()) is not None:
+                heads.ring(due)
 
         self._clock.call_later(seconds, ring)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import sys
@@ -163,4 +164,5 @@ async def main(uri: str) -> None:
 
 
 if __name__ == "__main__":
+    logging.disable()  # what operators read: here, that the model did not answer, which is shown as the client sees it
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
