@@ -120,7 +120,7 @@ class OpenHeads:
         self._running: dict[str, Burst] = {}
         self._queue: OrderedDict[Burst, None] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
-        self._work_under_way: set[asyncio.Future[list[None]]] = set()
+        self._work_under_way: set[asyncio.Future[tuple[None]]] = set()
 
     def running(self, known: CachedConversation, number: int) -> Burst | None:
         """The burst that an entry belongs to; None if its append has to refresh the head."""
