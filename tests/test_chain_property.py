@@ -138,7 +138,7 @@ def test_a_repaired_chain_needs_no_repair(messages):
     chain = parse_chain(messages, repair=True)
     again = parse_chain(chain.messages())
     assert same(again.messages(), chain.messages())
-    problems = [each for each in check_pairing(chain.messages()) if "its results stand in the order" not in each]
+    problems = [each for each in check_pairing(chain.messages()) if "its results have the order" not in each]
     assert problems == []
     said = "".join(message.text for message in chain.messages() if isinstance(message, HumanMessage))
     assert all(message.text in said for message in messages if isinstance(message, HumanMessage))

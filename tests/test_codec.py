@@ -271,7 +271,7 @@ def test_a_value_inside_itself_is_refused_by_its_path(wrap):
     inner: list[Any] = [1]
     held = {list: [inner], dict: {"k": inner}, tuple: (inner,), Document: Document("", metadata={"k": inner})}[wrap]
     inner.append(held)
-    with pytest.raises(UnencodableError, match="holds itself") as refused:
+    with pytest.raises(UnencodableError, match="contains itself") as refused:
         CODEC.encode({"artifact": inner})
     assert refused.value.path == "artifact"
 

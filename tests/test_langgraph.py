@@ -597,7 +597,7 @@ async def test_tools_find_the_scope_where_the_nodes_do(store, config):
         _, page, found = (await graph.compile().ainvoke(asked, **options))["messages"]
         assert page.text.startswith("[1] ")
         assert found.text.startswith(f"[{number}] Bees")
-    with pytest.raises(InvalidScopeError, match="user_id is one thing in the run's context"):
+    with pytest.raises(InvalidScopeError, match="user_id has different values in the run's context"):
         await graph.compile().ainvoke(asked, config, context={"user_id": "eve"})
 
 

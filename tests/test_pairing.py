@@ -390,8 +390,8 @@ def test_the_checker_accepts_a_valid_list():
 @pytest.mark.parametrize(
     ("kinds", "problems"),
     [
-        pytest.param(["ai x", "human"], ["message 0: the call 'x' has no result directly behind it"], id="missing"),
-        pytest.param(["ai x"], ["message 0: the call 'x' has no result directly behind it"], id="missing at the end"),
+        pytest.param(["ai x", "human"], ["message 0: the call 'x' has no result directly after it"], id="missing"),
+        pytest.param(["ai x"], ["message 0: the call 'x' has no result directly after it"], id="missing at the end"),
         pytest.param(
             ["tool x", "human"],
             ["message 0: the result for 'x' answers no call of the AI message directly before it"],
@@ -410,7 +410,7 @@ def test_the_checker_accepts_a_valid_list():
         pytest.param(
             ["ai x", "human", "tool x"],
             [
-                "message 0: the call 'x' has no result directly behind it",
+                "message 0: the call 'x' has no result directly after it",
                 "message 2: the result for 'x' answers no call of the AI message directly before it",
             ],
             id="late",
@@ -419,25 +419,25 @@ def test_the_checker_accepts_a_valid_list():
             ["ai x", "tool y"],
             [
                 "message 1: the result for 'y' answers no call of the AI message directly before it",
-                "message 0: the call 'x' has no result directly behind it",
+                "message 0: the call 'x' has no result directly after it",
             ],
             id="another id",
         ),
         pytest.param(
             ["human", "ai x y", "tool y", "tool x"],
-            ["message 1: its results stand in the order ['y', 'x'], its calls in ['x', 'y']"],
+            ["message 1: its results have the order ['y', 'x'], its calls the order ['x', 'y']"],
             id="order of the calls",
         ),
         pytest.param(
             ["ai x x", "tool x"],
-            ["message 0: the call 'x' has no result directly behind it"],
+            ["message 0: the call 'x' has no result directly after it"],
             id="id twice, one result",
         ),
-        pytest.param(["invalid x"], ["message 0: the call 'x' has no result directly behind it"], id="invalid call"),
-        pytest.param(["block x"], ["message 0: the call 'x' has no result directly behind it"], id="call in a block"),
+        pytest.param(["invalid x"], ["message 0: the call 'x' has no result directly after it"], id="invalid call"),
+        pytest.param(["block x"], ["message 0: the call 'x' has no result directly after it"], id="call in a block"),
         pytest.param(
             ["ai x", "function", "human"],
-            ["message 0: the call 'x' has no result directly behind it"],
+            ["message 0: the call 'x' has no result directly after it"],
             id="a function message is no result",
         ),
     ],

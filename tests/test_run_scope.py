@@ -123,7 +123,7 @@ def test_none_from_a_function_is_no_permission_to_look_elsewhere(store):
 
 def test_two_different_values_are_refused_without_telling_them(store):
     """One of them is somebody else's, and nobody knows which."""
-    with pytest.raises(InvalidScopeError, match="user_id is one thing in the run's context and another") as caught:
+    with pytest.raises(InvalidScopeError, match="user_id has different values in the run's context") as caught:
         scope_of(store, context=ADA, config={"configurable": {"user_id": "eve-the-other"}})
     assert "eve" not in str(caught.value)
 

@@ -248,7 +248,7 @@ class _Preparation:
         # A system prompt is for every call of the model, so it stays in the entry, whole.
         if len(canonical) >= PART_MINIMUM and message.type != "system":
             most = self.edges_left if message.type in SHORTENED else 0
-            encoded = encode_message(self.codec, fields, omitted=again, most_edges=most)
+            encoded = encode_message(self.codec, fields, omitted=again, max_edges=most)
             if encoded.payload:  # else it has only many small parts
                 self.edges_left -= encoded.edges
                 one = replace(one, whole=None, split=self._split(encoded))

@@ -1,7 +1,7 @@
-"""Arguments of calls that are JSON, whatever the model wrote.
+"""Repair the arguments of tool calls so that they are always valid JSON.
 
-Layer 1, pure. Models put raw line breaks into JSON strings, stop in the middle of an object, or write none at all;
-gateways refuse the whole request over it, each time the history is sent.
+Floor 0, pure; used by the view and by the chain. Models put raw line breaks into JSON strings, stop in the middle of an
+object, or write nothing at all. Gateways then reject the whole request, each time the history is sent.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from langchain_core.messages import AIMessage
 __all__ = ["sanitize_arguments", "with_json_arguments"]
 
 _EMPTY: Final = "{}"
-_SHORT: Final = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_SHORT_ESCAPES: Final = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _TEXT_KEYS: Final = ("arguments", "partial_json")
 _DICT_KEYS: Final = ("args", "input", "arguments")
 _CALL_BLOCKS: Final = frozenset({"custom_tool_call", "function_call", "tool_call", "tool_use"})
 
 
 def sanitize_arguments(text: str) -> str:
-    r"""The text itself if it is JSON, with control characters in its strings escaped if that makes it JSON, else {}.
+    r"""Return the text if it is valid JSON, else repair it, else return an empty object.
+
+    The repair escapes control characters inside strings.
 
     >>> print(sanitize_arguments('{"text": "two\nlines"}'), sanitize_arguments('{"text": "cut o'))
     {"text": "two\nlines"} {}
@@ -34,10 +36,10 @@ def sanitize_arguments(text: str) -> str:
 
 
 def with_json_arguments(message: AIMessage) -> AIMessage:
-    """The message with arguments that are JSON in every place where it has any; the same object if all were.
+    """Return the message with valid JSON wherever it holds call arguments; the same object if nothing changes.
 
-    Looked at are `tool_calls`, `invalid_tool_calls`, call blocks of the content, and what OpenAI sent in
-    `additional_kwargs`. An invalid call stays one, in its place.
+    Checks `tool_calls`, `invalid_tool_calls`, call blocks of the content, and OpenAI's calls in `additional_kwargs`. An
+    invalid call stays invalid and keeps its position.
     """
     update: dict[str, Any] = {
         "tool_calls": [_with_dict(call, "args") for call in message.tool_calls],
@@ -52,7 +54,7 @@ def with_json_arguments(message: AIMessage) -> AIMessage:
 
 def _is_json(text: str) -> bool:
     try:
-        # A number of any length is JSON, NaN is not; the numbers themselves are not wanted.
+        # Numbers of any length are valid JSON, NaN is not. `len` skips the conversion, because the value is not used.
         json.loads(text, parse_int=len, parse_float=len, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return False
@@ -68,9 +70,9 @@ def _escape_controls(text: str) -> str:
     in_string = escaped = False
     for char in text:
         if in_string and char < " ":
-            # Behind a lone backslash the escape begins anew: its own backslash is there already.
-            made = _SHORT.get(char, f"\\u{ord(char):04x}")
-            pieces.append(made[1:] if escaped else made)
+            # After a lone backslash the escape's own backslash is already in the output.
+            escape = _SHORT_ESCAPES.get(char, f"\\u{ord(char):04x}")
+            pieces.append(escape[1:] if escaped else escape)
             escaped = False
             continue
         pieces.append(char)
@@ -85,7 +87,7 @@ def _sanitized(arguments: Any) -> str:
 
 
 def _with_dict(call: Any, key: str) -> Any:
-    """A call or block whose arguments are no text: what cannot be written as JSON is replaced."""
+    """Replace a call's or block's structured arguments with {} if JSON cannot represent them."""
     try:
         json.dumps(call[key], allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -101,7 +103,7 @@ def _with_block(block: Any) -> Any:
     if block.get("type") not in _CALL_BLOCKS:
         return block
     for key in (*_TEXT_KEYS, *_DICT_KEYS):
-        # The input of a custom tool is free text and no JSON.
+        # The input of a custom tool is free text, not JSON.
         if key not in block or (key == "input" and isinstance(block[key], str)):
             continue
         block = {**block, key: _sanitized(block[key])} if isinstance(block[key], str) else _with_dict(block, key)
@@ -109,7 +111,7 @@ def _with_block(block: Any) -> Any:
 
 
 def _with_raw_calls(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """OpenAI's own form: the arguments are text two levels down."""
+    """Repair OpenAI's raw calls, whose arguments are a string two levels down."""
     calls = kwargs.get("tool_calls")
     update: dict[str, Any] = {"tool_calls": _with_functions(calls)} if isinstance(calls, list) else {}
     if isinstance(function := kwargs.get("function_call"), dict) and "arguments" in function:

@@ -1,9 +1,11 @@
-"""Tool call ids in the form that a provider takes.
+"""Rewrite tool call ids into the form that a provider accepts.
 
-Layer 1, pure. Providers refuse ids of others: by length, by character or by prefix. A template says which ids fit; one
-that does not fit is replaced wherever its message names the call, and in the call's result. New ids are made from the
-old one and the call's place, with no dice: the same chain gives the same ids, and an AI message with an id of its own
-gives its calls the same new ids wherever it stands, so a result that comes back under a new id finds its call.
+Floor 0, pure; used by the view and by the chain. Providers reject each other's ids by length, character or prefix. A
+template describes the ids that fit. An id that does not fit is replaced in its message and in the call's result.
+
+New ids are derived from the old id and the call's position, without randomness: the same chain always gets the same
+ids. Calls of an AI message that has an id get the same new ids at any position in any list. A result that comes back
+under a new id therefore finds its call.
 """
 
 from __future__ import annotations
@@ -51,10 +53,10 @@ _GEMINI_MAP: Final = "__gemini_function_call_thought_signatures__"
 
 @dataclass(frozen=True, slots=True)
 class CallIdTemplate:
-    """A form of ids: fixed text, ``{r:LENGTH:CHARSET}`` for random characters, ``{f}`` for the tool's name.
+    """A pattern of ids: fixed text, ``{r:LENGTH:CHARSET}`` for random characters, ``{f}`` for the tool's name.
 
     Charsets: d digits, l lower, u upper, a letters, x letters and digits, h hex, H upper-case hex, b base 62. Their
-    names (digit, lower, upper, alpha, alnum, hex, HEX, base62) will do as well.
+    names (digit, lower, upper, alpha, alnum, hex, HEX, base62) are accepted too.
 
     Raises:
         InvalidInputError: The template has no ``{r:...}``, an unknown charset or a length that is not 1 to 512.
@@ -78,7 +80,7 @@ class CallIdTemplate:
             )
 
     def fits(self, call_id: str, *, tool: str) -> bool:
-        """Whether an id has this form.
+        """Return True if an id matches this template.
 
         >>> CallIdTemplate("call_{r:4:d}").fits("call_0815", tool="search")
         True
@@ -91,14 +93,14 @@ class CallIdTemplate:
         return re.fullmatch(pattern + re.escape(self.template[end:]), call_id) is not None
 
     def make(self, seed: str, *, tool: str) -> str:
-        """An id of this form; the same seed gives the same id.
+        """Return an id that matches this template; the same seed gives the same id.
 
         >>> CallIdTemplate("call_{r:8:h}").make("toolu_1", tool="search")
         'call_fd7287a5'
         """
         stream = hashlib.shake_256(seed.encode("utf-8", "surrogatepass"))
-        wanted = sum(int(part[1]) for part in _PART.finditer(self.template) if not part[3])
-        draws = iter(stream.digest(2 * wanted))
+        length = sum(int(part[1]) for part in _PART.finditer(self.template) if not part[3])
+        draws = iter(stream.digest(2 * length))
 
         def fill(part: re.Match[str]) -> str:
             if part[3]:
@@ -111,12 +113,12 @@ class CallIdTemplate:
 
 @dataclass(slots=True)
 class NewIds:
-    """Gives each call of a chain its id and never two calls the same new one.
+    """Assigns the calls of a chain their ids and never gives two calls the same new one.
 
     Attributes:
-        template: The form.
+        template: The template of new ids.
         taken: Ids in use.
-        seen: How often an old id came in messages that have no id of their own.
+        seen: Occurrences of each old id in messages that have no id of their own.
     """
 
     template: CallIdTemplate
@@ -124,11 +126,11 @@ class NewIds:
     seen: defaultdict[str, int]
 
     def give(self, call_id: str, *, tool: str, place: str) -> str:
-        """The id itself if it fits, else one made from it and its place."""
+        """Return the id if it fits, else a new one derived from it and its place."""
         return call_id if self.template.fits(call_id, tool=tool) else self.make(call_id, tool=tool, place=place)
 
     def make(self, call_id: str, *, tool: str, place: str) -> str:
-        """An id made from another one and its place, which no other call has.
+        """Return a unique id derived from another id and its place.
 
         Raises:
             InvalidInputError: The template has too few ids.
@@ -141,7 +143,7 @@ class NewIds:
         raise InvalidInputError(f"{self.template.template!r} has too few ids for this chain; make it longer")
 
     def place_of(self, message: BaseMessage, call_id: str, position: int) -> str:
-        """What tells a call from others with its id: its message and position, or how many came before it."""
+        """Return a key that distinguishes calls with the same id: message and position, or a running count."""
         if message.id:
             return f"{message.id}\0{position}"
         self.seen[call_id] += 1
@@ -151,11 +153,11 @@ class NewIds:
 def rename_calls(
     ai: AIMessage, results: Sequence[ToolMessage], ids: NewIds
 ) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
-    """A message and its results with ids that fit; the same objects where nothing changes.
+    """Return a message and its results with ids that fit; the same objects where nothing changes.
 
-    The id is replaced in `tool_calls`, `invalid_tool_calls`, the chunks of a stream, content blocks, and
-    `additional_kwargs`. Calls with the same id get different new ones, in the order of the calls, and their results in
-    the order of the results.
+    Replaces the id in `tool_calls`, `invalid_tool_calls`, the chunks of a stream, content blocks and
+    `additional_kwargs`. Calls that share an id get different new ids, in the order of the calls. Their results get them
+    in the order of the results.
     """
     renamed: dict[str, list[str]] = defaultdict(list)
     for call in calls_of(ai):
@@ -169,19 +171,19 @@ def rename_calls(
 
 
 class _Renaming:
-    """Hands out the new ids of an old one in turn; the last one again when they are used up."""
+    """Hands out the new ids of an old id in turn, and repeats the last one when they run out."""
 
     def __init__(self, renamed: dict[str, list[str]]) -> None:
-        self._left = {old: list(new) for old, new in renamed.items()}
+        self._unused = {old: list(new) for old, new in renamed.items()}
 
     def __call__(self, call_id: Any) -> Any:
-        left = self._left.get(call_id or "") if isinstance(call_id, str | None) else None
-        if not left:
+        unused = self._unused.get(call_id or "") if isinstance(call_id, str | None) else None
+        if not unused:
             return call_id
-        return left.pop(0) if len(left) > 1 else left[0]
+        return unused.pop(0) if len(unused) > 1 else unused[0]
 
     def in_all(self, calls: Sequence[Any], *keys: str) -> list[Any]:
-        """Each call or block with its id replaced under the first key that names a known one."""
+        """Replace the id of each call or block under the first key that holds a renamed id."""
         return [self._in_one(call, keys) for call in calls]
 
     def _in_one(self, call: Any, keys: Sequence[str]) -> Any:
@@ -189,27 +191,27 @@ class _Renaming:
             return call
         if call.get("type") == "non_standard":
             return {**call, "value": self._in_one(call.get("value"), keys)}
-        key = next((key for key in keys if self._names(call, key)), None)
+        key = next((key for key in keys if self._is_renamed(call, key)), None)
         return {**call, key: self(call.get(key))} if key else call
 
-    def _names(self, call: dict[str, Any], key: str) -> bool:
+    def _is_renamed(self, call: dict[str, Any], key: str) -> bool:
         value = call.get(key)
-        if value is None:  # a call that the model gave no id
-            return key == "id" and key in call and "args" in call and "" in self._left
-        return isinstance(value, str) and value in self._left
+        if value is None:  # the model gave this call no id
+            return key == "id" and key in call and "args" in call and "" in self._unused
+        return isinstance(value, str) and value in self._unused
 
 
 def _rename_in(ai: AIMessage, renamed: dict[str, list[str]]) -> AIMessage:
     listed = _Renaming(renamed)
     update: dict[str, Any] = {"tool_calls": listed.in_all(ai.tool_calls, "id")}
-    # One without an id is no call for a provider, and must not become one.
+    # Providers ignore an invalid call without an id; with an id they would require a result for it.
     update["invalid_tool_calls"] = [
         call if not call.get("id") else listed.in_all([call], "id")[0] for call in ai.invalid_tool_calls
     ]
     if chunks := getattr(ai, "tool_call_chunks", None):
         update["tool_call_chunks"] = _Renaming(renamed).in_all(chunks, "id")
     if isinstance(ai.content, list):
-        # `call_id` before `id`: in blocks of OpenAI Responses the latter is the id of the block.
+        # `call_id` before `id`, because in OpenAI Responses blocks `id` identifies the block.
         update["content"] = _Renaming(renamed).in_all(ai.content, "call_id", "id", "tool_call_id")
     update["additional_kwargs"] = _rename_in_kwargs(ai.additional_kwargs, renamed)
     changed: AIMessage = _renamed(ai, update)

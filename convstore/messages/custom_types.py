@@ -1,8 +1,8 @@
-"""How values of pydantic models and dataclasses are written and read back, equal, when no functions are given for them.
+"""Serialise pydantic models and dataclasses that are registered without functions of their own.
 
-Layer 1. A value is made again from what its fields held, without its constructor: validators, aliases and
-``__post_init__`` have done their work, and would do it twice. What fields do not hold cannot come back, so it is
-refused.
+Floor 0; used when the store registers a type. A value is restored from its fields without calling its constructor,
+because validators, aliases and ``__post_init__`` already ran and must not run twice. A value with state outside its
+fields is rejected, because that state would be lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Function = Callable[[Any], Any]
 
 
 def functions_of(type_: type) -> tuple[_Function, _Function]:
-    """Functions that take a value of a type apart and make it again.
+    """Return the two functions that dump a value of a type and load it again.
 
     Raises:
         InvalidInputError: It is neither a pydantic model nor a dataclass, or has private attributes.
@@ -44,24 +44,25 @@ def functions_of(type_: type) -> tuple[_Function, _Function]:
 
 def _dump_model(value: BaseModel) -> dict[str, Any]:
     names = type(value).model_fields
-    _refuse_others(type(value), vars(value), names)
+    _reject_extra_state(type(value), vars(value), names)
     return {name: vars(value)[name] for name in names} | (value.__pydantic_extra__ or {})
 
 
 def _load_model(type_: type[BaseModel], plain: Mapping[str, Any]) -> BaseModel:
-    known, takes_more = type_.model_fields, type_.model_config.get("extra") == "allow"
-    extra = {name: one for name, one in plain.items() if name not in known}
-    missing = [name for name, field in known.items() if field.is_required() and name not in plain]
-    if missing or (extra and not takes_more):
-        raise TypeError(f"the fields of {type_.__qualname__} are others by now: {sorted([*missing, *extra])}")
+    declared, allows_extra = type_.model_fields, type_.model_config.get("extra") == "allow"
+    extra = {name: one for name, one in plain.items() if name not in declared}
+    missing = [name for name, field in declared.items() if field.is_required() and name not in plain]
+    if missing or (extra and not allows_extra):
+        changed = sorted([*missing, *extra])
+        raise TypeError(f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}")
     value = object.__new__(type_)
     value.__setstate__(
         {
             "__dict__": {
                 name: plain[name] if name in plain else field.get_default(call_default_factory=True)
-                for name, field in known.items()
+                for name, field in declared.items()
             },
-            "__pydantic_extra__": extra if takes_more else None,
+            "__pydantic_extra__": extra if allows_extra else None,
             "__pydantic_fields_set__": set(plain),
             "__pydantic_private__": None,
         }
@@ -71,17 +72,17 @@ def _load_model(type_: type[BaseModel], plain: Mapping[str, Any]) -> BaseModel:
 
 def _dump_dataclass(value: Any) -> dict[str, Any]:
     names = [field.name for field in fields(value)]
-    _refuse_others(type(value), getattr(value, "__dict__", {}), names)
+    _reject_extra_state(type(value), getattr(value, "__dict__", {}), names)
     return {name: getattr(value, name) for name in names}
 
 
 def _load_dataclass(type_: type, plain: Mapping[str, Any]) -> Any:
-    known = {field.name: field for field in fields(type_)}
-    missing = [name for name, field in known.items() if name not in plain and not _has_default(field)]
-    if changed := [*missing, *(plain.keys() - known.keys())]:
-        raise TypeError(f"the fields of {type_.__qualname__} are others by now: {sorted(changed)}")
+    declared = {field.name: field for field in fields(type_)}
+    missing = [name for name, field in declared.items() if name not in plain and not _has_default(field)]
+    if changed := sorted([*missing, *(plain.keys() - declared.keys())]):
+        raise TypeError(f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}")
     value: Any = object.__new__(type_)
-    for name, field in known.items():
+    for name, field in declared.items():
         object.__setattr__(value, name, plain[name] if name in plain else _default(field))
     return value
 
@@ -94,8 +95,8 @@ def _default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _refuse_others(type_: type, held: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Make sure that a value has what its fields say, and nothing beside that could not be worked out again."""
-    others = held.keys() - set(names)
+def _reject_extra_state(type_: type, attributes: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise if a value has attributes outside its fields; cached properties are recomputed and therefore allowed."""
+    others = attributes.keys() - set(names)
     if lost := [name for name in others if not isinstance(getattr(type_, name, None), cached_property)]:
         raise TypeError(f"it holds {sorted(lost)}, which are no fields; register its type with dump= and load=")

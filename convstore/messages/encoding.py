@@ -1,16 +1,18 @@
-"""A message as a small body, which stays in the log entry, and a payload, which does not.
+"""Split a message into a small body, stored in its log entry, and a payload, stored outside it.
 
-The body is the message's fields as text of ``codec.values``. What is too large for an entry, and content and artifact
-of a tool result that has a stub, goes into the payload: one long text, to which `PayloadRange` values in the body
-refer. It begins with what views of finished turns show; images, audio, files, artifacts and metadata of the response
-come last, so that a view reads the beginning alone. Each source of a tool result stands in one piece of it, text first,
-so that it can be read without the rest; sources that stand elsewhere, in JSON content for example, have such pieces
-too, beside what holds them::
+Floor 0; used by `append` to write and by everything that reads messages. The body is the message's fields, encoded by
+`messages.values`. The payload is one long text, which the body refers to with `PayloadRange` values. It holds parts
+that are too large for an entry, and content and artifact of tool results that have a stub.
+
+The payload begins with the parts that views of finished turns show. Images, audio, files, artifacts and response
+metadata come last, so that a view reads only the beginning. Each source of a tool result is one contiguous piece, text
+first, so that it can be read without the rest. Sources found elsewhere, such as in JSON content, are stored as such
+pieces too, in addition to the content that holds them::
 
     text of source 1 | item 1 | text of source 2 | item 2 | … | content | artifact without its items | other parts
 
-Messages are rebuilt by filling their fields, not by calling their constructors: validators fill in and convert, and
-what comes back must be equal to what was stored.
+Messages are restored by setting their fields, not by calling their constructors. Validators would fill in and convert
+values, and the restored message must equal the stored one.
 """
 
 from __future__ import annotations
@@ -51,22 +53,25 @@ __all__ = [
 ]
 
 PART_MINIMUM = 16_384
-"""A part of a message whose text is this long, in characters, is kept outside the entry."""
+"""Parts of a message with at least this many characters move to the payload."""
 
-_PARTS_MOST, _PART_LEAST = 250_000, 500
-"""If smaller parts are longer than the first together, those from about their average size on, or the second, leave."""
+_MAX_SMALL_PARTS = 250_000
+"""Maximum characters of all smaller parts together; above it, parts of about average size move to the payload too."""
+
+_SMALLEST_PART = 500
+"""Parts with fewer characters never move to the payload."""
 
 EDGE_CHARACTERS = 2_000
-"""The body keeps so much of the beginning and of the end of a long text in the payload."""
+"""Characters of the beginning, and of the end, that the body keeps of a long text in the payload."""
 
 _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
-"""What tells a message or a call from others never leaves the body."""
+"""Identifying fields of messages and calls, which never leave the body."""
 
 _LATE = frozenset({"artifact", "response_metadata", "audio"})
-"""What views of finished turns do not show: these fields, and the audio of an answer."""
+"""Fields that views of finished turns do not show; `audio` is the audio of an answer."""
 
 _REQUESTS = frozenset({"server_tool_use", "mcp_tool_use", "server_tool_call"})
-"""Blocks with which a model calls a tool that its provider runs; the result stands in the same message."""
+"""Blocks in which a model calls a tool that its provider runs; the result is in the same message."""
 
 _CLASSES: dict[str, type[BaseMessage]] = {
     "human": HumanMessage,
@@ -77,11 +82,11 @@ _CLASSES: dict[str, type[BaseMessage]] = {
     "chat": ChatMessage,
 }
 MESSAGE_TYPES = frozenset(_CLASSES)
-"""What a message calls its class."""
+"""The values of a message's `type` that can be stored."""
 
 
 def _factory_of(info: FieldInfo) -> Callable[[], Any] | None:
-    """The function that makes a field's default. Before langchain-core 1.3 the default is an empty list instead."""
+    """Return the factory of a field's default. Before langchain-core 1.3 the default is an empty list instead."""
     return type(info.default) if info.default in ([], {}) else info.default_factory  # type: ignore[return-value]
 
 
@@ -99,7 +104,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class SourceItem(Protocol):
-    """A source inside an artifact, as ``sources.find_sources`` finds it."""
+    """A source inside an artifact, as `sources.detection` finds it."""
 
     @property
     def text(self) -> str:
@@ -107,12 +112,12 @@ class SourceItem(Protocol):
         ...
 
     def with_text(self, text: Any) -> Any:
-        """The item itself with something else in the place of its text."""
+        """Return the item with its text replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Where a source stands in the payload, in characters: its text to `middle`, the item around it to `end`."""
+    """The position of a source in the payload, in characters: its text up to `middle`, the item itself up to `end`."""
 
     start: int
     middle: int
@@ -124,12 +129,12 @@ class EncodedMessage:
     """A message ready to be stored.
 
     Attributes:
-        body: Its fields, with ranges in the place of what is in the payload.
-        payload: The rest.
-        places: Where its sources stand in the payload.
+        body: Its fields, with ranges that refer to the payload.
+        payload: The parts stored outside the entry.
+        places: Positions of its sources in the payload.
         shown: Length of the beginning of the payload that a view of the finished turn shows.
-        edges: Characters of texts in the payload that the body keeps, too.
-        is_edged: That beginning of the payload is texts alone of which the body keeps the edges.
+        edges: Characters that the body keeps of texts in the payload.
+        is_edged: The shown beginning consists of texts only, and the body keeps the edges of each.
     """
 
     body: str
@@ -142,11 +147,11 @@ class EncodedMessage:
 
 @dataclass(slots=True)
 class _Payload:
-    """Collects the pieces of a payload and knows where each one stands."""
+    """Collects the pieces of a payload and tracks their positions."""
 
     codec: Codec
     omitted: list[str] | None
-    most_edges: int = 0
+    max_edges: int = 0
     pieces: list[str] = field(default_factory=list)
     length: int = 0
     edges: int = 0
@@ -160,9 +165,9 @@ class _Payload:
         return PayloadRange(start, self.length, raw, about, link, is_media)
 
     def put_text(self, text: str) -> PayloadRange:
-        """Put a text of a message, and keep its edges in the body as far as there is room for them."""
+        """Add a text of a message; its range keeps the edges if the body has room for them."""
         part = self.put(text)
-        if len(text) < PART_MINIMUM or self.edges + 2 * EDGE_CHARACTERS > self.most_edges:
+        if len(text) < PART_MINIMUM or self.edges + 2 * EDGE_CHARACTERS > self.max_edges:
             return part
         self.edges += 2 * EDGE_CHARACTERS
         self.edged_length += len(text)
@@ -175,9 +180,9 @@ class _Payload:
 
 
 def fields_of(message: BaseMessage) -> dict[str, Any]:
-    """The fields of a message that are not at their default, its type first, in the order of its class.
+    """Return the fields of a message that differ from their default, in the order of its class, `type` first.
 
-    Extra fields are kept. Equal messages give equal fields in the same order.
+    Extra fields are included. Equal messages give equal fields in the same order.
     """
     name = message.type
     defaults, empty = _DEFAULTS[name], _EMPTY[name]
@@ -191,7 +196,7 @@ def fields_of(message: BaseMessage) -> dict[str, Any]:
 
 
 def digest_of(text: str) -> bytes:
-    """What tells two canonical texts apart: their sha256."""
+    """Return the sha256 of a canonical text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -203,20 +208,20 @@ def encode_message(
     rebuild: Callable[[list[Any]], Any] | None = None,
     split_result: bool = False,
     omitted: list[str] | None = None,
-    most_edges: int = 0,
+    max_edges: int = 0,
 ) -> EncodedMessage:
     """Split a message's fields into body and payload.
 
     Args:
-        codec: Knows the types of values.
-        fields: What `fields_of` gave.
-        items: Sources in the artifact that get a place of their own.
-        rebuild: Gives the artifact with something else in the place of each item.
-        split_result: Put content and artifact of a tool result into the payload, whatever their size.
-        omitted: If given, paths of unknown values that were left out are added here.
-        most_edges: Of long texts in the payload the body keeps up to so many characters, too.
+        codec: Encodes the values.
+        fields: The result of `fields_of`.
+        items: Sources in the artifact, each stored as a piece of its own.
+        rebuild: Returns the artifact with its items replaced by the given values.
+        split_result: Move content and artifact of a tool result to the payload, whatever their size.
+        omitted: If given, values of unknown types are left out and their paths appended here.
+        max_edges: Maximum characters that the body keeps of long texts in the payload.
     """
-    payload = _Payload(codec, omitted, most_edges)
+    payload = _Payload(codec, omitted, max_edges)
     fields = dict(fields)
     places: tuple[SourcePlace, ...] = ()
     if split_result:
@@ -235,7 +240,7 @@ def encode_message(
 
 
 def encode_source(codec: Codec, item: SourceItem, *, omitted: list[str] | None = None) -> tuple[str, SourcePlace]:
-    """A source as it stands in a payload, for a message that has none."""
+    """Encode a source as it would be in a payload, for a message that has no payload."""
     payload = _Payload(codec, omitted)
     place, _ = payload.put_source(item)
     return "".join(payload.pieces), place
@@ -244,16 +249,16 @@ def encode_source(codec: Codec, item: SourceItem, *, omitted: list[str] | None =
 def decode_message(
     codec: Codec, body: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None
 ) -> BaseMessage:
-    """The message that a body stands for; ranges of its payload are read with `fetch`, or left standing without.
+    """Restore a message from its body.
 
     Args:
-        codec: Knows the types of values.
+        codec: Decodes the values.
         body: The body.
-        fetch: Gives the characters of a range.
-        limit: Length of what was read of the payload; ranges that end behind it are left standing.
+        fetch: Returns the characters of a range of the payload. Without it, ranges stay in the message.
+        limit: Number of payload characters that are available; ranges that end after them stay in the message.
 
     Raises:
-        ValueError: The body is not what `encode_message` wrote.
+        ValueError: The body was not written by `encode_message`.
     """
     fields = codec.decode(body, fetch=fetch, limit=limit)
     try:
@@ -263,7 +268,7 @@ def decode_message(
 
 
 def link_of(block: Any) -> str:
-    """The id that the request and the result of a tool run by the provider have in common, "" for other blocks."""
+    """Return the id shared by the request and the result of a tool that the provider ran, "" for other blocks."""
     if type(block) is not dict:
         return ""
     link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
@@ -271,7 +276,7 @@ def link_of(block: Any) -> str:
 
 
 def _is_default(value: Any, default: Any, empty: Callable[[], Any] | None) -> bool:
-    """Whether a field need not be stored; True only if its default has the very same value and type."""
+    """Return True if a field equals its default in value and type, so that it need not be stored."""
     if empty is not None:
         return not value and type(value) is type(empty())
     return value is default or (type(value) is str and value == default)
@@ -288,7 +293,7 @@ def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
     if len(values) > len(defaults):
         extra = {key: values.pop(key) for key in fields if key not in defaults}
     message = class_.__new__(class_)
-    # pydantic's own way to restore a model without validation, as its pickling does.
+    # Pickle restores pydantic models the same way: without validation.
     message.__setstate__(
         {
             "__dict__": values,
@@ -301,9 +306,9 @@ def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
 
 
 def _put_large_parts(fields: dict[str, Any], payload: _Payload, *, late: bool) -> None:
-    """Move each part from `PART_MINIMUM` on into the payload: content, blocks, arguments, entries of dicts.
+    """Move large parts into the payload: content, blocks, arguments, entries of dicts.
 
-    Called twice, as what no view of a finished turn shows comes last.
+    Called twice: parts that no view of a finished turn shows (`late`) come last.
     """
     for key, value in fields.items():
         if type(value) is PayloadRange or key in _IN_BODY or (key in _LATE and not late):
@@ -314,28 +319,28 @@ def _put_large_parts(fields: dict[str, Any], payload: _Payload, *, late: bool) -
 
 def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
     if key == "content" and type(value) is list:
-        least = _minimum(value, payload)
+        minimum = _minimum(value, payload)
         return [
-            _split_block(part, payload, least)
-            if (late or not is_media(part)) and type(part) is not PayloadRange and _size(part, payload) >= least
+            _split_block(part, payload, minimum)
+            if (late or not is_media(part)) and type(part) is not PayloadRange and _size(part, payload) >= minimum
             else part
             for part in value
         ]
     if key in ("tool_calls", "invalid_tool_calls") and type(value) is list:
-        least = _minimum(value, payload)
-        return [_split_dict(call, payload, least, keep=_IN_BODY) if type(call) is dict else call for call in value]
+        minimum = _minimum(value, payload)
+        return [_split_dict(call, payload, minimum, keep=_IN_BODY) if type(call) is dict else call for call in value]
     if type(value) is dict:
         return _split_dict(value, payload, _minimum(value.values(), payload), keep=() if late else _LATE)
     return payload.put_text(value) if key == "content" and is_text(value) else payload.put(value)
 
 
-def _split_block(block: Any, payload: _Payload, least: int) -> Any:
-    """A large content block as a range, or a text block with its text as one."""
+def _split_block(block: Any, payload: _Payload, minimum: int) -> Any:
+    """Move a large content block to the payload; of a text block only the text, if the rest is small."""
     if is_text(block):
         return payload.put_text(block)
-    if type(block) is dict and is_text(text := block.get("text")) and len(text) >= least:
-        around = {key: part for key, part in block.items() if key != "text"}
-        if _size(around, payload) < least:
+    if type(block) is dict and is_text(text := block.get("text")) and len(text) >= minimum:
+        rest = {key: part for key, part in block.items() if key != "text"}
+        if _size(rest, payload) < minimum:
             return {**block, "text": payload.put_text(text)}
     if is_media(block):
         return payload.put(block, about=media_description(block), is_media=True)
@@ -343,25 +348,27 @@ def _split_block(block: Any, payload: _Payload, least: int) -> Any:
     return payload.put(block, about=kind if is_text(kind) else "text", link=link_of(block))
 
 
-def _split_dict(value: dict[Any, Any], payload: _Payload, least: int, *, keep: Collection[str] = ()) -> dict[Any, Any]:
+def _split_dict(
+    value: dict[Any, Any], payload: _Payload, minimum: int, *, keep: Collection[str] = ()
+) -> dict[Any, Any]:
     return {
         key: payload.put(part)
-        if key not in keep and type(part) is not PayloadRange and _size(part, payload) >= least
+        if key not in keep and type(part) is not PayloadRange and _size(part, payload) >= minimum
         else part
         for key, part in value.items()
     }
 
 
 def _minimum(parts: Collection[Any], payload: _Payload) -> int:
-    """From what size on a part leaves the body: smaller ones too if there are so many that no entry could hold them."""
-    if len(parts) * PART_MINIMUM <= _PARTS_MOST:
+    """Return the size from which parts leave the body: a lower one if the small parts together are too large."""
+    if len(parts) * PART_MINIMUM <= _MAX_SMALL_PARTS:
         return PART_MINIMUM
     small = sum(size for size in (_size(part, payload) for part in parts) if size < PART_MINIMUM)
-    return max(_PART_LEAST, _PARTS_MOST // len(parts)) if small > _PARTS_MOST else PART_MINIMUM
+    return max(_SMALLEST_PART, _MAX_SMALL_PARTS // len(parts)) if small > _MAX_SMALL_PARTS else PART_MINIMUM
 
 
 def _size(value: Any, payload: _Payload) -> int:
-    """Characters of a text or of a value's JSON; what is no longer than a reference to it has none."""
+    """Return the characters of a text or of a value's JSON; 0 for values no longer than a reference to them."""
     if is_text(value):
         return len(value)
     if value is None or type(value) in (bool, int, float):

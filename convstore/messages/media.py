@@ -1,6 +1,7 @@
-"""Recognizes images, audio and files among content blocks, in the forms of LangChain and of the providers.
+"""Recognise images, audio and files among content blocks, in the formats of LangChain and of the providers.
 
-Layer 1. A description holds the type, the name and the size of a block, and nothing of its bytes.
+Floor 0; used by the encoding of messages and by the views. A description holds the type, the name and the size of a
+block, and none of its bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def is_media(block: Any) -> bool:
 
 
 def media_description(block: dict[str, Any]) -> str:
-    """Type, name and size of such a block, in one line; the same for the same block.
+    """Return type, name and size of a media block in one line; equal blocks give equal lines.
 
     >>> media_description({"type": "file", "base64": "QUJD", "mime_type": "application/pdf", "filename": "terms.pdf"})
     'file "terms.pdf", application/pdf, 3 bytes'
@@ -63,7 +64,7 @@ def media_description(block: dict[str, Any]) -> str:
 
 
 def _values(block: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Texts and bytes of a block and of the dicts in it that describe it."""
+    """Yield the strings and bytes of a block and of the dicts in it that describe it."""
     for holder in (block, *(block[key] for key in _HOLDERS if type(block.get(key)) is dict)):
         for key, value in holder.items():
             if isinstance(value, str | bytes) and type(key) is str:
@@ -71,7 +72,7 @@ def _values(block: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _size(data: str | bytes) -> int:
-    """Bytes of the data itself, which stands in a block as Base64 mostly."""
+    """Return the size of the data in bytes; strings are taken for Base64."""
     if isinstance(data, bytes):
         return len(data)
     start = data.find(",") + 1 if data.startswith("data:") else 0

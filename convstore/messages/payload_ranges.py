@@ -1,6 +1,6 @@
-"""Ranges of a message's payload, which stand in its body for the parts that are stored outside it.
+"""References from a message's body to the parts of it that are stored in its payload.
 
-Layer 1.
+Floor 0; used by the encoding of messages and by the shortening of views.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ __all__ = ["PayloadRange", "PayloadReader"]
 
 @dataclass(frozen=True, slots=True)
 class PayloadRange:
-    """Stands in a body for characters ``start`` to ``end`` of the message's payload.
-
-    ``raw`` says that they are the str itself; otherwise they are the JSON text of a value.
+    """A reference in a body to characters ``start`` to ``end`` of the message's payload.
 
     Attributes:
-        start: First character.
-        end: Behind the last character.
-        raw: See above.
-        about: Text with which a placeholder names the value.
-        link: The id that the request and the result of a tool run by the provider share; "" for other values.
+        start: Index of the first character.
+        end: Index after the last character.
+        raw: True if the characters are the string itself, False if they are the JSON text of a value.
+        about: Description of the value for a placeholder.
+        link: The id shared by the request and the result of a tool that the provider ran; "" for other values.
         is_media: The value is an image, audio or a file; `about` is its description.
         head: The beginning of a long text, "" if the body does not keep it.
         tail: The end of that text.
@@ -39,7 +37,7 @@ class PayloadRange:
     tail: str = ""
 
     def plain(self) -> list[Any]:
-        """Give its values in order, without those at the end that are empty."""
+        """Return the values in order, without empty ones at the end."""
         plain = [self.start, self.end, self.raw, self.about, self.link, self.is_media, self.head, self.tail]
         while not plain[-1] and len(plain) > len(("start", "end", "raw")):
             plain.pop()
@@ -47,21 +45,24 @@ class PayloadRange:
 
 
 class PayloadReader:
-    """Reads the parts of one payload, each once: a damaged text could ask for the same ones without end."""
+    """Reads the parts of one payload, each at most once.
+
+    A damaged text could otherwise refer to the same part again and again and unfold without end.
+    """
 
     def __init__(self, fetch: Callable[[int, int], str], limit: int | None) -> None:
         self._fetch, self._limit = fetch, limit
         self._length = self._end = 0
 
     def reach(self, part: PayloadRange) -> bool:
-        """Return True if a part lies in what was read of the payload."""
+        """Return True if a part lies within the loaded beginning of the payload."""
         return self._limit is None or part.end <= self._limit
 
     def read(self, part: PayloadRange) -> str:
-        """Give the characters of a part.
+        """Return the characters of a part.
 
         Raises:
-            ValueError: The parts that were read overlap.
+            ValueError: The parts overlap.
         """
         self._length += part.end - part.start
         self._end = max(self._end, part.end)

@@ -1,8 +1,8 @@
-"""What tells the messages that the store makes from those that somebody wrote.
+"""Mark the messages that the store generates, to distinguish them from appended ones.
 
-Layer 1. A note, a summary and the like stand in views and in no log, and a mark in ``additional_kwargs`` says which of
-these a message is. A message that is appended can bear one, too, from a client that posts whole messages; the log gives
-it back as it came, but in a view marks are the store's alone.
+Floor 0; used wherever a message is generated or shown. Notes, summaries and the like exist in views and in no log. A
+mark in ``additional_kwargs`` says which kind a message is. Clients that post whole messages can append marked ones. The
+log returns those as they came, but a view removes their marks: there, only the store sets them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARK = "convstore"
 
 
 def mark(kind: str, **more: Any) -> dict[str, Any]:
-    """The ``additional_kwargs`` of a message that the store makes.
+    """Return the ``additional_kwargs`` of a message that the store generates.
 
     >>> mark("note")
     {'convstore': {'kind': 'note'}}
@@ -27,7 +27,7 @@ def mark(kind: str, **more: Any) -> dict[str, Any]:
 
 
 def kind_of(message: BaseMessage) -> str:
-    """What a message says that the store made it as; "" if it says nothing, whatever else stands in its place.
+    """Return the kind in a message's mark, "" if it has no valid mark.
 
     >>> from langchain_core.messages import HumanMessage
     >>> kind_of(HumanMessage("[Note: ...]", additional_kwargs=mark("note"))), kind_of(HumanMessage("hi"))
@@ -38,7 +38,7 @@ def kind_of(message: BaseMessage) -> str:
 
 
 def without_mark(message: BaseMessage) -> BaseMessage:
-    """A decoded message, less a mark that says that the store made it; changed in place.
+    """Remove the mark of a generated message from a decoded message, in place.
 
     >>> from langchain_core.messages import HumanMessage
     >>> without_mark(HumanMessage("hi", additional_kwargs=mark("note") | {"x": 1})).additional_kwargs
@@ -50,6 +50,6 @@ def without_mark(message: BaseMessage) -> BaseMessage:
 
 
 def _mark_of(message: BaseMessage) -> dict[str, Any]:
-    extra: Any = message.additional_kwargs  # a message that was made without validation may hold anything
+    extra: Any = message.additional_kwargs  # a message built without validation may hold any value here
     found = extra.get(MARK) if isinstance(extra, dict) else None
     return found if isinstance(found, dict) else {}

@@ -1,10 +1,15 @@
-"""Reasoning and provider signatures: where provider packages write them, and messages without them.
+"""Find and remove reasoning and provider signatures in messages.
 
-Layer 1, pure. A signature is checked by the provider that made it and refused by every other, so a chain that goes on
-with another provider must not have any. The names below are those that the packages of langchain 1.x and common
-gateways write: Anthropic (thinking, redacted_thinking, signature), Bedrock Converse (reasoning_content), OpenAI
-Responses and LangChain's standard content (reasoning), Mistral (thinking), Gemini (thought, thought signatures, as
-extras of a block or a map by call id), DeepSeek, Groq, Ollama, xAI, OpenRouter and LiteLLM (additional_kwargs).
+Floor 0, pure; used by the view and by the chain. A signature is verified by the provider that issued it and rejected by
+every other one, so a chain that continues with another provider must not contain any. The names below are those that
+the packages of langchain 1.x and common gateways write:
+
+- Anthropic: thinking, redacted_thinking, signature
+- Bedrock Converse: reasoning_content
+- OpenAI Responses and LangChain's standard content: reasoning
+- Mistral: thinking
+- Gemini: thought, and thought signatures as extras of a block or as a map by call id
+- DeepSeek, Groq, Ollama, xAI, OpenRouter and LiteLLM: keys of additional_kwargs
 """
 
 from __future__ import annotations
@@ -56,7 +61,8 @@ _KEYS: Final = frozenset(
         "thoughts",
     }
 )
-# Where gateways and the standard content put what only one provider knows. Arguments of calls are never entered.
+# Containers of provider-specific fields, as gateways and the standard content write them. Call arguments are not among
+# them, so they are never searched.
 _HOLDERS: Final = frozenset(
     {"extra_content", "extras", "google", "providerMetadata", "provider_metadata", "provider_specific_fields", "vertex"}
 )
@@ -64,7 +70,7 @@ _LISTS: Final = ("tool_calls", "invalid_tool_calls", "tool_call_chunks")
 
 
 def is_reasoning(block: Any) -> bool:
-    """Whether a content block is reasoning, or a signature that stands alone.
+    """Return True if a content block is reasoning or a bare signature.
 
     >>> is_reasoning({"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}), is_reasoning({"type": "text"})
     (True, False)
@@ -73,15 +79,15 @@ def is_reasoning(block: Any) -> bool:
         return False
     if block.get("type") == "non_standard":
         return is_reasoning(block.get("value"))
-    # Gemini marks a part with text as a thought; Bedrock's own form has no type, but the key alone.
+    # Gemini flags a text part as a thought. Bedrock's native block has no type, only this key.
     return block.get("type") in _BLOCKS or block.get("thought") is True or set(block) == {"reasoningContent"}
 
 
 def without_reasoning(message: BaseMessage) -> BaseMessage:
-    """The message without reasoning and signatures; the same object if it has none. All else stays as it is.
+    """Return the message without reasoning and signatures; the same object if it has none.
 
-    Looked at are content blocks, `additional_kwargs` and calls, never the arguments of a call, `usage_metadata` or
-    `response_metadata`, which are not sent to a model.
+    Cleans content blocks, `additional_kwargs` and calls. Call arguments are kept as they are, and so are
+    `usage_metadata` and `response_metadata`, which are not sent to a model.
 
     >>> from langchain_core.messages import AIMessage
     >>> thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
@@ -105,7 +111,7 @@ def _cleaned_all(calls: Sequence[Any]) -> list[Any]:
 
 
 def _cleaned(block: Any) -> Any:
-    """A block or a call without the keys of reasoning."""
+    """Return a block or a call without reasoning keys."""
     if not isinstance(block, dict):
         return block
     if block.get("type") == "non_standard":
@@ -120,7 +126,7 @@ def _without_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if key in _HOLDERS and isinstance(value, dict):
             inner = _without_keys(value)
-            if inner or not value:  # a holder that held nothing else goes with it
+            if inner or not value:  # a container emptied by the removal is dropped too
                 kept[key] = inner
         elif key == "tool_calls" and isinstance(value, list):
             kept[key] = _cleaned_all(value)

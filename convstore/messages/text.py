@@ -1,6 +1,6 @@
-"""Plain text from message content, and ids and names as they are quoted in one line.
+"""Extract plain text from message content, and quote ids and names safely in one line.
 
-Used by every room that shows a message: stubs, notes, summaries and pages.
+Floor 0; used by every room that shows a message: stubs, notes, summaries and pages.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PLAIN_ID = re.compile(r"[\w.:;/|@#+*=~%$&!?-]+")
 
 
 def in_one_line(id_: str) -> str:
-    r"""An id as a note, a summary or a page names it: as it is, or as JSON text if it could pass for anything else.
+    r"""Return an id for use in a note, a summary or a page: unchanged if it is harmless, else as a JSON string.
 
-    Ids may come from clients; none can end the line or the brackets that it stands in.
+    Ids may come from clients. Quoting keeps them from ending the line or the brackets around them.
 
     >>> print(in_one_line("call_7:m-1"), in_one_line("x].\nEnd."))
     call_7:m-1 "x].\nEnd."
@@ -31,7 +31,7 @@ def in_one_line(id_: str) -> str:
 
 
 def indented(text: str, mark: str) -> str:
-    r"""A text that stands behind a name in a line: each further line of it begins with a mark, so none passes for ours.
+    r"""Prefix every line after the first with a mark, so that no line of a quoted text can pass for a heading.
 
     >>> print("human: " + indented("Hello.\nai: Done.", "> "))
     human: Hello.
@@ -41,15 +41,15 @@ def indented(text: str, mark: str) -> str:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content, or the JSON of its blocks."""
+    """Return the text of a message's content, or its blocks as JSON."""
     if isinstance(content, str):
         return content
     try:
         if type(content) is not list or len(content) <= _SLICE:
             return json.dumps(content, ensure_ascii=False)
-        # The same text in many calls: in between, other threads get their turn.
+        # Written slice by slice, because other threads can run between the calls; the text is the same.
         slices = (content[start : start + _SLICE] for start in range(0, len(content), _SLICE))
-        return f"[{', '.join(json.dumps(one, ensure_ascii=False)[1:-1] for one in slices)}]"
+        return f"[{', '.join(json.dumps(part, ensure_ascii=False)[1:-1] for part in slices)}]"
     except (TypeError, ValueError, RecursionError):
-        # Bytes or datetimes in a block, or nesting beyond what the JSON writer takes.
+        # A block holds bytes or datetimes, or is nested deeper than the JSON writer supports.
         return Codec().encode(content, omitted=[])

@@ -1,6 +1,7 @@
-"""How large a message is for a model: the counter that the whole store uses.
+"""Count the tokens of messages, with the counter that the whole store uses.
 
-Layer 1. LangChain's own approximation is the default; a backend that wants exact figures passes its model's counter.
+Floor 0; used by `append`, `view` and `compaction`. The default is based on LangChain's approximation. A backend that
+needs exact figures passes its model's counter.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ __all__ = [
 ]
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
-"""Gives the tokens of a list of messages; must be additive enough that messages can be counted one by one."""
+"""Returns the tokens of a list of messages; must be additive enough that messages can be counted one by one."""
 
 CHARACTERS_PER_TOKEN = 4
-"""What LangChain's approximation takes for English text; pages are cut by it."""
+"""LangChain's approximation for English text; pages are cut by it."""
 
-_MOST_TOKENS = 2**40
-_MOST_NAME_CHARACTERS = 200
-"""A counter's name is stored with every entry."""
+_MAX_TOKENS = 2**40
+_MAX_NAME_CHARACTERS = 200
+"""Limits the name of a counter, because every entry stores it."""
 
 IMAGE_TOKENS = 1_000
-"""What an image of common size takes with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
+"""Cost of an image of common size with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
 
 _PIECE = 50_000
 _WIDE = re.compile("[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
@@ -54,10 +55,10 @@ _OTHER = re.compile("[\u0370-\u10ff\u1200-\u2dff]")
 
 
 def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
-    """LangChain's ``count_tokens_approximately``, made right for wide scripts, images and calls beside blocks.
+    """Count with LangChain's ``count_tokens_approximately``, corrected for wide scripts, images and tool calls.
 
-    A character of Chinese, Japanese or Korean counts one token, one of another script than Latin half a token (GPT-4o's
-    tokenizer takes 0.7-1.0 and 0.3-0.6 of one), an image `IMAGE_TOKENS`, whatever its bytes.
+    A Chinese, Japanese or Korean character counts as one token, a character of another non-Latin script as half a token
+    (GPT-4o's tokenizer uses 0.7-1.0 and 0.3-0.6). An image counts as `IMAGE_TOKENS`, whatever its size in bytes.
 
     >>> from langchain_core.messages import HumanMessage
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
@@ -69,15 +70,16 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
 def _approximately(message: BaseMessage) -> int:
     if not isinstance(message.content, list):
         return _by_langchain(message) + _extra_for_script(message.content)
-    said = [block for block in message.content if not _is_image(block)]
-    images = len(message.content) - len(said)
-    plain = message.model_copy(update={"content": said}) if images else message
-    beside = len(text_of(calls)) // CHARACTERS_PER_TOKEN if (calls := _calls_beside(message, said)) else 0
-    return _by_langchain(plain) + _extra_for_script(said) + images * IMAGE_TOKENS + beside
+    others = [block for block in message.content if not _is_image(block)]
+    images = len(message.content) - len(others)
+    plain = message.model_copy(update={"content": others}) if images else message
+    calls = _calls_without_block(message, others)
+    call_tokens = len(text_of(calls)) // CHARACTERS_PER_TOKEN if calls else 0
+    return _by_langchain(plain) + _extra_for_script(others) + images * IMAGE_TOKENS + call_tokens
 
 
-def _calls_beside(message: BaseMessage, blocks: Sequence[Any]) -> list[Any]:
-    """Calls that no block of the content repeats; some providers write both, and LangChain counts the blocks alone."""
+def _calls_without_block(message: BaseMessage, blocks: Sequence[Any]) -> list[Any]:
+    """Return the calls that no content block repeats: with blocks, LangChain counts the blocks alone."""
     if not isinstance(message, AIMessage):
         return []
     named = {block.get("id") for block in blocks if isinstance(block, dict)}
@@ -89,18 +91,18 @@ def _by_langchain(message: BaseMessage) -> int:
     try:
         return count_tokens_approximately([message])
     except (RecursionError, TypeError, ValueError):
-        # Nesting beyond the interpreter's limit, or blocks of a shape that it does not expect.
+        # The content is nested beyond the recursion limit, or has blocks of an unexpected shape.
         return len(Codec().encode(fields_of(message), omitted=[])) // CHARACTERS_PER_TOKEN
 
 
 def _extra_for_script(content: Any) -> int:
-    """What characters take that are not Latin, beyond a quarter of a token."""
+    """Return the tokens that non-Latin characters need beyond LangChain's quarter of a token each."""
     text = text_of(content)
     return (weight(text) - len(text)) // CHARACTERS_PER_TOKEN
 
 
 def weight(text: str) -> int:
-    """How many characters of English text take as many tokens as a text, by `approximate_tokens`.
+    """Return the number of English characters that cost as many tokens as a text, by `approximate_tokens`.
 
     >>> weight("order"), weight("заказ"), weight("订单")
     (5, 10, 8)
@@ -112,7 +114,7 @@ def weight(text: str) -> int:
 
 
 def fitting(text: str, room: int) -> int:
-    """How many characters a text can begin with whose `weight` is not above a room.
+    """Return the length of the longest beginning of a text whose `weight` is at most `room`.
 
     >>> fitting("order", 3), fitting("a订单", 8)
     (3, 2)
@@ -121,16 +123,16 @@ def fitting(text: str, room: int) -> int:
         return max(0, min(len(text), room))
     end, step = 0, len(text)
     while step:
-        taken = weight(text[end : end + step])
-        if taken <= room:
-            room -= taken
+        needed = weight(text[end : end + step])
+        if needed <= room:
+            room -= needed
             end = min(end + step, len(text))
         step = (step + 1) // 2 if step > 1 else 0
     return end
 
 
 def _count(script: re.Pattern[str], text: str) -> int:
-    """How many characters are of a script; looks at a piece at a time, so that other threads get their turn."""
+    """Count the characters of a script, piece by piece so that other threads can run in between."""
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
     return sum(len(piece) - len(script.sub("", piece)) for piece in pieces)
 
@@ -141,25 +143,25 @@ def _is_image(block: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NamedCounter:
-    """A token counter under a name of the caller's: two that count alike have the same one."""
+    """A token counter with a name from the caller; counters that count alike share a name."""
 
     name: str
     counter: TokenCounter
 
     def __post_init__(self) -> None:
-        if id_problem(self.name) or len(self.name) > _MOST_NAME_CHARACTERS:
-            raise InvalidInputError(f"the name of a token counter is a str of 1 to {_MOST_NAME_CHARACTERS} characters")
+        if id_problem(self.name) or len(self.name) > _MAX_NAME_CHARACTERS:
+            raise InvalidInputError(f"the name of a token counter is a str of 1 to {_MAX_NAME_CHARACTERS} characters")
 
     def __call__(self, messages: Sequence[BaseMessage]) -> int:
-        """Count."""
+        """Return the tokens of the messages."""
         return self.counter(messages)
 
 
 def named(counter: TokenCounter, name: str | None = None) -> NamedCounter:
-    """A token counter under the name that the caller gave it, or else its `counter_name`, whatever it binds later.
+    """Return a token counter with the given name, or with its `counter_name` at the time of this call.
 
     Raises:
-        InvalidInputError: It is no counter, or no name.
+        InvalidInputError: `counter` is not callable, or the name is not usable.
     """
     if not callable(counter):
         raise InvalidInputError("token_counter is a function from a list of messages to a number")
@@ -167,9 +169,10 @@ def named(counter: TokenCounter, name: str | None = None) -> NamedCounter:
 
 
 def counter_name(counter: TokenCounter) -> str:
-    """What stored counts are known by: another name means that they have to be counted anew.
+    """Return the name of a token counter. Stored counts made under another name are recomputed.
 
-    A function has its module and name; a partial what it binds, too, and the method of a chat model the model's name.
+    The name of a function is its module and qualified name. For a partial the bound arguments are added, for a method
+    of a chat model the model's name.
 
     >>> counter_name(approximate_tokens), counter_name(len), counter_name(partial(sum, start=3))
     ('approximate', 'builtins.len', 'builtins.sum(start=3)')
@@ -182,16 +185,19 @@ def counter_name(counter: TokenCounter) -> str:
     name, bound = _name_of(counter), _bound_by(counter)
     if "<" in name or " at 0x" in bound:
         raise InvalidInputError(
-            f"the token counter {name + bound:.200} has no name that tells it from others, which stored counts need; "
-            "pass token_counter_name=..., another one whenever it counts otherwise"
+            f"the token counter {name + bound:.200} has no unique name, which stored counts need; "
+            "pass token_counter_name=..., and change it whenever the counting changes"
         )
-    if len(name + bound) <= _MOST_NAME_CHARACTERS:
+    if len(name + bound) <= _MAX_NAME_CHARACTERS:
         return name + bound
     return f"{name + bound:.100}…{sha256((name + bound).encode()).hexdigest()}"
 
 
 def _name_of(counter: TokenCounter) -> str:
-    """Module and name, of a model's method class and model; what has none of its own in angle brackets."""
+    """Return module and name of a function, or class and model of a model's method.
+
+    Angle brackets in the result mark a counter without a unique name.
+    """
     function: Any = counter.func if isinstance(counter, partial) else counter
     is_named = hasattr(function, "__qualname__")
     owner = getattr(function, "__self__", None) if is_named else function
@@ -203,7 +209,7 @@ def _name_of(counter: TokenCounter) -> str:
 
 
 def _bound_by(counter: TokenCounter) -> str:
-    """The arguments that a partial binds, "" for none."""
+    """Return the arguments that a partial binds, "" for none."""
     if not isinstance(counter, partial):
         return ""
     bound = [*map(repr, counter.args), *(f"{key}={value!r}" for key, value in sorted(counter.keywords.items()))]
@@ -211,16 +217,16 @@ def _bound_by(counter: TokenCounter) -> str:
 
 
 def count(counter: TokenCounter, message: BaseMessage) -> int:
-    """Tokens of one message.
+    """Return the tokens of one message.
 
     Raises:
-        InvalidInputError: The counter raises, or gives something else than a whole number from 0.
+        InvalidInputError: The counter raised, or returned anything but a whole number from 0.
     """
     try:
         tokens = counter([message])
     except Exception as error:
         name = counter.name if isinstance(counter, NamedCounter) else _name_of(counter)
-        raise InvalidInputError(f"the token counter {name} raised {error!r}; mend it") from error
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MOST_TOKENS:
-        raise InvalidInputError(f"the token counter gave {tokens!r} instead of a whole number")
+        raise InvalidInputError(f"the token counter {name} raised {error!r}; fix the counter") from error
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MAX_TOKENS:
+        raise InvalidInputError(f"the token counter returned {tokens!r}; it must return a whole number from 0")
     return tokens

@@ -1,21 +1,20 @@
-"""Calls and results: makes any list of messages one that OpenAI, Anthropic and Gemini accept.
+"""Pair tool calls with their results, so that OpenAI, Anthropic and Gemini accept any list of messages.
 
-Layer 1, pure. The view asks it before a list goes to a model; the contract suite and the replay of the command line
-check lists with it. Providers refuse a whole request over one call without a result, or one result without a call,
-and real logs have both: a process died between call and result, a result came late, a retry answered twice, a model
-used a call id again.
+Floor 0, pure. The view pairs every list before it goes to a model; the contract suite and the replay command check
+lists with it. Providers reject a whole request over one call without a result, or one result without a call. Real logs
+have both: a process died between call and result, a result came late, a retry answered twice, a model reused a call id.
 
-The rule: directly after each AI message with calls come exactly its results, one for each call, in the order of the
-calls, and no tool message stands anywhere else. `pair` makes it true, `check_pairing` says where it is not.
+The rule: each AI message with calls is directly followed by its results, one per call, in the order of the calls. No
+other position holds a tool message. `pair` establishes the rule, `check_pairing` lists violations of it.
 
-- A result answers the latest AI message before it that has an unanswered call with its id; inside one AI message the
-  calls are answered in order. So a call id may come again, as it does in real conversations.
-- The first answer wins: a later one, and a result that stands before its call, is left out and named.
-- A call that nobody answered gets a result that says so.
-- Where calls may have left the list, under a summary or a note, `without_orphans` tells what came for them as text.
+- A result answers the latest earlier AI message that has an unanswered call with its id. Inside one AI message the
+  calls are answered in order. So a call id may be reused, as happens in real conversations.
+- The first answer wins: a second one, or a result that comes before its call, is left out and reported.
+- A call without an answer gets a result that says so.
+- A summary or a note may replace calls of the list; `without_orphans` then shows their results as text.
 
-What stands before the first unanswered call never changes again, whatever is appended: the provider's prompt cache
-lives on that. Legacy function messages carry no call id; they stay where they are.
+Messages before the first unanswered call never change again, whatever is appended; provider prompt caches depend on
+that. Legacy function messages have no call id and keep their position.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ __all__ = [
 ]
 
 MISSING_TEXT: Final = "No result was recorded for this call."
-"""What the result says that is made for a call that has none."""
+"""Content of the result that is generated for a call without one."""
 
-# Content blocks that a provider takes for a call of the client, and the key of the call's id in them: Anthropic,
+# Content blocks that a provider treats as a client-side call, and the key of the call's id in each: Anthropic,
 # LangChain's standard content, OpenAI Responses. Calls that the provider runs itself (`server_tool_use`,
-# `mcp_tool_use`, `web_search_call`, ...) have their results in the same message and are not in the table.
+# `mcp_tool_use`, `web_search_call`, ...) have their results in the same message, so they are not listed.
 _CALL_BLOCKS: Final = {
     "tool_use": "id",
     "tool_call": "id",
@@ -57,12 +56,12 @@ _CALL_BLOCKS: Final = {
 
 
 class Call(NamedTuple):
-    """One call of an AI message that a provider wants answered.
+    """One call of an AI message that needs a result.
 
     Attributes:
         id: The tool call id; "" if the model gave none.
         tool: Name of the tool; "" if the message does not say.
-        position: Place among the calls of its message, from 0; tells calls with the same id apart.
+        position: Index among the calls of its message, from 0; distinguishes calls with the same id.
     """
 
     id: str
@@ -72,17 +71,17 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """A valid list of messages and how it differs from the one that came in.
+    """A valid list of messages, and its differences from the input.
 
-    Nothing differs exactly if `missing`, `orphans` and `moved` are all empty. Messages are named by their id; one
-    without an id by its tool call id.
+    Input and output are the same exactly if `missing`, `orphans` and `moved` are all empty. Messages are named by their
+    id, or by their tool call id if they have none.
 
     Attributes:
-        messages: The valid list; the same objects that came in, apart from the results made for missing ones.
-        indexes: For each of `messages` its place in the list that came in; None for a result made here.
-        missing: Tool call ids of the calls that got a result made here, in the order of `messages`.
-        orphans: Tool messages left out, in the order they came: no unanswered call with their id stands before them.
-        moved: Results put before a message that had come ahead of them, in the order of `messages`.
+        messages: The valid list; the input's own objects, apart from results generated for unanswered calls.
+        indexes: For each of `messages` its index in the input; None for a generated result.
+        missing: Tool call ids of the calls that got a generated result, in the order of `messages`.
+        orphans: Tool messages left out, in input order: no unanswered call with their id precedes them.
+        moved: Results moved ahead of a message that preceded them in the input, in the order of `messages`.
     """
 
     messages: list[BaseMessage]
@@ -94,20 +93,20 @@ class Pairing:
 
 @dataclass(slots=True)
 class _Slot:
-    """The place behind an AI message that waits for the result of one call."""
+    """A position after an AI message, reserved for the result of one call."""
 
     call: Call
     result: int | None = None
 
 
 def calls_of(message: BaseMessage) -> list[Call]:
-    """Return the calls of a message that need a result, in the order their results must have.
+    """Return the calls of a message that need a result, in the order that their results must have.
 
-    First `tool_calls`, then `invalid_tool_calls` (providers are sent both), then call blocks of the content that
-    neither of them names: the provider that wrote such a block is sent it as it stands.
+    The order is `tool_calls`, `invalid_tool_calls` (both are sent to providers), then call blocks of the content that
+    are in neither list. Those blocks are sent back unchanged to the provider that wrote them.
 
-    A call in `tool_calls` without an id takes part with the id "". An invalid call without an id or a name does not:
-    langchain-anthropic 1.7 leaves it out of the request, where a result for it would be the error.
+    A call in `tool_calls` without an id is included with the id "". An invalid call without an id or a name is not:
+    langchain-anthropic 1.7 leaves it out of the request, so a result for it would be rejected.
 
     Args:
         message: Any message; only an AI message has calls.
@@ -127,7 +126,7 @@ def calls_of(message: BaseMessage) -> list[Call]:
         if call_id and tool:
             named.append((call_id, tool))
     if isinstance(message.content, list):
-        # A dict, not a set: a call that two blocks describe is one call, and the order stays.
+        # A dict removes duplicates, because two blocks may describe one call, and unlike a set keeps the order.
         in_content = dict(_calls_in_content(message.content))
         listed = {call_id for call_id, _ in named}
         named.extend((call_id, tool) for call_id, tool in in_content.items() if call_id not in listed)
@@ -135,7 +134,7 @@ def calls_of(message: BaseMessage) -> list[Call]:
 
 
 def has_calls(message: BaseMessage) -> bool:
-    """Tell whether a message has a call that needs a result.
+    """Return True if a message has a call that needs a result.
 
     >>> has_calls(AIMessage("The answer is 4."))
     False
@@ -144,12 +143,12 @@ def has_calls(message: BaseMessage) -> bool:
 
 
 def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
-    """Make the result for a call that has none; the same arguments give the same bytes.
+    """Generate the result for a call that has none; equal arguments give equal messages.
 
     Args:
-        call: The call, as `calls_of` gives it.
-        ai_message_id: Id of the message with the call. The result's own id is made from it and the call's position,
-            so that two calls with the same call id get different messages; without it the result has no id either.
+        call: The call, as returned by `calls_of`.
+        ai_message_id: Id of the message with the call. The result's id is derived from it and the call's position, so
+            that two calls with the same call id get different messages. If it is None, the result has no id.
 
     Returns:
         A tool message with status "error", marked ``{"convstore": {"kind": "missing_result"}}``.
@@ -169,19 +168,19 @@ def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
 
 
 def pair(messages: Sequence[BaseMessage]) -> Pairing:
-    """Put directly after each AI message with calls exactly its results, one for each call, in the calls' order.
+    """Place the results of each AI message directly after it, one per call, in the order of the calls.
 
-    Nothing else is reordered; the list and its messages are never changed. Pairing a paired list changes nothing.
+    Nothing else is reordered, and the input and its messages are not modified. Pairing a paired list changes nothing.
 
-    Stable: of the paired prefix of a log, everything before the first result made for a missing one also begins the
-    paired log. If none of the missing results comes later, the whole paired prefix does. Time is linear in the number
-    of messages and calls.
+    The result is stable when the log grows: everything before the first generated result stays the beginning of the
+    paired list. If none of the missing results arrives later, the whole list does. Time is linear in the number of
+    messages and calls.
 
     Args:
         messages: Any messages in the order of the log.
 
     Returns:
-        The valid list and what was done to make it.
+        The valid list and the changes that were made.
 
     >>> call = AIMessage("", id="m1", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
     >>> late = ToolMessage("found", id="m3", tool_call_id="call_1")
@@ -217,16 +216,16 @@ def pair(messages: Sequence[BaseMessage]) -> Pairing:
 
 
 def without_orphans(messages: Sequence[BaseMessage], calls: Mapping[str, str] | None = None) -> list[BaseMessage]:
-    r"""The messages in order, those results that answer no call among them as text of a human message.
+    r"""Return the messages with results that answer no call among them shown as text of human messages.
 
-    Such a text stands behind the run of results in which the result came, since nothing may stand between a call and
-    its results. It keeps the id of the result, and blocks such as images, and is marked
-    ``{"convstore": {"kind": "late_result"}}``. All other messages are the same objects. Stable: whatever is appended,
-    a text stays a text, and a result a result.
+    Such a text comes after the run of results that contained the result, because nothing may separate a call from its
+    results. It keeps the result's id and blocks such as images, and is marked
+    ``{"convstore": {"kind": "late_result"}}``. All other messages are the same objects. The choice is stable: appending
+    messages never turns a text into a result, or a result into a text.
 
     Args:
         messages: Any messages in the order of the log.
-        calls: By id of a result what is known of its call, where that is more than the tool's name.
+        calls: Descriptions of calls by the id of their result, where more than the tool's name is known.
 
     >>> [message.text for message in without_orphans([ToolMessage("2 orcas", name="count", tool_call_id="x")])]
     ['[Result of an earlier call of count]\n2 orcas']
@@ -246,7 +245,7 @@ def without_orphans(messages: Sequence[BaseMessage], calls: Mapping[str, str] | 
 
 
 def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
-    """Say where a list breaks the rule of this module; an empty answer means that it nowhere does.
+    """Return all violations of this module's rule in a list; empty if the list is valid.
 
     Shares only `calls_of` with `pair`, so that each can test the other.
 
@@ -254,31 +253,31 @@ def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
         messages: The list as it would go to a model.
 
     Returns:
-        One sentence for each violation, with the index of the message, in order.
+        One sentence per violation, with the index of the message, in order.
 
     >>> check_pairing([ToolMessage("found", tool_call_id="call_1")])
     ["message 0: the result for 'call_1' answers no call of the AI message directly before it"]
     """
     problems: list[str] = []
     for head, calls, results in _runs(messages):
-        owed = Counter(calls)
-        owner = f"message {head}: the call "
+        pending = Counter(calls)
         before = len(problems)
         for offset, call_id in enumerate(results, start=1):
-            if owed[call_id] > 0:
-                owed[call_id] -= 1
+            if pending[call_id] > 0:
+                pending[call_id] -= 1
             else:
                 stray = f"message {head + offset}: the result for {call_id!r}"
                 problems.append(f"{stray} answers no call of the AI message directly before it")
-        problems.extend(f"{owner}{call_id!r} has no result directly behind it" for call_id in owed.elements())
+        unanswered = [f"message {head}: the call {call_id!r}" for call_id in pending.elements()]
+        problems.extend(f"{call} has no result directly after it" for call in unanswered)
         if len(problems) == before and results != calls:
-            problems.append(f"message {head}: its results stand in the order {results}, its calls in {calls}")
+            problems.append(f"message {head}: its results have the order {results}, its calls the order {calls}")
     return problems
 
 
 def _as_text(result: ToolMessage, call: str) -> HumanMessage:
-    head, said = f"[Result of an earlier call of {call}]", result.content
-    text = f"{head}\n{said}" if isinstance(said, str) else [{"type": "text", "text": head}, *said]
+    head, content = f"[Result of an earlier call of {call}]", result.content
+    text = f"{head}\n{content}" if isinstance(content, str) else [{"type": "text", "text": head}, *content]
     return HumanMessage(text, id=result.id, additional_kwargs=mark("late_result"))
 
 
@@ -286,7 +285,7 @@ def _calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str
     for block in content:
         inner: Any = block
         if isinstance(block, dict) and block.get("type") == "non_standard":
-            # So LangChain's standard content wraps what it has no name for, such as OpenAI's computer_call.
+            # LangChain's standard content wraps blocks that it does not define, such as OpenAI's computer_call.
             inner = block.get("value")
         if isinstance(inner, dict):
             key = _CALL_BLOCKS.get(str(inner.get("type")))
@@ -296,9 +295,9 @@ def _calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str
 
 
 def _fill_slots(messages: Sequence[BaseMessage]) -> tuple[dict[int, list[_Slot]], list[int]]:
-    """Give each result its call: the slots behind each AI message, by its index, and the results with no call."""
+    """Assign each result to its call; return the slots by index of their AI message, and the results without a call."""
     slots: dict[int, list[_Slot]] = {}
-    # The top of a stack is the first open call of the latest message; so no result ever searches.
+    # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
     unanswered: defaultdict[str, list[_Slot]] = defaultdict(list)
     orphans: list[int] = []
     for index, message in enumerate(messages):
@@ -315,17 +314,17 @@ def _fill_slots(messages: Sequence[BaseMessage]) -> tuple[dict[int, list[_Slot]]
 
 
 def _moved_forward(indexes: Sequence[int | None]) -> list[int]:
-    """Return the indexes that stand before a smaller one, in their order.
+    """Return the indexes that come before a smaller one, in their order.
 
-    Only results ever do, and where none does the order is the old one. A message that was merely passed is not moved.
+    Only results can do so; without any, the order is unchanged. A message that a result moved past does not count.
     """
     moved: list[int] = []
-    smallest_behind: int | None = None
+    smallest_after: int | None = None
     for index in reversed(indexes):
         if index is None:
             continue
-        if smallest_behind is None or index < smallest_behind:
-            smallest_behind = index
+        if smallest_after is None or index < smallest_after:
+            smallest_after = index
         else:
             moved.append(index)
     return moved[::-1]
@@ -336,7 +335,7 @@ def _name(message: BaseMessage) -> str:
 
 
 def _runs(messages: Sequence[BaseMessage]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Cut a list before each message that is no result: its index, its calls' ids, the ids answered behind it."""
+    """Split a list into runs: the index of each message that is no result, its call ids, the ids answered after it."""
     head, calls, results = -1, list[str](), list[str]()
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage):

@@ -1,12 +1,14 @@
-"""Any Python value of a known type as JSON text, and back, equal.
+"""Encode any Python value of a registered type as JSON text, and decode it to an equal value.
 
-JSON holds None, bool, int, float, str, list and dict with str keys. Every other type is written as
-``{"$": [name, plain]}`` with a plain value of those types; a dict that has a key ``"$"`` itself, or a key that is
-not a str, is written as such a tag too. JSON parsers recurse, so nothing is nested deeper than `LINE_DEPTH` in one
-text: what lies deeper stands on a line of its own, and ``{"$": ["line", n]}`` refers to it. The walk itself uses an
-explicit stack, so any nesting is fine.
+Floor 0; used for every message that is stored or read. JSON represents None, bool, int, float, str, list and dict with
+str keys. Every other type is written as a tag ``{"$": [name, plain]}`` with a plain value of those types. A dict that
+has a key ``"$"``, or a key that is not a str, is written as a tag too.
 
-The text may hold lone surrogates; who stores it encodes with ``surrogatepass`` (see ``codec.payloads``).
+JSON parsers are recursive, so one line nests at most `LINE_DEPTH` levels. Deeper values are written on lines of their
+own, and ``{"$": ["line", n]}`` refers to them. The encoder uses an explicit stack, so any nesting is supported.
+
+The text may contain lone surrogates, so it is stored with the error handler ``surrogatepass`` (see
+`messages.compression`).
 """
 
 from __future__ import annotations
@@ -32,27 +34,27 @@ from convstore.values.models import Source, SourcePage
 __all__ = ["LINE_DEPTH", "Codec", "DocumentFields", "Kind", "Omitted", "is_text"]
 
 LINE_DEPTH = 40
-"""Containers nested in one line of JSON; a tag adds two levels each, and Python's parser gives up near 1,000."""
+"""Maximum nesting of values in one line; each tag adds two levels, and Python's parser fails near 1,000."""
 
 _EXIT = object()
-_TEXTS = frozenset({str, TextAccessor})  # `message.text` is the other, equal to the plain str that comes back
+_TEXTS = frozenset({str, TextAccessor})  # TextAccessor is the type of `message.text`, equal to the str it wraps
 _JSON_TYPES = _TEXTS | {bool, float, type(None)}
 _LINE = "line"
-_MOST_PATH = 1_000
+_MAX_PATH = 1_000
 _MANY_NODES, _SLICE, _SLICED_DEPTH = 2_000, 100, 4
 _Moment = TypeVar("_Moment", datetime, time)
 
 
 @dataclass(frozen=True, slots=True)
 class Omitted:
-    """Stands for a value that could not be encoded and was left out at the caller's wish (``unencodable="omit"``)."""
+    """Replaces a value that could not be encoded and that the caller chose to leave out (``unencodable="omit"``)."""
 
     type_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How values of one type are written: `dump` gives a value of simpler types, `load` the original back."""
+    """The encoding of one type: `dump` returns a value of simpler types, `load` restores the original."""
 
     name: str
     dump: Callable[[Any], Any]
@@ -61,35 +63,35 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class DocumentFields:
-    """A Document whose text stands elsewhere: written like one, read as one."""
+    """The fields of a Document whose text is stored elsewhere; written and read like a Document."""
 
     fields: dict[str, Any]
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Whether a value is a str and nothing else: not of a class that adds something to it."""
+    """Return True if a value is a plain str, not an instance of another subclass."""
     return type(value) in _TEXTS
 
 
 class Codec:
-    """Writes and reads values; knows the types of the standard library, LangChain's Document and registered ones."""
+    """Encodes and decodes values of standard library types, LangChain's Document and registered types."""
 
     def __init__(self) -> None:
         self._by_type: dict[type, Kind] = dict(_STANDARD)
         self._by_name: dict[str, Kind] = {kind.name: kind for kind in _STANDARD.values()}
-        # By far the most texts are one line without a payload; making a decoder costs as much as using it.
+        # Most texts are one line without a payload, and creating a decoder costs as much as using it: reuse one.
         self._one_line = json.JSONDecoder(object_hook=lambda node: self._untag(node, {}, None))
 
     def register(self, type_: type, kind: Kind) -> None:
-        """Teach the codec a type; afterwards values of exactly this type come back equal.
+        """Register a type; afterwards values of exactly this type are restored equal.
 
         Raises:
-            InvalidInputError: The type or the name is known already, or `type_` is not a class.
+            InvalidInputError: The type or the name is already registered, or `type_` is not a class.
         """
         if not isinstance(type_, type):
             raise InvalidInputError(f"register a class, not {type_!r}")
         if type_ in self._by_type or type_ in _JSON_TYPES or type_ in (int, list, dict):
-            raise InvalidInputError(f"{type_.__qualname__} is known already")
+            raise InvalidInputError(f"{type_.__qualname__} is already registered")
         if type(kind.name) is not str or not kind.name:
             raise InvalidInputError(f"the name of a type is a non-empty str, not {kind.name!r}")
         if kind.name in self._by_name or kind.name == _LINE:
@@ -98,29 +100,29 @@ class Codec:
         self._by_name[kind.name] = kind
 
     def copy_from(self, other: Codec) -> None:
-        """Know every type that another codec knows."""
+        """Register every type of another codec."""
         self._by_type.update(other._by_type)
         self._by_name.update(other._by_name)
 
     def keep_unknown(self) -> None:
-        """From now on read values of types that are not known here too; they can only be written again, as they were.
+        """Accept values of unregistered types from now on; they can only be written again, unchanged.
 
-        For programs that carry what is stored from one place to another and do not know the application's types.
+        For programs that copy stored conversations and do not know the application's types.
         """
         self._by_name = _AnyName(self._by_name, self._by_type)
 
     def encode(self, value: Any, *, path: str = "", omitted: list[str] | None = None) -> str:
-        """Write `value` as text that `decode` turns back into an equal value of the same types.
+        """Return `value` as text that `decode` turns back into an equal value of the same types.
 
-        The same value gives the same text in every process (the elements of sets are put in order).
+        Equal values give the same text in every process, because the elements of sets are sorted.
 
         Args:
-            value: Any value of known types, nested to any depth.
-            path: Where the value is, for errors.
-            omitted: If given, unknown values become `Omitted` and their paths are added here.
+            value: Any value of registered types, nested to any depth.
+            path: Location of the value, for errors.
+            omitted: If given, values of unknown types become `Omitted` and their paths are appended here.
 
         Raises:
-            UnencodableError: A type that is not known, a value whose `dump` fails, or one that holds itself.
+            UnencodableError: A type is not registered, a `dump` failed, or a value contains itself.
         """
         walk = _Walk(self, value, path=path, omitted=omitted)
         lines = walk.run()
@@ -128,15 +130,15 @@ class Codec:
         return "\n".join(map(write, lines))
 
     def decode(self, text: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None) -> Any:
-        """Read what `encode` wrote; ranges of a payload are read with `fetch`, or left standing without it.
+        """Return the value of a text written by `encode`.
 
         Args:
             text: The text.
-            fetch: Gives the characters of a range.
-            limit: Length of what was read of the payload; ranges that end behind it are left standing.
+            fetch: Returns the characters of a range of the payload. Without it, ranges are returned as they are.
+            limit: Number of payload characters that are available; ranges that end after them are returned as they are.
 
         Raises:
-            ValueError: The text is not what `encode` writes.
+            ValueError: The text was not written by `encode`.
         """
         return self._decode(text, None if fetch is None else PayloadReader(fetch, limit))
 
@@ -154,16 +156,16 @@ class Codec:
             raise ValueError(f"not a value written by this codec: {error!r}") from error
 
     def _untag(self, node: dict[str, Any], lines: dict[int, Any], parts: PayloadReader | None) -> Any:
-        """The value that a dict of the text stands for; called for the innermost dicts first."""
+        """Return the value of a decoded dict; the decoder calls this for the innermost dicts first."""
         if "$" not in node:
             return node
         name, plain = node["$"]
         if name == _LINE:
-            return lines.pop(plain)  # each is referred to once; a text that shares them could unfold without end
+            return lines.pop(plain)  # each line may be used once: shared lines could unfold without end
         kind = self._by_name[name]
         try:
             value = kind.load(plain)
-        except Exception as error:  # may be a function of the caller
+        except Exception as error:  # `load` may be the application's function
             raise ValueError(f"not a value of type {name!r}: {error!r}") from error
         if type(value) is not PayloadRange or parts is None or not parts.reach(value):
             return value
@@ -172,7 +174,7 @@ class Codec:
 
 
 def _write_in_slices(value: Any, depth: int = 0) -> str:
-    """The same text as `_JSON` writes, in many calls: in between, other threads get their turn."""
+    """Return the same text as `_JSON.encode`, written in many calls so that other threads can run in between."""
     if type(value) not in (list, dict) or depth == _SLICED_DEPTH:
         return _JSON.encode(value)
     if len(value) <= _SLICE:
@@ -182,12 +184,12 @@ def _write_in_slices(value: Any, depth: int = 0) -> str:
         return f"{{{','.join(pairs)}}}"
     rest, make = iter(value if type(value) is list else value.items()), type(value)
     slices = iter(lambda: make(islice(rest, _SLICE)), make())
-    text = ",".join(_JSON.encode(one)[1:-1] for one in slices)
+    text = ",".join(_JSON.encode(part)[1:-1] for part in slices)
     return f"[{text}]" if make is list else f"{{{text}}}"
 
 
 class _AnyName(dict[str, Kind]):
-    """Makes up a type for each name that is not known; its values hold what was written of them."""
+    """Creates a type for each unregistered name; its values keep their encoded form."""
 
     def __init__(self, known: Mapping[str, Kind], by_type: dict[type, Kind]) -> None:
         super().__init__(known)
@@ -210,7 +212,7 @@ class _AnyName(dict[str, Kind]):
 
 
 class _Walk:
-    """One pass over a value with an explicit stack: `run` gives the lines, plain enough for a JSON writer."""
+    """One pass over a value with an explicit stack; `run` returns the lines as plain JSON values."""
 
     def __init__(self, codec: Codec, value: Any, *, path: str, omitted: list[str] | None) -> None:
         self._codec = codec
@@ -236,12 +238,14 @@ class _Walk:
             else:
                 self._container(value, target, key, depth)
         if self._omitted is not None and self._left_out:
-            self._omitted.extend(self._places_of(self._left_out) or [self._path])
+            self._omitted.extend(self._paths_of(self._left_out) or [self._path])
         return self._lines
 
     def _container(self, value: Any, target: Any, key: Any, depth: int) -> None:
         if id(value) in self._open:
-            raise UnencodableError("the value holds itself; store a tree", path=self._place_of(value))
+            raise UnencodableError(
+                "the value contains itself; remove the circular reference", path=self._path_of(value)
+            )
         self._open.add(id(value))
         self._stack.append((id(value), _EXIT, None, 0))
         if depth >= LINE_DEPTH:
@@ -258,7 +262,7 @@ class _Walk:
     def _fill(self, target: Any, key: Any, node: Any, children: Iterable[tuple[Any, Any]], depth: int) -> None:
         target[key] = node
         self.nodes += len(node)
-        self._stack.extend((child, node, place, depth + 1) for place, child in children)
+        self._stack.extend((child, node, child_key, depth + 1) for child_key, child in children)
 
     def _tag(self, value: Any, target: Any, key: Any, depth: int) -> None:
         kind, cause = self._kinds.get(type(value)), None
@@ -266,12 +270,12 @@ class _Walk:
         if kind is not None:
             try:
                 plain = sorted(value, key=self._order) if type(value) in (set, frozenset) else kind.dump(value)
-            except Exception as error:  # noqa: BLE001 - may be a function of the caller
+            except Exception as error:  # noqa: BLE001 - `dump` may be the application's function
                 kind, cause = None, error
         if kind is None:
             kind = self._kinds[Omitted]
             plain = kind.dump(self._omit(value, cause))
-        # What `dump` made must live until the walk ends: ids of open containers are compared.
+        # Keeps the result of `dump` alive until the walk ends, because open containers are compared by `id()`.
         self._keep.append(plain)
         tag = [kind.name, None]
         target[key] = {"$": tag}
@@ -280,18 +284,18 @@ class _Walk:
     def _omit(self, value: Any, cause: Exception | None) -> Omitted:
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         if self._omitted is None:
-            why = f" ({cause})" if cause else ""
+            reason = f" ({cause})" if cause else ""
             raise UnencodableError(
-                f"a value of type {name} cannot be stored and come back equal{why}; "
-                "convert it, teach the store the type with register_artifact_type, "
+                f"a value of type {name} cannot be stored and restored equal{reason}; "
+                "convert it, register the type with register_artifact_type, "
                 'or append with unencodable="omit"',
-                path=self._place_of(value),
+                path=self._path_of(value),
             ) from cause
         self._left_out[id(value)] = value
         return Omitted(name)
 
     def _order(self, element: Any) -> str:
-        """What the elements of a set are put in order by, the same in every process."""
+        """Return the sort key of a set's element, the same in every process."""
         if type(element) is frozenset:
             return f"frozenset {sorted(map(self._order, element))}"
         if type(element) is tuple:
@@ -301,15 +305,15 @@ class _Walk:
         kind = self._kinds.get(type(element))
         if kind is None:
             return type(element).__qualname__
-        # The text of a registered type's repr may differ from process to process.
+        # The repr of a registered type may contain memory addresses, so the encoded value is used instead.
         standard = _STANDARD.get(type(element)) is kind
         return f"{kind.name} {kind.dump(element) if standard else self._codec.encode(element, omitted=[])}"
 
-    def _place_of(self, wanted: Any) -> str:
-        return next(iter(self._places_of({id(wanted): wanted})), self._path)
+    def _path_of(self, wanted: Any) -> str:
+        return next(iter(self._paths_of({id(wanted): wanted})), self._path)
 
-    def _places_of(self, wanted: Mapping[int, Any]) -> list[str]:
-        """Look values up again: paths are built only when there is something to say about them."""
+    def _paths_of(self, wanted: Mapping[int, Any]) -> list[str]:
+        """Find the paths of values in a second pass, because paths are only needed for errors and reports."""
         found: list[str] = []
         stack: list[tuple[Any, _Path | None]] = [(self._root, None)]
         seen: set[int] = set()
@@ -324,7 +328,7 @@ class _Walk:
 
 
 _Path = tuple["_Path | None", str]
-"""The way to a value: the way to what holds it, and a last piece."""
+"""The path to a value as a linked list: the path to its container, and the last piece."""
 
 
 def _written(root: str, path: _Path | None) -> str:
@@ -334,17 +338,17 @@ def _written(root: str, path: _Path | None) -> str:
         pieces.append(piece)
     whole = root + "".join(reversed(pieces))
     text = whole if root else whole.removeprefix(".")
-    return text if len(text) <= _MOST_PATH else f"{text[: _MOST_PATH // 2]}…{text[-_MOST_PATH // 2 :]}"
+    return text if len(text) <= _MAX_PATH else f"{text[: _MAX_PATH // 2]}…{text[-_MAX_PATH // 2 :]}"
 
 
 def _children(value: Any) -> list[tuple[Any, str]]:
     if isinstance(value, dict):
-        keys = [(key, f".keys()[{place}]") for place, key in enumerate(value) if type(key) is not str]
+        keys = [(key, f".keys()[{index}]") for index, key in enumerate(value) if type(key) is not str]
         return [*keys, *((child, f".{_name(key)}") for key, child in value.items())]
     if isinstance(value, Document):
         return [(value.metadata, ".metadata")]
     if isinstance(value, list | tuple | set | frozenset):
-        return [(child, f"[{place}]") for place, child in enumerate(value)]
+        return [(child, f"[{index}]") for index, child in enumerate(value)]
     return []
 
 
@@ -384,7 +388,7 @@ def _load_moment(type_: type[_Moment]) -> Callable[[list[Any]], _Moment]:
 
 
 def _document(value: Document) -> dict[str, Any]:
-    # They can be set to anything after it was made; what its constructor would refuse or change could not come back.
+    # Attributes can be assigned after validation. Values that the constructor would reject or change are refused.
     if type(value.id) not in (str, type(None)) or type(value.metadata) is not dict or not is_text(value.page_content):
         raise TypeError("its id is a str or None, its page_content a str and its metadata a dict")
     return {"id": value.id, "page_content": value.page_content, "metadata": value.metadata}

@@ -1,6 +1,6 @@
 """Public models, policies and scopes, with the checks of what callers pass.
 
-Floor 0. Every room uses it; it imports only `exceptions`.
+Floor 0, used by every room. It imports only `exceptions`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Addresses of databases: the check before one is used, and the forms in which one may be shown.
+"""Validate database addresses, and redact them for display.
 
-Layer 0, pure. The user info and the options of an address can be secrets. A malformed address may hold them anywhere,
-so an error never quotes one.
+Floor 0, pure; used by the MongoDB driver, the development server and the command line. User info and options of an
+address can be secrets. A malformed address may contain them anywhere, so no error quotes an address.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ ADDRESS_FORM = "mongodb://user:password@host:27017/database?option=value, with u
 
 _HIDDEN = "…"
 _SCHEMES = ("mongodb://", "mongodb+srv://", "memory://")
-# An "@" stands only between user info and hosts, and a port is a number: a part of a password never looks like a host.
+# "@" is allowed only between user info and hosts, and ports are numeric, so no part of a password can pass for a host.
 _HOST = r"(?:\[[^]@/?,]+]|[^][@/?,:]+)(?::\d{1,5})?"
 _WELL_FORMED = re.compile(
-    rf"""(?P<scheme>mongodb(?:\+srv)?://) (?P<user>[^@/?]*@)? (?P<place>{_HOST}(?:,{_HOST})*(?:/[^@?]*)?) (?:\?[^@]*)?
+    rf"""(?P<scheme>mongodb(?:\+srv)?://) (?P<user>[^@/?]*@)? (?P<hosts>{_HOST}(?:,{_HOST})*(?:/[^@?]*)?) (?:\?[^@]*)?
         | (?P<memory>memory://[^@?:]*)""",
     re.VERBOSE,
 )
 _AROUND = " \t\r\n\v\f\"'`<>\u201c\u201d\u2018\u2019"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-# A scheme with a host behind it, or "user:password@" without one; not the examples in our own messages.
+# A scheme followed by a host, or "user:password@" without a scheme; excludes the examples in our own messages.
 _BEGINNING = re.compile(
     r"""(?<![\w+.-]) (?! (?:mongodb://)? (?:localhost:27017/app\b | user:password@host) )
         (?: [\w+.-]*://(?=[^\s/,…'")]) | mongo[\w+]*:/?(?=[^\s/,'"]) | [^\s'"(:/]+:(?!//)[^\s@]+@ )""",
@@ -43,10 +43,10 @@ _BEGINNING = re.compile(
 
 
 def check_address(uri: object) -> str:
-    """Return the address if it has the form of one; the driver checks the rest.
+    """Return the address if it is well-formed; the driver checks the rest.
 
     Raises:
-        InvalidInputError: It has not. The message holds nothing of it.
+        InvalidInputError: It is malformed. The message contains no part of it.
     """
     if not isinstance(uri, str):
         raise InvalidInputError(
@@ -60,14 +60,14 @@ def check_address(uri: object) -> str:
         )
     if _UNPRINTABLE.search(uri) or not _WELL_FORMED.fullmatch(uri):
         raise InvalidInputError(
-            f"the address cannot be read; it has the form {ADDRESS_FORM}: an '@' inside the password is %40, a '/' is "
-            "%2F, a ':' is %3A, as urllib.parse.quote_plus writes them"
+            f"the address is malformed; it must have the form {ADDRESS_FORM}: inside the password write '@' as %40, "
+            "'/' as %2F and ':' as %3A, as urllib.parse.quote_plus does"
         )
     return uri
 
 
 def is_address(text: str) -> bool:
-    """Return True if a text is meant as an address, well-formed or not, and not as the name of a file.
+    """Return True if a text is an address, even a malformed one, and not the name of a file.
 
     >>> is_address("mongodb://db/app"), is_address(" 'mongo:ada:secret@db/app"), is_address("chats/mongodb.jsonl")
     (True, True, False)
@@ -89,13 +89,13 @@ def safe_address(uri: str) -> str:
     if found["memory"]:
         return found["memory"]
     user = f"{_HIDDEN}@" if found["user"] else ""
-    return f"{found['scheme']}{user}{found['place']}"
+    return f"{found['scheme']}{user}{found['hosts']}"
 
 
 def without_addresses(text: str) -> str:
-    """Return a text up to the first address in it that may hold a secret.
+    """Cut a text before the first address in it that may contain a secret.
 
-    What follows is left out as well, as it is not known where a malformed address ends.
+    Everything after it is removed too, because the end of a malformed address cannot be determined.
 
     >>> without_addresses("unexpected argument (mongo://ada:S3 cret@db/app)")
     'unexpected argument (…'
@@ -115,7 +115,7 @@ def names_option(uri: str, name: str) -> bool:
 
 
 def tells_of(text: str, uri: str) -> bool:
-    """Return True if a text has a word of the address, encoded or decoded, which may be a part of a secret."""
+    """Return True if a text contains a word of the address, encoded or decoded, which may be part of a secret."""
     secret = uri.partition("://")[2].lower()
     words = re.findall(r"[^\W_]+", f"{secret} {unquote_plus(secret)}")
     return any(word in text.lower() for word in words)

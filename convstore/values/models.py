@@ -1,7 +1,8 @@
-"""What the public API gives back: values without behaviour or I/O.
+"""Return values of the public API: data without behaviour or I/O.
 
-Layer 0. No field can be set anew; the lists and dicts in some of them are plain ones. pydantic models, so that a
-backend can return them from an endpoint as they are: messages are dumped with all fields of their own class.
+Floor 0; built by every use case. Fields cannot be reassigned, but lists and dicts inside them are ordinary ones. They
+are pydantic models, so that a backend can return them from an endpoint as they are. Messages are serialised with all
+fields of their own class.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ class _Value(BaseModel):
 
 
 class Receipt(_Value):
-    """What an append did.
+    """The result of an append.
 
     Attributes:
-        message_ids: The id of each message of the batch, in its order.
-        first: Lowest ordinal of the batch's messages, whether written now or earlier.
-        last: Highest ordinal of them.
-        ordinals: The ordinal of each message of the batch, in its order.
-        written: How many messages were written now; 0 for a repeated batch.
-        source_ids: Source ids allotted to the results written now, lowest and highest; None without sources.
-        omitted: Where values of unknown types were left out (``unencodable="omit"``).
+        message_ids: The id of each message of the batch, in batch order.
+        first: Lowest ordinal of the batch's messages, including those written earlier.
+        last: Highest ordinal of the batch's messages.
+        ordinals: The ordinal of each message of the batch, in batch order.
+        written: Number of messages written by this call; 0 for a repeated batch.
+        source_ids: Lowest and highest source id assigned to the results written now; None without sources.
+        omitted: Paths of values of unknown types that were left out (``unencodable="omit"``).
         renumbered: By tool message id, old and new numbers of sources (``on_source_clash="renumber"``).
     """
 
@@ -61,26 +62,26 @@ class Receipt(_Value):
 
 
 class HistoryReport(_Value):
-    """What `load_history` did to make the view, and what it cost.
+    """How `load_history` built the view, and its cost.
 
     Attributes:
-        stubbed: Ids of tool messages that stand as stubs.
-        placeholders: Ids of other messages with images, audio or files that stand as placeholders.
-        shortened: Ids of messages with long texts that are shown as their beginning and end.
+        stubbed: Ids of tool messages shown as stubs.
+        placeholders: Ids of other messages whose images, audio or files are shown as placeholders.
+        shortened: Ids of messages with long texts, of which only beginning and end are shown.
         left_out_turns: Whole turns before the view, left out by the budget or `max_turns`.
         missing_results: Tool call ids that got a synthetic error result.
-        orphans: Ids of tool messages left out because no call asks for them.
-        late_results: Ids of tool messages shown as text, behind a summary or a note that may stand for their call.
-        moved: Ids of tool messages that came late or out of order and were put behind their call.
-        over_budget: The view is larger than `max_tokens`: the turn in progress alone does not fit, or only as it was
-            appended, not as it is shown to `provider`.
-        tokens_before: The whole log, every result in full, by the store's counter; rewound messages apart.
+        orphans: Ids of tool messages left out because no call matches them.
+        late_results: Ids of tool messages shown as text, because a summary or a note may have replaced their call.
+        moved: Ids of tool messages that came late or out of order and were moved to their call.
+        over_budget: The view is larger than `max_tokens`. Either the turn in progress alone does not fit, or it no
+            longer fits in the form required by `provider`.
+        tokens_before: The whole log with every result in full, by the store's counter; without rewound messages.
         tokens_after: The view, by the store's counter.
-        tokens_unsummarized: What no summary stands for, left out or not, as the rule of a summarizer weighs it: leading
-            system messages apart, old results as stubs.
+        tokens_unsummarized: Messages not covered by a summary, in the view or not, as a compaction rule measures them:
+            without leading system messages, old results as stubs.
         documents: Documents read from the server.
         bytes: Their size as stored.
-        round_trips: Times the load waited for the server; commands sent together count as one.
+        round_trips: Number of waits for the server; commands sent together count as one.
     """
 
     stubbed: tuple[str, ...] = ()
@@ -101,21 +102,21 @@ class HistoryReport(_Value):
 
 
 class Summary(_Value):
-    """A summary that stands for a range of messages, which stay in the log.
+    """A summary that replaces a range of messages in views; the messages stay in the log.
 
     Attributes:
-        version: Counts the summaries of the conversation from 1.
-        first: First ordinal that it stands for.
-        last: Last ordinal that it stands for.
+        version: Number of the summary in the conversation, from 1.
+        first: First ordinal that it covers.
+        last: Last ordinal that it covers.
         text: The summary.
         messages: The messages that show it in views.
-        model: What wrote it.
-        tokens_in: Size of what was folded into it as views showed it, the summary before it included.
-        tokens_out: Its own size.
-        created_at: When it was made (UTC).
-        tool_message_ids: Results that it stands for, in order.
-        source_ids: Their sources, as text.
-        is_current: Whether views show it, unless messages that it stands for were rewound.
+        model: Name of the model that wrote it.
+        tokens_in: Size of the messages folded into it as views showed them, including the previous summary.
+        tokens_out: Size of the summary itself.
+        created_at: Time of creation (UTC).
+        tool_message_ids: Tool results that it covers, in order.
+        source_ids: Ids of their sources, as text.
+        is_current: True if views show it, unless messages that it covers were rewound.
     """
 
     version: int
@@ -133,14 +134,14 @@ class Summary(_Value):
 
 
 class Compaction(_Value):
-    """What `compact` did.
+    """The result of `compact`.
 
     Attributes:
-        status: "done"; "not_needed", as little would be saved; "busy", as another worker is at it; "failed"; "waiting",
-            as the last try failed a short time ago; "running", as a load no longer waited for the summarizer, whose
-            work goes on and is committed later.
-        summary: The new summary, if it is done.
-        problem: Why it is not done, "" if it is or need not be.
+        status: "done"; "not_needed": too little would be saved; "busy": another worker is compacting; "failed";
+            "waiting": retries back off after a recent failure; "running": the load stopped waiting for the summarizer,
+            whose result is committed later.
+        summary: The new summary, if the status is "done".
+        problem: The reason of a failure or a delay, else "".
     """
 
     status: Literal["done", "not_needed", "busy", "failed", "waiting", "running"]
@@ -153,10 +154,10 @@ class History(_Value):
 
     Attributes:
         messages: Leading system messages first, then a summary and a note if there are any, then whole turns.
-        summary: Text of the summary that stands for the oldest messages, None if there is none.
+        summary: Text of the summary that replaces the oldest messages, None if there is none.
         tokens: Size of the view by the store's counter.
-        report: What was done to make the view, and what it cost.
-        compaction: What became of a compaction that was due first, under a policy with ``compact="before_load"``.
+        report: How the view was built, and its cost.
+        compaction: Result of the compaction that ran first, under a policy with ``compact="before_load"``.
     """
 
     messages: list[SerializeAsAny[BaseMessage]]
@@ -167,13 +168,13 @@ class History(_Value):
 
 
 class ErasureReceipt(_Value):
-    """What was removed, counted in documents that are gone from the database.
+    """Counts of the documents that were removed from the database.
 
     Attributes:
-        conversations: Conversations that this call ended; one whose removal broke off earlier was counted then.
+        conversations: Conversations that this call deleted; one whose removal was interrupted earlier was counted then.
         entries: Appended batches.
-        payload_chunks: Pieces of large results and of other large parts of messages.
-        summaries: Summaries of them, earlier ones too.
+        payload_chunks: Chunks of large results and of other large parts of messages.
+        summaries: Summaries, including earlier versions.
         annotations: Annotated messages.
     """
 
@@ -192,12 +193,12 @@ class Source(_Value):
         title: "" if the tool gave none.
         url: "" if the tool gave none.
         content: Its text, or the part of it that is on this page.
-        metadata: Everything else that the tool said of it; on a page only what there is room for, and under "convstore"
-            a mark that names what is left out.
-        tool_message_id: The tool message it came with.
-        earlier_id: The number under which the same text was shown first, None if it was new; of documents long ago
-            nothing is known.
-        given_id: The number it came with, if that was taken (``on_source_clash="renumber"``).
+        metadata: All other fields that the tool gave. A page holds only the fields that fit; a mark under "convstore"
+            names the others.
+        tool_message_id: The tool message that contains it.
+        earlier_id: The number under which the same text was shown first, None if it was new. Only recent sources are
+            compared.
+        given_id: The number that the tool gave it, if that was taken (``on_source_clash="renumber"``).
     """
 
     source_id: int
@@ -214,9 +215,9 @@ class SourcePage(_Value):
     """One page of full content.
 
     Attributes:
-        sources: Sources whose text is on this page, in the order asked for.
-        not_found: Source ids (int) and message ids (str) that were asked for and are not in this conversation.
-        next_cursor: Ask again with it for the next page; None on the last.
+        sources: Sources whose text is on this page, in the requested order.
+        not_found: Requested source ids (int) and message ids (str) that are not in this conversation.
+        next_cursor: Cursor of the next page; None on the last.
     """
 
     sources: list[Source] = []
@@ -225,17 +226,17 @@ class SourcePage(_Value):
 
 
 class ToolRecord(_Value):
-    """A message of the log in full, as `get_tool_messages` gives it.
+    """A message of the log in full, as `get_tool_messages` returns it.
 
     Attributes:
         tool_message_id: The message's id.
         tool_call_id: The call it answers; "" for a message that is not a tool result.
-        tool: The tool's name, "" if nothing names it.
-        status: "success" or "error", unless the message was given another.
+        tool: The tool's name, "" if it is unknown.
+        status: "success" or "error", unless the message was appended with another value.
         content: Equal to the content that was appended.
         artifact: Equal to the artifact that was appended.
-        sources: The sources in it, with their numbers and whole texts.
-        ordinal: Its place in the log.
+        sources: The sources in it, with their numbers and full texts.
+        ordinal: Its position in the log.
         created_at: When it was appended (UTC).
     """
 
@@ -251,13 +252,13 @@ class ToolRecord(_Value):
 
 
 class StoredMessage(_Value):
-    """A message of the log with its place, for a user interface.
+    """A message of the log with its position, for a user interface.
 
     Attributes:
-        ordinal: Its place in the log: 1, 2, 3 …
+        ordinal: Its position in the log: 1, 2, 3 …
         created_at: When it was appended (UTC).
-        message: As appended, or as views show it.
-        annotations: What `annotate` said of it.
+        message: The message as appended, or as views show it.
+        annotations: Values set with `annotate`.
     """
 
     ordinal: int
@@ -279,16 +280,18 @@ class MessagePreview(_Value):
 
 
 class Turn(_Value):
-    """A human message and all that follows it up to the next one; what precedes the first is a turn too, number 0.
+    """A human message and all messages up to the next one.
+
+    Messages before the first human message are a turn too, with the number 0.
 
     Attributes:
         turn_id: Id of its first message.
-        number: Its place among the turns that are not rewound.
+        number: Its position among the turns that are not rewound.
         first: Ordinal of its first message.
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
-        messages: Equal to what was appended.
-        is_finished: Whether its last message is an AI message without tool calls, or another turn follows.
+        messages: Equal to the appended messages.
+        is_finished: True if its last message is an AI message without tool calls, or another turn follows.
     """
 
     turn_id: str
@@ -301,20 +304,20 @@ class Turn(_Value):
 
 
 class ConversationInfo(_Value):
-    """What is known of a conversation without reading it.
+    """Facts about a conversation that are known without reading its messages.
 
     Attributes:
-        scope: Whose it is.
+        scope: The scope that owns it.
         title: Set with `update`, None if never.
         metadata: Set with `update`, {} if never.
         created_at: When its first message was appended (UTC); None for a scope without a conversation.
-        updated_at: When its last message was appended (UTC); in a listing exact to 15 s.
-        message_count: Messages in the log, rewound ones apart.
+        updated_at: When its last message was appended (UTC); in a listing up to 15 s behind.
+        message_count: Messages in the log, without rewound ones.
         tokens: Their size, by the token counter of the store that appended last.
-        usage: By model the sums of its own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; the
-            model is "unknown" where messages do not name it.
-        last_message: The beginning of the last message with a text, None before there is one; in a listing exact to
-            15 s.
+        usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
+            model is "unknown" for messages that do not name one.
+        last_message: The beginning of the last message with text, None if there is none; in a listing up to 15 s
+            behind.
     """
 
     scope: dict[str, str]
@@ -333,8 +336,8 @@ class ConversationPage(_Value):
 
     Attributes:
         conversations: Newest first.
-        next_cursor: Ask again with it for the next page; None on the last. A conversation that was appended to less
-            than 15 s before the first page was read, or later, may have moved to the front, off the later pages.
+        next_cursor: Cursor of the next page; None on the last. A conversation that was appended to less than 15 s
+            before the first page was read, or later, may have moved to the front and be missing on later pages.
     """
 
     conversations: list[ConversationInfo] = []
@@ -342,16 +345,16 @@ class ConversationPage(_Value):
 
 
 class Finding(_Value):
-    """Something in the database that is not as it should be.
+    """A defect found in the database.
 
     Attributes:
-        kind: What sort of thing; docs/operations.md lists all of them.
-        collection: Where it is, without the store's prefix.
+        kind: Kind of the defect; docs/operations.md lists all kinds.
+        collection: Name of the collection, without the store's prefix.
         document_id: The ``_id`` of the document, of the first of several, or the name of an index.
-        problem: What is wrong, in words. It holds no text of messages.
-        conversation: The id of the conversation in the log; "" if it is of none.
-        repairable: Whether ``repair=True`` can mend it without guessing.
-        repaired: Whether that was done.
+        problem: Description of the defect. It contains no text of messages.
+        conversation: The id of the conversation in the log; "" if it belongs to none.
+        repairable: True if ``repair=True`` can repair it without guessing.
+        repaired: True if it was repaired.
     """
 
     kind: str
@@ -364,7 +367,7 @@ class Finding(_Value):
 
 
 class VerifyReport(_Value):
-    """What `verify` looked at and what it found.
+    """The result of `verify`: counts of the documents checked, and the defects found.
 
     Attributes:
         conversations: Conversations that were read to their end.
@@ -373,9 +376,9 @@ class VerifyReport(_Value):
         payload_chunks: Their payload chunks, each read and compared with its checksum.
         summaries: Their summaries.
         annotations: Their annotated messages.
-        findings: The first 1,000.
-        counts: How many findings of each kind there were, those that are not listed too.
-        left: How many of all findings were not repaired.
+        findings: The first 1,000 findings.
+        counts: Number of findings of each kind, including those not listed.
+        left: Number of findings that were not repaired.
     """
 
     conversations: int = 0
@@ -390,5 +393,5 @@ class VerifyReport(_Value):
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it should be, or was brought back to that."""
+        """True if no defect was found, or every one was repaired."""
         return self.left == 0

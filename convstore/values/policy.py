@@ -1,6 +1,7 @@
-"""What a view may hold, and when old turns are summarised: the values that shape `load_history`.
+"""Policies of `load_history`: the contents of a view, and when old turns are summarised.
 
-Layer 0. Nonsense is refused when a policy is made, not when it is used.
+Floor 0; passed by callers, applied by `view` and `compaction`. Invalid values are rejected when a policy is created,
+not when it is used.
 """
 
 from __future__ import annotations
@@ -25,32 +26,31 @@ _CHOICES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryPolicy:
-    """How a log becomes a view; equal policies give equal views of the same log.
+    """Rules that turn a log into a view; equal policies give equal views of the same log.
 
     Attributes:
-        max_tokens: Budget of the view, by the store's counter; None for no limit. What does not fit leaves at the
-            old end, whole turns and up to half the budget at a time, so that prompt caches live long. The turn in
-            progress is never cut.
-        max_turns: At most this many turns in a view, the one in progress counted; None for no limit. From 8 on, turns
-            leave a quarter of `max_turns` at a time.
-        stub_tools: "finished_turns" puts stubs in place of the tool results of finished turns; "never" loads all
-            in full.
+        max_tokens: Budget of the view, by the store's counter; None for no limit. The oldest turns are dropped first,
+            whole and up to half the budget at a time, so that prompt caches stay valid for long. The turn in progress
+            is never truncated.
+        max_turns: Maximum number of turns in a view, including the one in progress; None for no limit. From 8 on, turns
+            are dropped a quarter of `max_turns` at a time.
+        stub_tools: "finished_turns" replaces the tool results of finished turns by stubs; "never" loads all in full.
         stub_min_tokens: A result without sources gets a stub only above this size.
-        keep_last_results: At least so many of the newest results in finished turns stay whole; they become stubs
+        keep_last_results: Minimum number of the newest results in finished turns that stay whole. They become stubs
             several at a time, so up to twice as many are whole.
         never_stub: Names of tools whose results always stay whole.
-        compact: "explicit" leaves summarising to `compact`; "before_load" summarises first when that is due, so a load
+        compact: "explicit" leaves summarising to `compact`. "before_load" summarises first when that is due, so a load
             may wait for the summarizer, for the store's `compaction_seconds` at most.
-        shorten_over: Texts of human and AI messages in finished turns that are longer than so many tokens (of four
-            characters) are shown as their beginning and their end, with the id of the message between; None shows them
-            whole. Up to 1,000 this reads no payload.
-        media: "finished_turns" puts placeholders in place of images, audio and files of finished turns; "never" loads
-            them as they are.
+        shorten_over: Texts of human and AI messages in finished turns that exceed this many tokens (of four characters)
+            are cut to their beginning and end, with the id of the message between; None shows them whole. Values up to
+            1,000 need no payload reads.
+        media: "finished_turns" replaces images, audio and files of finished turns by placeholders; "never" loads them
+            as they are.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
-        provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai": the view is made safe for
-            it, whoever wrote the messages: ids of calls in its form and each once, foreign reasoning left out, no empty
-            message, system messages at the head and a human message before the first AI message where it wants that.
-            None leaves messages as they were appended.
+        provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai" adapts the view to that
+            provider, whichever model wrote the messages: unique call ids in its format, no foreign reasoning and no
+            empty messages. Where it requires that, system messages come first and a human message comes before the
+            first AI message. None leaves messages as they were appended.
     """
 
     max_tokens: int | None = 32_000
@@ -79,12 +79,12 @@ class HistoryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRule:
-    """When turns are summarised, and how many.
+    """The trigger and the extent of a compaction.
 
     Attributes:
-        max_tokens_before_summary: Summarise once what is not summarised is larger, as views show it.
-        max_summary_tokens: What a summary is expected to take; it is not enforced.
-        keep_last_turns: So many finished turns stay as they are, as far as they fit in half of the trigger.
+        max_tokens_before_summary: Summarise once the unsummarised messages exceed this size, as views show them.
+        max_summary_tokens: Expected size of a summary; it is not enforced.
+        keep_last_turns: Number of finished turns to keep, as far as they fit in half of the trigger.
     """
 
     max_tokens_before_summary: int = 16_000
@@ -92,17 +92,17 @@ class CompactionRule:
     keep_last_turns: int = 4
 
     def __post_init__(self) -> None:
-        for name, least in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
-            check_number(getattr(self, name), name=name, least=least)
+        for name, minimum in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
+            check_number(getattr(self, name), name=name, least=minimum)
         if self.max_summary_tokens >= self.max_tokens_before_summary:
             raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
-    """The same policy, or None for that of the store.
+    """Return the same policy; None stands for the store's default.
 
     Raises:
-        InvalidInputError: Anything else, such as a dict of its values.
+        InvalidInputError: `policy` is anything else, such as a dict.
     """
     if policy is not None and not isinstance(policy, HistoryPolicy):
         raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
@@ -112,7 +112,7 @@ def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
 def _names(names: Iterable[str]) -> frozenset[str]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidInputError(f"never_stub is a collection of tool names, not {names!r}")
-    found = list(names)
-    if not all(isinstance(name, str) for name in found):
+    tools = list(names)
+    if not all(isinstance(name, str) for name in tools):
         raise InvalidInputError("never_stub holds tool names, each a str")
-    return frozenset(found)
+    return frozenset(tools)

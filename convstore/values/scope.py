@@ -1,7 +1,7 @@
-"""Checks scopes and ids before they come near a query.
+"""Validate scopes, ids and numbers before they reach a query.
 
-Layer 1. A scope value or a message id is a plain, non-empty str of at most 512 bytes, nothing else: a dict such as
-``{"$ne": ""}`` in its place would be an operator that matches what belongs to others.
+Floor 0; called by every public method. A scope value or a message id must be a plain, non-empty str of at most 512
+bytes. A dict such as ``{"$ne": ""}`` would be an operator that matches other users' conversations.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ MAX_ID_BYTES = 512
 
 
 MAX_IDS = 200
-"""At most this many ids in one call."""
+"""Maximum number of ids in one call."""
 
 
 _RESERVED = frozenset(
     {"cursor", "dry_run", "everything", "limit", "older_than", "progress", "repair", "tool_message_ids"}
 )
-"""Names of other arguments of the store's methods."""
+"""Names of other parameters of the store's methods."""
 
 
-_MOST_KEYS = 8
+_MAX_KEYS = 8
 
 
 def check_choice(value: object, *choices: str | None, name: str) -> None:
-    """Make sure that a value is one of a few choices.
+    """Raise unless a value is one of a few choices.
 
     >>> check_choice("skip", None, "skip", "raise", name="resent")
 
     Raises:
-        InvalidInputError: It is not; says which there are.
+        InvalidInputError: The value is none of them; the message lists the choices.
     """
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         *first, last = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
@@ -63,19 +63,19 @@ def check_choice(value: object, *choices: str | None, name: str) -> None:
 
 
 def check_number(value: int, *, name: str, least: int, most: int | None = None) -> int:
-    """The same number, once it is sure that it is a whole one in its bounds; True and False are none.
+    """Return a number if it is an int within bounds; booleans are rejected.
 
     >>> check_number(7, name="limit", least=1, most=1_000)
     7
 
     Args:
-        value: What a caller passed.
-        name: What the error calls it.
-        least: The lowest that is allowed.
-        most: The highest; None for no limit.
+        value: The caller's value.
+        name: Name of the parameter, for the error.
+        least: Minimum.
+        most: Maximum; None for no limit.
 
     Raises:
-        InvalidInputError: Anything else; says the bounds and what was passed.
+        InvalidInputError: The value is anything else; the message has the bounds and the value.
     """
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f"from {least}" if most is None else f"from {least} to {most}"
@@ -84,17 +84,17 @@ def check_number(value: int, *, name: str, least: int, most: int | None = None) 
 
 
 def check_seconds(value: float, *, name: str) -> float:
-    """Return the same number, if it is a time to wait: finite and not negative.
+    """Return a number of seconds if it is finite and not negative.
 
     >>> check_seconds(0.5, name="wait")
     0.5
 
     Args:
-        value: What a caller passed.
-        name: What the error calls it.
+        value: The caller's value.
+        name: Name of the parameter, for the error.
 
     Raises:
-        InvalidInputError: Anything else; NaN, infinity, True and False too.
+        InvalidInputError: The value is anything else, such as NaN, infinity or a bool.
     """
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise InvalidInputError(f"{name} is a number of seconds from 0, not {value!r}")
@@ -102,30 +102,30 @@ def check_seconds(value: float, *, name: str) -> float:
 
 
 def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
-    """The keys of a store's scopes.
+    """Return a store's scope keys as a tuple.
 
     >>> check_scope_keys(["user_id", "course_id"])
     ('user_id', 'course_id')
 
     Raises:
-        InvalidScopeError: No keys, too many, repeated, reserved, or not names.
+        InvalidScopeError: There are no keys or too many, or one is repeated, reserved or no name.
     """
-    found = tuple(keys) if not isinstance(keys, str) and isinstance(keys, Iterable) else ()
-    for key in found:
+    names = tuple(keys) if not isinstance(keys, str) and isinstance(keys, Iterable) else ()
+    for key in names:
         if type(key) is not str or not key.isidentifier() or key in _RESERVED:
             raise InvalidScopeError(
                 f"a scope key is a Python name other than {', '.join(sorted(_RESERVED))}, not {key!r}"
             )
-    if not 1 <= len(found) <= _MOST_KEYS or len(set(found)) != len(found):
-        raise InvalidScopeError(f"scope_keys is 1 to {_MOST_KEYS} different names, not {keys!r}")
-    return found
+    if not 1 <= len(names) <= _MAX_KEYS or len(set(names)) != len(names):
+        raise InvalidScopeError(f"scope_keys is 1 to {_MAX_KEYS} different names, not {keys!r}")
+    return names
 
 
 def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The pairs of a whole scope, in the order of the store's keys.
+    """Return the pairs of a complete scope, in the order of the store's keys.
 
     Raises:
-        InvalidScopeError: A key is missing or unknown, or a value cannot be one.
+        InvalidScopeError: A key is missing or unknown, or a value is not usable.
     """
     checked = dict(check_partial_scope(keys, values))
     if missing := [key for key in keys if key not in values]:
@@ -134,10 +134,10 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
 
 
 def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The pairs of a part of a scope.
+    """Return the pairs of a partial scope.
 
     Raises:
-        InvalidScopeError: A key is unknown, or a value cannot be one.
+        InvalidScopeError: A key is unknown, or a value is not usable.
     """
     if unknown := [key for key in values if key not in keys]:
         raise InvalidScopeError(f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}")
@@ -151,52 +151,52 @@ def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple
 def scope_of_run(
     keys: Sequence[str], *, context: Any, configurable: Mapping[str, Any], given: Mapping[str, Any] | None = None
 ) -> Scope:
-    """The whole scope of a run of an agent or a graph, as the application said when it started the run.
+    """Return the complete scope of an agent or graph run, from the values that the application started it with.
 
     >>> scope_of_run(["user_id", "thread_id"], context={"user_id": "ada"}, configurable={"thread_id": "t1"})
     (('user_id', 'ada'), ('thread_id', 't1'))
 
     Args:
-        keys: Of the store.
-        context: Of whatever kind; None if the run has none.
-        configurable: Of the run's configuration.
-        given: Values that count whatever the run says. Elsewhere None stands for absent, here it is refused.
+        keys: The store's scope keys.
+        context: The run's context, a mapping or an object with attributes; None if the run has none.
+        configurable: The run's ``config["configurable"]``.
+        given: Fixed values that take precedence over the run's. None is an absent value in the run, but rejected here.
 
     Raises:
-        InvalidScopeError: A key is missing, unknown or said twice, or a value cannot be one.
+        InvalidScopeError: A key is missing, unknown or ambiguous, or a value is not usable.
     """
     given = given or {}
-    said = _said_of([key for key in keys if key not in given], context=context, configurable=configurable)
-    values = {**said, **given}
+    from_run = _values_of_run([key for key in keys if key not in given], context=context, configurable=configurable)
+    values = {**from_run, **given}
     if missing := [key for key in keys if key not in values]:
         raise InvalidScopeError(
             f"the run lacks {', '.join(missing)}: pass it in the run's context or in config['configurable'], "
-            f"or say it where the tool or the integration is made; this store's scope is {', '.join(keys)}"
+            f"or set it where the tool or the integration is created; this store's scope is {', '.join(keys)}"
         )
     return check_scope(keys, values)
 
 
-def _said_of(keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run says of some keys; refuses two values for one, as one of them is another's."""
+def _values_of_run(keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's values for some keys; two different values for one key raise, as one must be another user's."""
     found: dict[str, Any] = {}
     for key in keys:
         in_context = context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
-        said = [value for value in (in_context, configurable.get(key)) if value is not None]
-        if len(said) == 2 and not (type(said[0]) is type(said[1]) is str and said[0] == said[1]):
+        values = [value for value in (in_context, configurable.get(key)) if value is not None]
+        if len(values) == 2 and not (type(values[0]) is type(values[1]) is str and values[0] == values[1]):
             raise InvalidScopeError(
-                f"{key} is one thing in the run's context and another in config['configurable']; pass it once, "
-                "or say it where the tool or the integration is made"
+                f"{key} has different values in the run's context and in config['configurable']; pass it once, "
+                "or set it where the tool or the integration is created"
             )
-        if said:
-            found[key] = said[0]
+        if values:
+            found[key] = values[0]
     return found
 
 
 def check_id(value: str, *, name: str) -> str:
-    """The id of a message that a caller names.
+    """Return a caller's message id if it is valid.
 
     Raises:
-        InvalidInputError: Not an id.
+        InvalidInputError: The value is not an id.
     """
     if problem := id_problem(value):
         raise InvalidInputError(f"{name} {problem}")
@@ -204,22 +204,22 @@ def check_id(value: str, *, name: str) -> str:
 
 
 def check_ids(ids: Any, *, name: str) -> list[str]:
-    """Message ids that a caller asks for.
+    """Return a caller's message ids as a list if all are valid.
 
     Raises:
-        InvalidInputError: Not a list of ids.
-        TooManyIdsError: More than `MAX_IDS`.
+        InvalidInputError: The value is not a list of ids.
+        TooManyIdsError: There are more than `MAX_IDS`.
     """
     if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
         raise InvalidInputError(f"{name} is a list of message ids, not {type(ids).__name__}")
-    found = list(ids)
-    if len(found) > MAX_IDS:
-        raise TooManyIdsError(f"{len(found)} ids in one call; ask for at most {MAX_IDS} at a time")
-    return [check_id(value, name=f"{name}[{place}]") for place, value in enumerate(found)]
+    values = list(ids)
+    if len(values) > MAX_IDS:
+        raise TooManyIdsError(f"{len(values)} ids in one call; ask for at most {MAX_IDS} at a time")
+    return [check_id(value, name=f"{name}[{index}]") for index, value in enumerate(values)]
 
 
 def id_problem(value: Any) -> str:
-    """What is wrong with a value as an id or a scope value; "" if nothing is."""
+    """Return the reason why a value is no valid id or scope value, "" if it is valid."""
     if type(value) is not str:
         return f"must be a plain str, not {type(value).__name__}"
     if not value:
