@@ -144,7 +144,7 @@ def make_services(
             codec=codec,
             counter=counter,
             clock=clock,
-            folder=folder,
+            strategy=folder,
             wait_seconds=compaction_seconds,
         ),
         kept=kept,

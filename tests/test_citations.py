@@ -369,7 +369,7 @@ async def test_every_match_is_on_some_page(play: Play, monkeypatch: pytest.Monke
             ["FISH word", "ünï", "\U0001f40b", "End.", "Document", "characters 0-1 OF 1", "fish Document"]
         )
         monkeypatch.setattr(pager, "_READ_AT_ONCE", dice.choice([100, 1_000, 4_000_000]))
-        monkeypatch.setattr(pager, "_MOST_ROUNDS", dice.choice([1, 4]))
+        monkeypatch.setattr(pager, "_MAX_ROUNDS", dice.choice([1, 4]))
         chat, page_tokens = dice.choice(world.chats), dice.choice([100, 300, 4_000])
         found: dict[int, set[int]] = {}
         cursor = ""

@@ -988,7 +988,7 @@ async def _nothing() -> None:
 @pytest.mark.parametrize("how", ["is cancelled", "refuses to end"])
 async def test_a_summarizer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """One that does not let itself be cancelled too; the lease is renewed meanwhile, and given back."""
-    for name, value in (("_RENEW_SECONDS", 0.01), ("_MOST_RENEWALS", 3), ("_ENDING_SECONDS", 0.05)):
+    for name, value in (("_RENEW_SECONDS", 0.01), ("_MAX_RENEWALS", 3), ("_ENDING_SECONDS", 0.05)):
         monkeypatch.setattr(f"convstore.compaction.compactor.{name}", value)
     release = asyncio.Event()
 

@@ -25,7 +25,7 @@ from convstore.values.scope import Scope, check_number
 __all__ = ["Catalog"]
 
 _DETAIL_CHARACTERS = 100_000
-_MOST_ON_A_PAGE = 1_000
+_MAX_PAGE = 1_000
 _USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 
@@ -36,13 +36,13 @@ class Catalog:
         self,
         heads: Heads,
         log: Log,
-        known: ConversationCache,
+        conversations: ConversationCache,
         open_heads: OpenHeads,
         *,
         codec: Codec,
         clock: Clock,
     ) -> None:
-        self._heads, self._log, self._known, self._open_heads = heads, log, known, open_heads
+        self._heads, self._log, self._cache, self._open_heads = heads, log, conversations, open_heads
         self._codec, self._clock = codec, clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
@@ -56,13 +56,13 @@ class Catalog:
 
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
         """Conversations with these scope values, newest first."""
-        check_number(limit, name="limit", least=1, most=_MOST_ON_A_PAGE)
+        check_number(limit, name="limit", least=1, most=_MAX_PAGE)
         if cursor is None:
             await self._open_heads.flush(partial_scope)
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
         shown, now = found[:limit], self._clock.now()
-        late = [head for head, _ in shown if head.open_until and head.open_until <= now]
-        read = {head.conversation: head for head in await in_parallel(self._with_last_entry, late)}
+        overdue = [head for head, _ in shown if head.open_until and head.open_until <= now]
+        read = {head.conversation: head for head in await in_parallel(self._with_last_entry, overdue)}
         heads = [read.get(head.conversation, head) for head, _ in shown]
         # The cursor goes by the order of the heads as stored, the page by the dates that it shows.
         heads.sort(key=lambda head: head.updated_at, reverse=True)
@@ -87,15 +87,15 @@ class Catalog:
             raise InvalidInputError(f"title is a str or None, not {type(title).__name__}")
         if metadata is not ... and type(metadata) is not dict:
             raise InvalidInputError(f"metadata is a dict, not {type(metadata).__name__}")
-        given = {name: value for name, value in (("title", title), ("metadata", metadata)) if value is not ...}
-        details = {name: self._codec.encode(value, path=name) for name, value in given.items()}
-        if too_long := [name for name, text in details.items() if len(text) > _DETAIL_CHARACTERS]:
+        details = {name: value for name, value in (("title", title), ("metadata", metadata)) if value is not ...}
+        encoded = {name: self._codec.encode(value, path=name) for name, value in details.items()}
+        if too_long := [name for name, text in encoded.items() if len(text) > _DETAIL_CHARACTERS]:
             raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
         described = False
         while not described:  # once more if the conversation is deleted in between
             head, _ = await self._heads.claim(dict(scope), at=self._clock.now())
-            known = self._known.add(scope, head.conversation)
-            described = await self._heads.describe(dict(scope), known.conversation, details)
+            cached = self._cache.add(scope, head.conversation)
+            described = await self._heads.describe(dict(scope), cached.conversation, encoded)
 
     def _details(self, head: Head) -> tuple[Any, Any]:
         """Title and metadata as they were set.
@@ -104,10 +104,10 @@ class Catalog:
             CorruptDocumentError: They are not what was written.
         """
         try:
-            given = {name: self._codec.decode(text) for name, text in head.details.items()}
+            details = {name: self._codec.decode(text) for name, text in head.details.items()}
         except ValueError as error:
             raise CorruptDocumentError(head_id(head.scope), str(error), collection=HEADS) from error
-        title, metadata = given.get("title"), given.get("metadata", {})
+        title, metadata = details.get("title"), details.get("metadata", {})
         if not isinstance(title, str | None) or not isinstance(metadata, dict):
             raise CorruptDocumentError(head_id(head.scope), "its title or metadata are none", collection=HEADS)
         return title, metadata

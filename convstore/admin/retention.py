@@ -35,8 +35,8 @@ _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
 
 _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 
-_AT_ONCE = 200
-_NOTHING = ErasureReceipt()
+_BATCH = 200
+_EMPTY_RECEIPT = ErasureReceipt()
 
 
 class Retention:
@@ -52,13 +52,13 @@ class Retention:
         clock: Clock,
         forget: Callable[[dict[str, str]], None],
     ) -> None:
-        self._endings, self._log = tombstones, log
+        self._tombstones, self._log = tombstones, log
         self._annotations, self._summaries = annotations, summaries
         self._clock, self._forget = clock, forget
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
         """End one conversation; see `Conversation.delete`."""
-        head = await self._endings.find(dict(scope))
+        head = await self._tombstones.find(dict(scope))
         if head and not head.conversation:
             raise CorruptDocumentError(head.key, "it does not say which conversation it is of", collection=HEADS)
         receipt = await (self._end(head) if head else self._finish(scope))
@@ -68,9 +68,9 @@ class Retention:
 
     async def erase(self, partial_scope: Scope, *, dry_run: bool) -> ErasureReceipt:
         """End all conversations with these scope values; see `ConversationStore.erase`."""
-        receipt, after, damaged = _NOTHING if dry_run else await self._finish(partial_scope), "", ""
+        receipt, after, damaged = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope), "", ""
         end = self._count if dry_run else self._end
-        while heads := await self._endings.page(dict(partial_scope), after=after, limit=_AT_ONCE):
+        while heads := await self._tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
             damaged = damaged or next((head.key for head in heads if not head.conversation), "")
             receipt = _sum([receipt, *await in_parallel(end, [head for head in heads if head.conversation])])
             after = heads[-1].key
@@ -101,10 +101,10 @@ class Retention:
                 damaged.append(error)
                 is_idle = False
             if not is_idle:
-                return _NOTHING
+                return _EMPTY_RECEIPT
             return await (self._count(head) if dry_run else self._end(head, pruned=True))
 
-        receipt = _NOTHING if dry_run else await self._finish(partial_scope)
+        receipt = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope)
         async for heads in self._idle(partial_scope, before):
             receipt = _sum([receipt, *await in_parallel(end, heads)])
         if not dry_run:
@@ -119,23 +119,23 @@ class Retention:
         Args:
             most: Look at no more; None for all that are due.
         """
-        now, looked = self._clock.now(), 0
-        while due := await self._endings.due(at=now, limit=min(_AT_ONCE, most or _AT_ONCE)):
+        now, examined = self._clock.now(), 0
+        while due := await self._tombstones.due(at=now, limit=min(_BATCH, most or _BATCH)):
             await in_parallel(partial(self._sweep, now), due)
-            looked += len(due)
+            examined += len(due)
             if most:
                 break
-        return looked
+        return examined
 
     async def _sweep(self, now: datetime, conversation: str) -> None:
-        if await self._endings.is_ended(conversation):
+        if await self._tombstones.is_ended(conversation):
             await self._remove(conversation)
-        await self._endings.swept(conversation, at=now, again=now + _SWEEP_AGAIN_AFTER)
+        await self._tombstones.swept(conversation, at=now, again=now + _SWEEP_AGAIN_AFTER)
 
     async def _idle(self, partial_scope: Scope, before: datetime) -> AsyncIterator[list[HeadKey]]:
         last: HeadKey | None = None
-        while heads := await self._endings.idle(
-            dict(partial_scope), at=self._clock.now(), before=before, after=last, limit=_AT_ONCE
+        while heads := await self._tombstones.idle(
+            dict(partial_scope), at=self._clock.now(), before=before, after=last, limit=_BATCH
         ):
             yield heads
             last = heads[-1]
@@ -147,16 +147,16 @@ class Retention:
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
         """End a conversation, unless another was quicker or, for a policy, somebody wrote to it."""
         now = self._clock.now()
-        if not await self._endings.write_tombstone(head, at=now, sweep_at=now + _SWEEP_AFTER, pruned=pruned):
-            return _NOTHING
+        if not await self._tombstones.write_tombstone(head, at=now, sweep_at=now + _SWEEP_AFTER, pruned=pruned):
+            return _EMPTY_RECEIPT
         self._forget(dict(head.scope))
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
 
     async def _finish(self, partial_scope: Scope) -> ErasureReceipt:
         """Remove what is left of conversations with these scope values whose end broke off."""
-        receipt = _NOTHING
-        for conversation in await self._endings.unswept(dict(partial_scope)):
-            if await self._endings.is_ended(conversation):
+        receipt = _EMPTY_RECEIPT
+        for conversation in await self._tombstones.unswept(dict(partial_scope)):
+            if await self._tombstones.is_ended(conversation):
                 receipt = _sum([receipt, await self._remove(conversation)])
         return receipt
 

@@ -44,12 +44,12 @@ from convstore.values.scope import Scope
 
 __all__ = ["Compactor"]
 
-_LEASE, _RENEW_SECONDS, _MOST_RENEWALS = timedelta(seconds=60), 20.0, 30
-_FIRST_WAIT, _MOST_DOUBLINGS = timedelta(seconds=30), 7
-_MOST_CHARACTERS, _MOST_BODIES = 100_000, 1_000_000
-_MOST_TRIGGERS, _ENTRIES_AT_ONCE = 8, 100
+_LEASE, _RENEW_SECONDS, _MAX_RENEWALS = timedelta(seconds=60), 20.0, 30
+_FIRST_WAIT, _MAX_DOUBLINGS = timedelta(seconds=30), 7
+_MAX_CHARACTERS, _MAX_BODY_CHARACTERS = 100_000, 1_000_000
+_MAX_TRIGGERS, _BATCH = 8, 100
 _ENDING_SECONDS = 5.0
-_MOST_PROBLEM = 1_000
+_MAX_PROBLEM = 1_000
 _TOO_LARGE = "bind max_tokens to the model, so that summaries are shorter, or raise max_tokens_before_summary"
 _NO_SUMMARIZER = (
     "this store has no summarizer; make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
@@ -61,9 +61,9 @@ class _Plan:
     """A summary to be made: of which rows, behind which earlier one."""
 
     head: Head
-    known: CachedConversation
-    gaps: tuple[RewoundRange, ...]
-    marker: int
+    cached: CachedConversation
+    rewound: tuple[RewoundRange, ...]
+    rewind_entry: int
     rows: Sequence[Row]
     cut: int
     earlier: SummaryRecord | None
@@ -86,24 +86,24 @@ class Compactor:
         reader: LogReader,
         heads: Heads,
         log: Log,
-        kept: SummaryHistory,
+        history: SummaryHistory,
         summaries: Summaries,
         *,
         codec: Codec,
         counter: NamedCounter,
         clock: Clock,
-        folder: CompactionStrategy | None,
+        strategy: CompactionStrategy | None,
         wait_seconds: float,
     ) -> None:
         self._reader, self._heads, self._log = reader, heads, log
-        self._kept, self._summaries = kept, summaries
-        self._codec, self._counter, self._clock, self._folder = codec, counter, clock, folder
+        self._history, self._summaries = history, summaries
+        self._codec, self._counter, self._clock, self._strategy = codec, counter, clock, strategy
         self._wait_seconds, self._background = wait_seconds, Background()
 
     @property
     def has_summarizer(self) -> bool:
         """Whether the store has one; without it `rule` and `compact` raise."""
-        return self._folder is not None
+        return self._strategy is not None
 
     @property
     def rule(self) -> CompactionRule:
@@ -112,9 +112,9 @@ class Compactor:
         Raises:
             InvalidInputError: The store has no summarizer.
         """
-        if self._folder is None:
+        if self._strategy is None:
             raise InvalidInputError(_NO_SUMMARIZER)
-        return self._folder.rule
+        return self._strategy.rule
 
     def may_be_due(self, history: History, *, later_tokens: int = 0) -> bool:
         """Whether `compact` may find work: after a load, or once so much was appended behind it."""
@@ -136,13 +136,13 @@ class Compactor:
         """Summarise now if the rule says so; see `Conversation.compact`."""
         rule = self.rule
         head = await self._heads.find(dict(scope))
-        known = self._reader.seen(scope, head)
-        if head is None or known is None:
+        cached = self._reader.seen(scope, head)
+        if head is None or cached is None:
             return Compaction(status="not_needed")
         if not force and head.wait_until and head.wait_until > self._clock.now():
             return Compaction(status="waiting", problem=f"the last try failed; the next one is at {head.wait_until}")
-        async with self._reader.reading(known):
-            plan = await self._plan(head, known, rule, force=force)
+        async with self._reader.reading(cached):
+            plan = await self._plan(head, cached, rule, force=force)
         if not plan.cut:
             return Compaction(status="not_needed")
         owner, now = self._clock.token(), self._clock.now()
@@ -150,70 +150,70 @@ class Compactor:
             return Compaction(status="busy", problem="another worker is summarising this conversation")
         return await self._make(plan, owner)
 
-    async def _plan(self, head: Head, known: CachedConversation, rule: CompactionRule, *, force: bool) -> _Plan:
+    async def _plan(self, head: Head, cached: CachedConversation, rule: CompactionRule, *, force: bool) -> _Plan:
         """Read what is not summarised, and decide how much of it is to be."""
-        totals = await self._log.last_totals(known.conversation)
-        gaps = await self._reader.gaps(known, totals.marker)
+        totals = await self._log.last_totals(cached.conversation)
+        rewound = await self._reader.gaps(cached, totals.marker)
         earlier = head.summary
-        if earlier and (earlier.last > totals.messages or not fits(earlier, gaps)):
+        if earlier and (earlier.last > totals.messages or not fits(earlier, rewound)):
             earlier = None
-        start = earlier.entry if earlier else active_after(gaps, 1)
-        entries = await self._entries(known, gaps, start, most=_MOST_TRIGGERS * rule.max_tokens_before_summary)
-        rows = rows_of(corrected(entries, known.repair), gaps, earlier)
+        start = earlier.entry if earlier else active_after(rewound, 1)
+        entries = await self._entries(cached, rewound, start, maximum=_MAX_TRIGGERS * rule.max_tokens_before_summary)
+        rows = rows_of(corrected(entries, cached.repair), rewound, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
-        return _Plan(head, known, gaps, totals.marker, rows, plan_compaction(rows, rule, force=force), earlier)
+        return _Plan(head, cached, rewound, totals.marker, rows, plan_compaction(rows, rule, force=force), earlier)
 
     async def _entries(
-        self, known: CachedConversation, gaps: Sequence[RewoundRange], start: int, *, most: int
+        self, cached: CachedConversation, rewound: Sequence[RewoundRange], start: int, *, maximum: int
     ) -> list[Entry]:
         """Entries from a number on that hold about so many tokens: a long log is summarised in several summaries."""
         found: list[Entry] = []
-        while most > 0:
-            entries = await self._reader.entries(known, start=start, before=start + _ENTRIES_AT_ONCE)
+        while maximum > 0:
+            entries = await self._reader.entries(cached, start=start, before=start + _BATCH)
             entries = await self._reader.counted(entries)
             found += entries
-            if len(entries) < _ENTRIES_AT_ONCE:
+            if len(entries) < _BATCH:
                 break
-            most -= sum(row.message.view_tokens for row in rows_of(entries, gaps))
-            start = active_after(gaps, start + _ENTRIES_AT_ONCE)
+            maximum -= sum(row.message.view_tokens for row in rows_of(entries, rewound))
+            start = active_after(rewound, start + _BATCH)
         return found
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
         """Ask the summarizer and commit what it says; give the lease back whatever happens."""
-        scope, wait = dict(plan.known.scope), None
+        scope, wait = dict(plan.cached.scope), None
         try:
             record = await self._record(plan, owner)
             if record is None:
                 return Compaction(status="not_needed")
-            await self._summaries.insert(plan.known.conversation, record)
-            is_committed = await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.marker)
+            await self._summaries.insert(plan.cached.conversation, record)
+            is_committed = await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.rewind_entry)
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
-                await self._summaries.drop(plan.known.conversation, record.token)
-            if not is_committed or not await self._still_fits(plan.known, record):
+                await self._summaries.drop(plan.cached.conversation, record.token)
+            if not is_committed or not await self._still_fits(plan.cached, record):
                 return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
             found = {record.token: record}
             if record.parent:
-                found |= await self._summaries.all(plan.known.conversation)  # their results are told, too
-            return Compaction(status="done", summary=self._kept.public(record, found, is_current=True))
+                found |= await self._summaries.all(plan.cached.conversation)  # their results are told, too
+            return Compaction(status="done", summary=self._history.public(record, found, is_current=True))
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a summarizer raises, history loads as before
-            doublings = min(plan.head.failures, _MOST_DOUBLINGS)
+            doublings = min(plan.head.failures, _MAX_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
-            return Compaction(status="failed", problem=_told(error))
+            return Compaction(status="failed", problem=_error_text(error))
         finally:
             with suppress(StoreError):  # it ends by itself
                 await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
 
-    async def _still_fits(self, known: CachedConversation, record: SummaryRecord) -> bool:
+    async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
         """Whether nothing was rewound while a summary was made; if so, the one before it is the current one again."""
-        async with self._reader.reading(known):
-            marker = (await self._log.last_totals(known.conversation)).marker
-            gaps = await self._reader.gaps(known, marker)
-        await self._kept.reselect(known.scope, gaps, marker=marker)
-        return fits(record, gaps)
+        async with self._reader.reading(cached):
+            rewind_entry = (await self._log.last_totals(cached.conversation)).marker
+            rewound = await self._reader.gaps(cached, rewind_entry)
+        await self._history.reselect(cached.scope, rewound, marker=rewind_entry)
+        return fits(record, rewound)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
         """Let the summary be made; None if there is nothing that the summarizer would fold.
@@ -221,30 +221,32 @@ class Compactor:
         Raises:
             SummaryError: What came is not a summary.
         """
-        folder, earlier = self._folder, plan.earlier
-        assert folder is not None  # noqa: S101 - asked for its rule before
-        messages = await self._shown_messages(plan, len(plan.rows) if folder.reads_all else plan.cut)
+        strategy, earlier = self._strategy, plan.earlier
+        assert strategy is not None  # noqa: S101 - asked for its rule before
+        messages = await self._shown_messages(plan, len(plan.rows) if strategy.reads_all else plan.cut)
 
-        async def size(folded: CompactionResult) -> int:
-            return self._shown(await self._filled(replace(plan, cut=folded.cut), owner, folded))
+        async def size(result: CompactionResult) -> int:
+            return self._shown(await self._build_record(replace(plan, cut=result.cut), owner, result))
 
-        folding = CompactionRequest(
+        request = CompactionRequest(
             messages=messages,
             cut=plan.cut,
             size=size,
             cuts=_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
-            standing=self._reader.standing(replace(earlier, results=())) if earlier else (),
+            summary_messages=self._reader.standing(replace(earlier, results=())) if earlier else (),
         )
-        folded = await self._while_leased(plan, owner, folder.fold(folding))
-        if folded is None:
+        result = await self._while_leased(plan, owner, strategy.fold(request))
+        if result is None:
             return None
-        record = await self._filled(replace(plan, cut=folded.cut), owner, folded)
-        shown, replaced = self._shown(record), sum(weigh(plan.rows)[: folded.cut])
-        if folded.messages and shown > self.rule.max_tokens_before_summary:
+        record = await self._build_record(replace(plan, cut=result.cut), owner, result)
+        shown, replaced = self._shown(record), sum(weigh(plan.rows)[: result.cut])
+        if result.messages and shown > self.rule.max_tokens_before_summary:
             raise SummaryError(f"what stands for old messages would take {shown} tokens; {_TOO_LARGE}")
-        if sum(map(len, record.messages)) > _MOST_BODIES:
-            raise SummaryError(f"what stands for old messages has more than {_MOST_BODIES:,} characters; {_TOO_LARGE}")
+        if sum(map(len, record.messages)) > _MAX_BODY_CHARACTERS:
+            raise SummaryError(
+                f"what stands for old messages has more than {_MAX_BODY_CHARACTERS:,} characters; {_TOO_LARGE}"
+            )
         replaced += self._shown(earlier) if earlier else 0
         if shown >= replaced:
             raise SummaryError(
@@ -259,11 +261,11 @@ class Compactor:
     async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
         """The first messages in full: what is left out now would be in no later summary. Media have a description."""
         messages = [row.message for row in plan.rows[:number]]
-        async with self._reader.reading(plan.known):
-            return await self._whole(plan.known, messages)
+        async with self._reader.reading(plan.cached):
+            return await self._whole(plan.cached, messages)
 
-    async def _whole(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
-        whole = await self._reader.decode_whole(known, messages)
+    async def _whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+        whole = await self._reader.decode_whole(cached, messages)
         return [without_media(without_mark(one), everywhere=True) for one in whole]
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
@@ -273,14 +275,14 @@ class Compactor:
             found = next((message for message in reversed(messages) if message.type == "human"), None)
             if found:
                 return found
-            page = await self._reader.page(plan.known, before=before, after=None, limit=_ENTRIES_AT_ONCE)
+            page = await self._reader.page(plan.cached, before=before, after=None, limit=_BATCH)
             messages = [message for message, _ in page]
             before = messages[0].ordinal if messages else 0
         return None
 
-    async def _filled(self, plan: _Plan, owner: str, folded: CompactionResult) -> SummaryRecord:
+    async def _build_record(self, plan: _Plan, owner: str, result: CompactionResult) -> SummaryRecord:
         earlier, last = plan.earlier, plan.folded[-1]
-        text, bodies = await self._text(plan, folded), self._bodies(plan, folded)
+        text, bodies = await self._text(plan, result), self._bodies(plan, result)
         name = self._counter.name
         results = [(row.message.id, row.message.sources) for row in plan.folded if row.message.type == "tool"]
         named = [row.message.name for row in plan.folded if row.message.is_named]
@@ -297,44 +299,44 @@ class Compactor:
             turns=last.turn + (earlier.turns if earlier else 0),
             view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),
             counter=name if earlier is None or earlier.counter == name else "",
-            gaps=clipped(plan.gaps, last.message.ordinal),
+            gaps=clipped(plan.rewound, last.message.ordinal),
             text=text,
-            model=self._folder.name if self._folder else "",
+            model=self._strategy.name if self._strategy else "",
             tokens_in=tokens_in,
-            tokens_out=sum(count(self._counter, message) for message in folded.messages or [HumanMessage(text)]),
+            tokens_out=sum(count(self._counter, message) for message in result.messages or [HumanMessage(text)]),
             at=self._clock.now(),
             results=(*reversed(named), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
             folded=tuple(results),
             messages=bodies,
         )
 
-    async def _text(self, plan: _Plan, folded: CompactionResult) -> str:
+    async def _text(self, plan: _Plan, result: CompactionResult) -> str:
         """The text of the summary, behind it the question if its turn goes on and no message shows it.
 
         Raises:
             SummaryError: It is too long.
         """
-        text = folded.text
-        if folded.messages:
-            return text[-_MOST_CHARACTERS:]  # views show the messages
-        if plan.is_inside_turn and (asked := await self._question(plan)):
-            [question] = await self._whole(plan.known, [asked])
-            words = question.text[: _MOST_CHARACTERS // 10]
+        text = result.text
+        if result.messages:
+            return text[-_MAX_CHARACTERS:]  # views show the messages
+        if plan.is_inside_turn and (last_question := await self._question(plan)):
+            [question] = await self._whole(plan.cached, [last_question])
+            words = question.text[: _MAX_CHARACTERS // 10]
             text = f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"
-        if len(text) > _MOST_CHARACTERS:
-            raise SummaryError(f"the summary has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
+        if len(text) > _MAX_CHARACTERS:
+            raise SummaryError(f"the summary has {len(text):,} characters, more than {_MAX_CHARACTERS:,}")
         return text
 
-    def _bodies(self, plan: _Plan, folded: CompactionResult) -> tuple[str, ...]:
+    def _bodies(self, plan: _Plan, result: CompactionResult) -> tuple[str, ...]:
         """The messages that take the place of others as they are kept, results among them as stubs."""
         results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
-        kept = [
+        history = [
             self._reader.stubbed(results[str(message.id)])
             if isinstance(message, ToolMessage) and message.id in results
             else message
-            for message in folded.messages
+            for message in result.messages
         ]
-        return tuple(self._codec.encode(fields_of(_as_views_tell(message)), omitted=None) for message in kept)
+        return tuple(self._codec.encode(fields_of(_in_words_of_views(message)), omitted=None) for message in history)
 
     async def _while_leased(
         self, plan: _Plan, owner: str, work: Coroutine[Any, Any, CompactionResult | None]
@@ -346,20 +348,20 @@ class Compactor:
         """
         task = asyncio.ensure_future(work)
         try:
-            for _ in range(_MOST_RENEWALS):
+            for _ in range(_MAX_RENEWALS):
                 if (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
                     return _answer(task)
                 until = self._clock.now() + _LEASE
-                if not await self._heads.renew(dict(plan.known.scope), plan.head, owner=owner, until=until):
+                if not await self._heads.renew(dict(plan.cached.scope), plan.head, owner=owner, until=until):
                     raise SummaryError("another worker took over while the summary was written")
-            raise SummaryError(f"the summarizer took longer than {_MOST_RENEWALS * _RENEW_SECONDS:.0f} s")
+            raise SummaryError(f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s")
         finally:
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # asked for, so not logged
             task.cancel()
             await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # one that does not end is not waited for
 
 
-def _as_views_tell(message: BaseMessage) -> BaseMessage:
+def _in_words_of_views(message: BaseMessage) -> BaseMessage:
     """The result of an open call in the words of views: not in those of a chain, which ask to call again."""
     return message.model_copy(update={"content": MISSING_TEXT}) if kind_of(message) == "missing_result" else message
 
@@ -370,9 +372,9 @@ def _cuts(rows: Sequence[Row]) -> list[int]:
     Those stay with the log, and the question is shown whole while its turn goes on.
     """
     cuts = [cut for cut, _ in clean_cuts(rows)]
-    asked = max((place for place, row in enumerate(rows) if row.message.type == "human"), default=0)
-    is_kept = bool(rows) and not is_finished(rows) and rows[asked].message.payload is not None
-    return [cut for cut in cuts if cut <= asked] if is_kept else cuts
+    last_question = max((index for index, row in enumerate(rows) if row.message.type == "human"), default=0)
+    is_kept = bool(rows) and not is_finished(rows) and rows[last_question].message.payload is not None
+    return [cut for cut in cuts if cut <= last_question] if is_kept else cuts
 
 
 def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:
@@ -386,12 +388,12 @@ def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult |
         raise SummaryError("the summarizer was cancelled")
     error = task.exception()
     if error is not None and (isinstance(error, StoreError) or not isinstance(error, Exception)):
-        raise SummaryError(_told(error)) from error
+        raise SummaryError(_error_text(error)) from error
     return task.result()
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """What an error says; one that cannot even be written has its name."""
     with suppress(Exception):
-        return f"{type(error).__name__}: {error}"[:_MOST_PROBLEM]
+        return f"{type(error).__name__}: {error}"[:_MAX_PROBLEM]
     return type(error).__name__

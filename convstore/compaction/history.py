@@ -34,45 +34,45 @@ class SummaryHistory:
     async def all(self, scope: Scope) -> list[Summary]:
         """Every summary that was made, oldest first; see `Conversation.summaries`."""
         head = await self._heads.find(dict(scope))
-        known = self._reader.seen(scope, head)
-        if head is None or known is None or not head.newest:
+        cached = self._reader.seen(scope, head)
+        if head is None or cached is None or not head.newest:
             return []
-        async with self._reader.reading(known):
+        async with self._reader.reading(cached):
             found = await self._summaries.all(head.conversation)
             current = head.summary.token if head.summary else ""
-            made = reversed(_whole_chain(known.conversation, found, head.newest, "previous"))
+            made = reversed(_whole_chain(cached.conversation, found, head.newest, "previous"))
             return [self.public(record, found, is_current=record.token == current) for record in made]
 
     async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
         """The messages that a summary stands for; see `Conversation.expand_summary`."""
         head = await self._heads.find(dict(scope))
-        known = self._reader.seen(scope, head)
+        cached = self._reader.seen(scope, head)
         committed: list[SummaryRecord] = []
-        if head is not None and known is not None:
-            async with self._reader.reading(known):
+        if head is not None and cached is not None:
+            async with self._reader.reading(cached):
                 found = await self._summaries.all(head.conversation)
-                committed = _whole_chain(known.conversation, found, head.newest, "previous")
+                committed = _whole_chain(cached.conversation, found, head.newest, "previous")
         record = next((one for one in committed if one.version == version), None)
-        if record is None or known is None:
+        if record is None or cached is None:
             raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
-        async with self._reader.reading(known):
-            entries = await self._reader.entries(known, start=1, before=record.entry + 1, is_whole=True)
+        async with self._reader.reading(cached):
+            entries = await self._reader.entries(cached, start=1, before=record.entry + 1, is_whole=True)
             messages = [message for entry in entries for message in entry.messages]
-            gaps = [RewoundRange(first, last, entry=0, until=0) for first, last in record.gaps]
+            rewound = [RewoundRange(first, last, entry=0, until=0) for first, last in record.gaps]
             inside = [one for one in messages if record.first <= one.ordinal <= record.last]
-            return await self._reader.decode_whole(known, [one for one in inside if is_active(gaps, one.ordinal)])
+            return await self._reader.decode_whole(cached, [one for one in inside if is_active(rewound, one.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
         """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
         head = await self._heads.find(dict(scope))
-        known = self._reader.seen(scope, head)
-        if head is None or known is None or head.summary is None:
+        cached = self._reader.seen(scope, head)
+        if head is None or cached is None or head.summary is None:
             return False
-        async with self._reader.reading(known):
+        async with self._reader.reading(cached):
             found = await self._summaries.all(head.conversation)
-            marker = (await self._log.last_totals(head.conversation)).marker
-            parent = next(iter(_whole_chain(known.conversation, found, head.summary.parent, "parent")), None)
-        return await self._heads.commit(dict(scope), head, parent, marker=marker)
+            rewind_entry = (await self._log.last_totals(head.conversation)).marker
+            parent = next(iter(_whole_chain(cached.conversation, found, head.summary.parent, "parent")), None)
+        return await self._heads.commit(dict(scope), head, parent, marker=rewind_entry)
 
     async def reselect(self, scope: Scope, gaps: Sequence[RewoundRange], *, marker: int) -> None:
         """Make the longest summary that fits the current one, of those it extends and those that a rewind set aside.
@@ -91,8 +91,8 @@ class SummaryHistory:
             if token == current:
                 return
             is_aside = head.aside and current in {"", *(record.token for record in aside)}
-            left = "" if best and token == head.aside else head.aside if is_aside else current
-            if await self._heads.commit(dict(scope), head, best, marker=marker, aside=left):
+            still_aside = "" if best and token == head.aside else head.aside if is_aside else current
+            if await self._heads.commit(dict(scope), head, best, marker=marker, aside=still_aside):
                 return
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:

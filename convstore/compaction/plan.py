@@ -15,10 +15,10 @@ from convstore.values.policy import CompactionRule
 
 __all__ = ["clean_cuts", "plan_compaction"]
 
-_GIVEN_UP = 8
+_MAX_OPEN_ROUNDS = 8
 
 
-_LEAST_SAVING = 8
+_MIN_SAVING = 8
 """At least this part of the trigger must be saved: less is not worth a model call and another prompt prefix."""
 
 
@@ -39,14 +39,14 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
         return 0
     cuts = _cuts(rows)
     kept = rule.keep_last_turns + (not is_finished(rows))
-    wanted = [cut for cut, turns in cuts if turns >= kept] or [0]
-    cut = max(wanted)
+    preferred = [cut for cut, turns in cuts if turns >= kept] or [0]
+    cut = max(preferred)
     if total - sizes[cut] > room:
         cut = next(
             (other for other, _ in cuts if other > cut and total - sizes[other] <= room), cuts[-1][0] if cuts else 0
         )
     saved = sizes[cut] - rule.max_summary_tokens
-    return cut if force or saved >= rule.max_tokens_before_summary // _LEAST_SAVING else 0
+    return cut if force or saved >= rule.max_tokens_before_summary // _MIN_SAVING else 0
 
 
 def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
@@ -55,18 +55,18 @@ def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     Before a human message, before an AI message when all calls of its turn have results, and behind a finished log. A
     call that is still open when the agent has gone on several times is given up: it is not answered any more.
     """
-    cuts, calls, answered, went_on = list[tuple[int, bool]](), 0, set[str](), 0
-    for place, message in enumerate(row.message for row in rows):
+    cuts, calls, answered, rounds = list[tuple[int, bool]](), 0, set[str](), 0
+    for index, message in enumerate(row.message for row in rows):
         if message.type == "human":
-            cuts += [(place, True)] if place else []
-            calls, answered, went_on = 0, set(), 0
+            cuts += [(index, True)] if index else []
+            calls, answered, rounds = 0, set(), 0
         elif message.type == "tool":
             answered.add(message.call)  # a second result for a call answers no other
         elif message.type == "ai":
-            went_on += 1
-            if len(answered) >= calls or went_on > _GIVEN_UP:
-                calls, answered, went_on = 0, set(), 0
-                cuts += [(place, False)] if place else []
+            rounds += 1
+            if len(answered) >= calls or rounds > _MAX_OPEN_ROUNDS:
+                calls, answered, rounds = 0, set(), 0
+                cuts += [(index, False)] if index else []
             calls += message.calls
     return [*cuts, (len(rows), True)] if rows and is_finished(rows) else cuts
 
@@ -76,7 +76,7 @@ def _cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
     In the turn in progress also before an AI message, once its question is not all that is folded.
     """
-    begins = [place for place, row in enumerate(rows) if row.message.type == "human"]
+    begins = [index for index, row in enumerate(rows) if row.message.type == "human"]
     last = len(rows) if is_finished(rows) else begins[-1] if begins else 0
     return [
         (cut, len(begins) - bisect_left(begins, cut)) if is_begin else (cut, 0)

@@ -41,7 +41,7 @@ class CompactionRequest:
         size: Gives the tokens that views would show of what was folded.
         cuts: Where a summary may end, in messages, in order.
         earlier: Text of the earlier summary, None if there is none.
-        standing: The messages that show it.
+        summary_messages: The messages that show it.
     """
 
     messages: Sequence[BaseMessage]
@@ -49,7 +49,7 @@ class CompactionRequest:
     size: Callable[[CompactionResult], Awaitable[int]]
     cuts: Sequence[int] = ()
     earlier: str | None = None
-    standing: Sequence[BaseMessage] = ()
+    summary_messages: Sequence[BaseMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class CompactionStrategy(Protocol):
         """What is kept as the model of a summary."""
         ...
 
-    async def fold(self, folding: CompactionRequest) -> CompactionResult | None:
+    async def fold(self, request: CompactionRequest) -> CompactionResult | None:
         """What takes the place of the first messages; None if there is nothing to fold.
 
         Raises:
@@ -111,14 +111,14 @@ class _RunningStrategy:
     def name(self) -> str:
         return str(getattr(self._summarizer, "name", type(self._summarizer).__name__))
 
-    async def fold(self, folding: CompactionRequest) -> CompactionResult:
-        earlier = folding.earlier
-        if len(folding.standing) > 1:  # of a chain: its text alone has no questions
-            earlier = "\n\n".join(f"{one.type}: {indented(words_of(one), '  ')}" for one in folding.standing)
-        text = await self._summarizer.summarize(folding.messages[: folding.cut], summary=earlier)
+    async def fold(self, request: CompactionRequest) -> CompactionResult:
+        earlier = request.earlier
+        if len(request.summary_messages) > 1:  # of a chain: its text alone has no questions
+            earlier = "\n\n".join(f"{one.type}: {indented(words_of(one), '  ')}" for one in request.summary_messages)
+        text = await self._summarizer.summarize(request.messages[: request.cut], summary=earlier)
         if not isinstance(text, str) or not text.strip():
             raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
-        return CompactionResult(folding.cut, text)
+        return CompactionResult(request.cut, text)
 
 
 class _ChainStrategy:
@@ -130,39 +130,39 @@ class _ChainStrategy:
         self._summarizer = summarizer
         self.rule, self.name = summarizer.rule, summarizer.name
 
-    async def fold(self, folding: CompactionRequest) -> CompactionResult | None:
-        if not folding.cuts:
+    async def fold(self, request: CompactionRequest) -> CompactionResult | None:
+        if not request.cuts:
             return None
-        read = await asyncio.to_thread(_Read, folding)
-        summarizer = await self._fit_for(read, folding)
+        read = await asyncio.to_thread(_ChainInput, request)
+        summarizer = await self._fit_for(read, request)
         done = _checked(await summarizer.summarize(read.chain))
         folded = await asyncio.to_thread(read.folded, done)
-        is_large = folded is not None and await folding.size(folded) > self.rule.max_tokens_before_summary
+        is_large = folded is not None and await request.size(folded) > self.rule.max_tokens_before_summary
         if folded is None or is_large:
             # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one. All of it,
             # not as little as the limits ask for: a store asks in large steps.
             again = _checked(await self._changed().fold_qa_pairs(done.messages))
             if again.calls:
-                done = _behind(done, again)
+                done = _combined(done, again)
                 folded = await asyncio.to_thread(read.folded, done) or folded
         if folded is None and done.calls:
             raise SummaryError("the conversation cannot be parted where its summaries end; try again when it went on")
         return folded
 
-    async def _fit_for(self, read: _Read, folding: CompactionRequest) -> ChainSummarizer:
+    async def _fit_for(self, read: _ChainInput, request: CompactionRequest) -> ChainSummarizer:
         """The summarizer; one that folds questions, too, if those that would stay take more than half of the trigger.
 
         Raises:
             SummaryError: System messages alone are larger than the trigger. No model was called.
         """
-        most, end = self.rule.max_tokens_before_summary, folding.cuts[-1]
+        limit, end = self.rule.max_tokens_before_summary, request.cuts[-1]
         system, questions = read.headers(self._summarizer.config.keep_sections)
-        if system and (size := await folding.size(CompactionResult(end, "", system))) > most:
+        if system and (size := await request.size(CompactionResult(end, "", system))) > limit:
             raise SummaryError(
                 f"system messages among old turns stay as they are and take {size} tokens; "
                 "raise max_tokens_before_summary"
             )
-        if questions and await folding.size(CompactionResult(end, "", questions)) > most // 2:
+        if questions and await request.size(CompactionResult(end, "", questions)) > limit // 2:
             return self._changed(use_qa=True, summarize_human_in_qa=True)
         return self._summarizer
 
@@ -173,29 +173,29 @@ class _ChainStrategy:
         return made
 
 
-class _Read:
+class _ChainInput:
     """What is to be folded as a chain, and where in the list each message of the chain comes from.
 
     System messages are no part of it. What has no place in a chain, such as a result whose call is missing, is told as
     what an AI message said, so that it is shown.
     """
 
-    def __init__(self, folding: CompactionRequest) -> None:
-        standing = [_as_answer(one) for one in folding.standing]
-        messages = [*standing, *folding.messages]
-        self._as_they_were = {id(read): one for read, one in zip(standing, folding.standing, strict=True)}
-        self._standing, self._cuts = len(standing), folding.cuts
+    def __init__(self, request: CompactionRequest) -> None:
+        summary_messages = [_as_answer(one) for one in request.summary_messages]
+        messages = [*summary_messages, *request.messages]
+        self._originals = {id(read): one for read, one in zip(summary_messages, request.summary_messages, strict=True)}
+        self._summary_messages, self._cuts = len(summary_messages), request.cuts
         pairing = pair(messages)
         kept = {index for index in pairing.indexes if index is not None}
         self._messages = messages
-        self._places = [place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)]
-        self.chain = [_told(messages[place], is_kept=place in kept) for place in self._places]
+        self._indexes = [index for index, one in enumerate(messages) if not isinstance(one, SystemMessage)]
+        self.chain = [_as_text(messages[index], is_kept=index in kept) for index in self._indexes]
 
     def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
         """The system and the human messages of all sections but the last ones: what no summary of answers replaces."""
         is_human = [isinstance(one, HumanMessage) for one in self.chain]
         begins = [at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])]
-        older = self._messages[: self._places[begins[-keep]]] if len(begins) >= keep else []
+        older = self._messages[: self._indexes[begins[-keep]]] if len(begins) >= keep else []
         system = [one for one in older if isinstance(one, SystemMessage)]
         return system, [one for one in older if isinstance(one, HumanMessage)]
 
@@ -203,11 +203,11 @@ class _Read:
         """What stands for the messages up to a cut: the first one behind all new summaries, else the last before."""
         came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
         new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
-        last = max((self._places[origin] for _, origins in new for origin in origins), default=-1)
-        last -= self._standing
-        behind, before = [cut for cut in self._cuts if cut > last], [cut for cut in self._cuts[::-1] if cut <= last]
-        for cut in [*behind, *before] if new else ():
-            messages = self.in_place_of(done, self._standing + cut)
+        last = max((self._indexes[origin] for _, origins in new for origin in origins), default=-1)
+        last -= self._summary_messages
+        after, before = [cut for cut in self._cuts if cut > last], [cut for cut in self._cuts[::-1] if cut <= last]
+        for cut in [*after, *before] if new else ():
+            messages = self.in_place_of(done, self._summary_messages + cut)
             if not {id(one) for one in messages}.isdisjoint(made for made, _ in new):
                 texts = [text_of(one.content) for one in messages if is_summary(one) and one.content]
                 return CompactionResult(cut, "\n\n".join(texts), messages)
@@ -215,16 +215,16 @@ class _Read:
 
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
         """What stands for all messages before a place and for no others; empty if there is no such list."""
-        behind = [any(self._places[origin] >= end for origin in origins) for origins in done.origins]
-        count = behind.index(True) if True in behind else len(behind)
-        covered = {self._places[origin] for origins in done.origins[:count] for origin in origins}
-        if covered != {place for place in self._places if place < end}:
+        after = [any(self._indexes[origin] >= end for origin in origins) for origins in done.origins]
+        count = after.index(True) if True in after else len(after)
+        covered = {self._indexes[origin] for origins in done.origins[:count] for origin in origins}
+        if covered != {index for index in self._indexes if index < end}:
             return []
         system = [one for one in self._messages[:end] if isinstance(one, SystemMessage)]
-        shown = (self._as_they_were.get(id(one), one) for one in done.messages[:count])
-        return [*system, *map(self._told_apart, shown, done.origins)]
+        shown = (self._originals.get(id(one), one) for one in done.messages[:count])
+        return [*system, *map(self._with_joined_id, shown, done.origins)]
 
-    def _told_apart(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
+    def _with_joined_id(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
         """A message; several questions that became one under an id and with a mark that no message of the log has."""
         if len(origins) < 2 or not isinstance(message, HumanMessage) or is_summary(message):
             return message
@@ -249,7 +249,7 @@ def _as_answer(message: BaseMessage) -> BaseMessage:
     return AIMessage(said, id=message.id, additional_kwargs=message.additional_kwargs)
 
 
-def _told(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
+def _as_text(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
     """What has no place in a chain as text; any other message as it is."""
     if is_kept and isinstance(message, HumanMessage | AIMessage | ToolMessage):
         return message
@@ -273,7 +273,7 @@ def _checked(done: ChainSummary) -> ChainSummary:
     return done
 
 
-def _behind(first: ChainSummary, second: ChainSummary) -> ChainSummary:
+def _combined(first: ChainSummary, second: ChainSummary) -> ChainSummary:
     """Two steps as one: the second read what the first made."""
-    origins = [sorted({place for one in ones for place in first.origins[one]}) for ones in second.origins]
+    origins = [sorted({index for one in ones for index in first.origins[one]}) for ones in second.origins]
     return replace(second, calls=(*first.calls, *second.calls), origins=tuple(map(tuple, origins)))

@@ -19,7 +19,7 @@ from convstore.values.scope import Scope
 
 __all__ = ["Annotator"]
 
-_MOST_VALUES, _MOST_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 100_000, 100
+_MAX_VALUES, _MAX_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 100_000, 100
 
 
 class Annotator:
@@ -32,49 +32,49 @@ class Annotator:
     async def annotate(self, scope: Scope, message_id: str, values: Mapping[str, Any]) -> None:
         """Set values of a message; see `Conversation.annotate`."""
         given = self._encode(values)
-        known = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(known, [message_id]) if known else {}
-        if known is None or not rows:
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
+        if cached is None or not rows:
             raise UnknownMessageError(message_id)
         ordinal = rows[message_id].message.ordinal
-        there = (await self._annotations.find(known.conversation, [ordinal])).get(ordinal, {})
-        if len(there.keys() | given.keys()) > _MOST_VALUES:
+        stored = (await self._annotations.find(cached.conversation, [ordinal])).get(ordinal, {})
+        if len(stored.keys() | given.keys()) > _MAX_VALUES:
             raise InvalidInputError(
-                f"a message has at most {_MOST_VALUES} annotations; remove some by setting them to None"
+                f"a message has at most {_MAX_VALUES} annotations; remove some by setting them to None"
             )
-        gone = values.keys() - given.keys()
-        kept = {name: text for name, text in (there | given).items() if name not in gone}
-        if (size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())) > _MOST_BYTES:
+        removed = values.keys() - given.keys()
+        kept = {name: text for name, text in (stored | given).items() if name not in removed}
+        if (size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())) > _MAX_BYTES:
             raise InvalidInputError(
-                f"the annotations of a message would be {size:,} bytes; at most {_MOST_BYTES:,} can be"
+                f"the annotations of a message would be {size:,} bytes; at most {_MAX_BYTES:,} can be"
             )
-        await self._annotations.change(known.conversation, ordinal, given=given, gone=gone, at=self._clock.now())
+        await self._annotations.change(cached.conversation, ordinal, given=given, gone=removed, at=self._clock.now())
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What is said of some messages, by id; see `Conversation.annotations`."""
-        known = await self._reader.find(scope)
-        if known is None:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return {}
-        rows = await self._reader.messages_by_id(known, ids)
-        found = await self.of(known, [row.message.ordinal for row in rows.values()])
+        rows = await self._reader.messages_by_id(cached, ids)
+        found = await self.of(cached, [row.message.ordinal for row in rows.values()])
         return {
             id_: found[rows[id_].message.ordinal] for id_ in ids if id_ in rows and rows[id_].message.ordinal in found
         }
 
-    async def of(self, known: CachedConversation, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
+    async def of(self, cached: CachedConversation, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
         """What is said of the messages with some ordinals.
 
         Raises:
             CorruptDocumentError: A stored value is damaged.
         """
-        found = await self._annotations.find(known.conversation, ordinals)
-        return {ordinal: self._decode(known, ordinal, texts) for ordinal, texts in found.items() if texts}
+        found = await self._annotations.find(cached.conversation, ordinals)
+        return {ordinal: self._decode(cached, ordinal, texts) for ordinal, texts in found.items() if texts}
 
-    def _decode(self, known: CachedConversation, ordinal: int, texts: Mapping[str, str]) -> dict[str, Any]:
+    def _decode(self, cached: CachedConversation, ordinal: int, texts: Mapping[str, str]) -> dict[str, Any]:
         try:
             return {name: self._codec.decode(text) for name, text in texts.items()}
         except ValueError as error:
-            key = annotation_id(known.conversation, ordinal)
+            key = annotation_id(cached.conversation, ordinal)
             raise CorruptDocumentError(key, str(error), collection=ANNOTATIONS) from error
 
     def _encode(self, values: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from convstore.sources.detection import parse_json
 __all__ = ["Result", "Shown", "deduplicated"]
 
 _SHOWN = "[shown above]"
-_SAYS_NOTHING = frozenset(string.whitespace + string.punctuation)
+_BLANK = frozenset(string.whitespace + string.punctuation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,16 @@ def deduplicated(result: Result, codec: Codec) -> Shown:
     """
     names = [f"[text of source {number}]" for number in result.sources]
     texts = list(result.sources.values())
-    said = parse_json(result.content[0]) if len(result.content) == 1 else None
+    parsed = parse_json(result.content[0]) if len(result.content) == 1 else None
     content = [_without(text, repeats(text, texts), names, blank=string.whitespace) for text in result.content]
-    if said is not None and _is_same(codec, said, result.value):
+    if parsed is not None and _is_same(codec, parsed, result.value):
         return Shown(content, [None] * len(result.artifact), frozenset(result.items))
-    known = [*texts, *(result.content if said is None else leaves(said))]
+    shown_texts = [*texts, *(result.content if parsed is None else leaves(parsed))]
     artifact = [
-        _without(text, repeats(text, known), [_SHOWN] * len(known), blank=_SAYS_NOTHING) for text in result.artifact
+        _without(text, repeats(text, shown_texts), [_SHOWN] * len(shown_texts), blank=_BLANK)
+        for text in result.artifact
     ]
-    return Shown(content, artifact, _said_in(codec, said, result.items))
+    return Shown(content, artifact, _items_in(codec, parsed, result.items))
 
 
 def _without(
@@ -81,28 +82,28 @@ def _without(
     """A text with a name in the place of each range; None if nothing else is left of it."""
     named = sorted((range_, name) for ranges, name in zip(found, names, strict=True) for range_ in ranges)
     pieces: list[str] = []
-    own: list[str] = []
+    remaining: list[str] = []
     position = 0
     for (start, end), name in named:
-        own.append(text[position:start])
-        pieces += [own[-1], name if own[-1] or name not in pieces[-1:] else ""]
+        remaining.append(text[position:start])
+        pieces += [remaining[-1], name if remaining[-1] or name not in pieces[-1:] else ""]
         position = end
-    own.append(text[position:])
-    if named and all(sign in blank for piece in own for sign in piece):
+    remaining.append(text[position:])
+    if named and all(sign in blank for piece in remaining for sign in piece):
         return None
-    return "".join([*pieces, own[-1]])
+    return "".join([*pieces, remaining[-1]])
 
 
-def _said_in(codec: Codec, said: Any, items: Mapping[int, Any]) -> frozenset[int]:
+def _items_in(codec: Codec, parsed: Any, items: Mapping[int, Any]) -> frozenset[int]:
     """The items that stand in a value as they are."""
-    if said is None or not items:
+    if parsed is None or not items:
         return frozenset()
-    known = {codec.encode(one, omitted=[]) for one in dicts(said)}
-    return frozenset(number for number, item in items.items() if codec.encode(item, omitted=[]) in known)
+    shown_texts = {codec.encode(one, omitted=[]) for one in dicts(parsed)}
+    return frozenset(number for number, item in items.items() if codec.encode(item, omitted=[]) in shown_texts)
 
 
-def _is_same(codec: Codec, said: Any, artifact: Any) -> bool:
+def _is_same(codec: Codec, parsed: Any, artifact: Any) -> bool:
     try:
-        return bool(said == artifact) and codec.encode(said, omitted=[]) == codec.encode(artifact, omitted=[])
+        return bool(parsed == artifact) and codec.encode(parsed, omitted=[]) == codec.encode(artifact, omitted=[])
     except RecursionError:
         return False

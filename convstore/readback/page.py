@@ -13,10 +13,10 @@ from convstore.messages.tokens import fitting, weight
 from convstore.readback.passages import Passage
 from convstore.readback.text_search import fold, matches, snippets
 
-__all__ = ["MOST_APPENDS", "Page", "Piece", "fill_matches", "fill_texts", "next_texts"]
+__all__ = ["MAX_APPENDS", "Page", "Piece", "fill_matches", "fill_texts", "next_texts"]
 
-_LEAST_TEXT = 200
-MOST_APPENDS = 8
+_MIN_TEXT = 200
+MAX_APPENDS = 8
 """A page shows payloads of so many appends, as each of them is a command; a text is looked for in so many."""
 
 
@@ -70,7 +70,7 @@ class Page:
         """Whether a passage costs no command too many."""
         if passage.ref is None or passage.ref.token in self.appends:
             return True
-        return len(self.appends) < MOST_APPENDS
+        return len(self.appends) < MAX_APPENDS
 
     def will_read(self, passage: Passage) -> None:
         """Note that it is read."""
@@ -81,7 +81,7 @@ class Page:
     def text(self) -> Iterator[str]:
         """The page as a model reads it."""
         for part in self.parts:
-            yield f"{part.passage.header(part.start, part.end, most=self.label)}\n{part.text}"
+            yield f"{part.passage.header(part.start, part.end, limit=self.label)}\n{part.text}"
 
 
 def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[list[Piece], str]:
@@ -96,7 +96,7 @@ def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[li
         room -= passage.overhead(page.label)
         left = passage.length - offset
         begins_page = passage.remark and not offset
-        if pieces and (begins_page or passage.deferred or room < min(left, _LEAST_TEXT) or not page.may_read(passage)):
+        if pieces and (begins_page or passage.is_deferred or room < min(left, _MIN_TEXT) or not page.may_read(passage)):
             return pieces, f"{passage.key}@{offset}"
         end = min(passage.length, offset + max(room, 1))
         pieces.append(Piece(passage, offset, end))
@@ -112,7 +112,7 @@ def fill_texts(page: Page, pieces: Sequence[Piece], following: str) -> None:
     """Show as much of what was read as there is room for."""
     for piece in pieces:
         room = page.room_for(piece.passage)
-        if page.parts and room < min(weight(piece.text), _LEAST_TEXT):
+        if page.parts and room < min(weight(piece.text), _MIN_TEXT):
             page.following = f"{piece.passage.key}@{piece.start}"
             return
         part = piece.cut(max(fitting(piece.text, room), 1))
@@ -126,20 +126,20 @@ def fill_texts(page: Page, pieces: Sequence[Piece], following: str) -> None:
 def fill_matches(page: Page, piece: Piece, find: str) -> None:
     """Show what is around each match in a piece that is read, as long as there is room."""
     passage = piece.passage
-    for start, stop in snippets(piece.text, find, most=page.room):
-        room, around = page.room_for(passage), piece.text[start:stop]
-        if page.parts and room < min(weight(around), _LEAST_TEXT):
+    for start, stop in snippets(piece.text, find, limit=page.room):
+        room, excerpt = page.room_for(passage), piece.text[start:stop]
+        if page.parts and room < min(weight(excerpt), _MIN_TEXT):
             page.following = f"{passage.key}@{piece.start + start}"
             return
-        end = _whole(piece.text, find, start, start + max(fitting(around, room), 1))
+        end = _end_after_match(piece.text, find, start, start + max(fitting(excerpt, room), 1))
         page.add(Piece(passage, piece.start + start, piece.start + end, piece.text[start:end], piece.item))
         if end < stop:
             page.following = f"{passage.key}@{piece.start + end}"
             return
 
 
-def _whole(text: str, find: str, start: int, end: int) -> int:
+def _end_after_match(text: str, find: str, start: int, end: int) -> int:
     """Where to cut a text at the latest so that no match is cut in two."""
-    around = text[start : end + len(fold(find))]
-    cut = next((first for first, last in matches(around, find) if start + last > end), len(around))
+    excerpt = text[start : end + len(fold(find))]
+    cut = next((first for first, last in matches(excerpt, find) if start + last > end), len(excerpt))
     return min(end, start + cut) if cut else end

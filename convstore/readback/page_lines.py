@@ -23,12 +23,12 @@ _NAME_CHARACTERS = 60
 def no_match(request: Request, page: Page | None = None) -> str:
     """The line for a text that nothing on a page holds."""
     so_far = " in what was read so far" if page and page.following else ""
-    return f"No match for '{_said(request.find, 50)}'{so_far}."
+    return f"No match for '{_quoted(request.find, 50)}'{so_far}."
 
 
 def unknown_cursor(request: Request) -> str:
     """The line for a cursor that names no place."""
-    return f"Unknown cursor '{_said(request.cursor, 50)}'. Ask again without a cursor."
+    return f"Unknown cursor '{_quoted(request.cursor, 50)}'. Ask again without a cursor."
 
 
 def remarks(names: Sequence[int | str], valid: Sequence[str], request: Request) -> list[str]:
@@ -46,23 +46,23 @@ def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -
     if not names:
         return []
     named: list[str] = []
-    left = room // 2 - len("Not found: , and 10000 more.")
+    room_left = room // 2 - len("Not found: , and 10000 more.")
     for name in names[:_NAMED]:
-        text = _said(name, _NAME_CHARACTERS if named else min(_NAME_CHARACTERS, left))
-        left -= weight(text) + 2
-        if named and left < 0:
+        text = _quoted(name, _NAME_CHARACTERS if named else min(_NAME_CHARACTERS, room_left))
+        room_left -= weight(text) + 2
+        if named and room_left < 0:
             break
         named.append(text)
-    more = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
-    ids, left = list[str](), room // 2 - len(" Valid ids: .")
+    rest = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
+    ids, room_left = list[str](), room // 2 - len(" Valid ids: .")
     for id_ in map(in_one_line, valid):
-        left -= weight(id_) + 2
-        ids += [id_] if left >= 0 else []
-    line = f"Not found: {', '.join(named)}{more}."
+        room_left -= weight(id_) + 2
+        ids += [id_] if room_left >= 0 else []
+    line = f"Not found: {', '.join(named)}{rest}."
     return [line + (f" Valid ids: {', '.join(ids)}." if ids else "")]
 
 
-def _said(text: Any, most: int) -> str:
+def _quoted(text: Any, limit: int) -> str:
     """The beginning of what somebody sent, in a line of ours, up to a weight."""
-    shown = in_line(text, most)
-    return shown[: fitting(shown, most)]
+    shown = in_line(text, limit)
+    return shown[: fitting(shown, limit)]

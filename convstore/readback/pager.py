@@ -19,7 +19,7 @@ from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.newest import Newest
-from convstore.readback.page import MOST_APPENDS, Page, Piece, fill_matches, fill_texts, next_texts
+from convstore.readback.page import MAX_APPENDS, Page, Piece, fill_matches, fill_texts, next_texts
 from convstore.readback.page_lines import no_match, remarks, unknown_cursor
 from convstore.readback.passages import (
     Cursor,
@@ -46,8 +46,8 @@ __all__ = ["Pager"]
 _LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
 """What a message takes beside its text, by `approximate_tokens`."""
-_SUGGESTED = 5
-_LISTED = 20
+_MAX_SUGGESTED = 5
+_MAX_LISTED = 20
 _LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
 """A message of a person or a model is listed from so many tokens on, if it is in so many newest entries."""
 _CALL_CHARACTERS = 300
@@ -56,7 +56,7 @@ _ITEMS_AT_ONCE = 1_000_000
 """What tools said of the sources on a page is read up to so many characters."""
 _ENTRIES_SEARCHED = 24
 """A search of the whole conversation reads so many entries at a time."""
-_MOST_ROUNDS = 4
+_MAX_ROUNDS = 4
 """A text is looked for in so many times so many characters; beyond, the page says where to go on."""
 
 _Range = tuple[PayloadRef, int, int]
@@ -73,17 +73,17 @@ class Pager:
 
         What cannot be found is named in both; nothing that a model sends raises.
         """
-        known = await self._reader.find(scope)
+        cached = await self._reader.find(scope)
         if not request.names and not request.cursor and not request.find:
-            return await self._listing(known, request.characters - _MESSAGE), SourcePage()
-        if known is None:
+            return await self._listing(cached, request.characters - _MESSAGE), SourcePage()
+        if cached is None:
             missing = request.names
             unknown = [] if missing else [unknown_cursor(request) if request.cursor else no_match(request)]
             return "\n".join([*unknown, *remarks(missing, [], request), "End."]), SourcePage(not_found=missing)
-        async with self._reader.reading(known):
+        async with self._reader.reading(cached):
             if request.find and not request.names:
-                return await self._search(known, request)
-            return await self._read(known, request)
+                return await self._search(cached, request)
+            return await self._read(cached, request)
 
     async def sources(self, scope: Scope, request: Request) -> SourcePage:
         """One page of sources alone.
@@ -96,122 +96,127 @@ class Pager:
             raise InvalidInputError(
                 f"find is a text of at most {request.characters // 4:,} characters, a quarter of a page"
             )
-        known = await self._reader.find(scope)
-        if known is None:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return SourcePage(not_found=request.names)
-        async with self._reader.reading(known):
-            passages, not_found = await self._collect(known, request, sources_only=True)
-            page = await self._page(known, request, passages, room=request.characters)
+        async with self._reader.reading(cached):
+            passages, not_found = await self._collect(cached, request, sources_only=True)
+            page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
                     f"{str(request.cursor)[:50]!r} is not a cursor of this call; begin again without one"
                 )
-            return self._as_values(page, not_found, request)
+            return self._source_page(page, not_found, request)
 
-    async def _read(self, known: CachedConversation, request: Request) -> tuple[str, SourcePage]:
-        passages, not_found = await self._collect(known, request)
-        valid = await self._reader.newest_results(known, limit=_SUGGESTED) if not_found else []
+    async def _read(self, cached: CachedConversation, request: Request) -> tuple[str, SourcePage]:
+        passages, not_found = await self._collect(cached, request)
+        valid = await self._reader.newest_results(cached, limit=_MAX_SUGGESTED) if not_found else []
         lines = remarks(not_found, [message.id for message in valid], request)
         room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
-        page = await self._page(known, request, passages, room=room)
+        page = await self._page(cached, request, passages, room=room)
         if page is None:
             return "\n".join([unknown_cursor(request), *lines, "End."]), SourcePage(not_found=not_found)
-        shown, said_of = list(page.text), {f"{passage.key}@0": passage.remark for passage in passages}
+        shown, remark_of = list(page.text), {f"{passage.key}@0": passage.remark for passage in passages}
         if request.find and passages and not shown:
             shown = [no_match(request, page)]
-        remark = said_of.get(page.following, "")
+        remark = remark_of.get(page.following, "")
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
         last = f'More: cursor="{page.following}"' if page.following else "End."
-        return "\n".join([*shown, *lines, last]), self._as_values(page, not_found, request)
+        return "\n".join([*shown, *lines, last]), self._source_page(page, not_found, request)
 
-    async def _search(self, known: CachedConversation, request: Request) -> tuple[str, SourcePage]:
+    async def _search(self, cached: CachedConversation, request: Request) -> tuple[str, SourcePage]:
         """What is around a text in all results and messages, newest first; looks at a number of entries at a time."""
         cursor = read_cursor(request.cursor)
-        begun = await self._row_at(known, cursor) if cursor else None
-        if request.cursor and begun is None:
+        first_row = await self._row_at(cached, cursor) if cursor else None
+        if request.cursor and first_row is None:
             return "\n".join([unknown_cursor(request), *remarks([], [], request), "End."]), SourcePage()
         lines = remarks([], [], request)
         room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
         page = Page(room, request.characters // 8)
-        await self._search_back(known, request, page, begun, cursor)
+        await self._search_back(cached, request, page, first_row, cursor)
         shown = list(page.text) or [no_match(request, page)]
         last = f'More: cursor="{page.following}"' if page.following else "End."
-        return "\n".join([*shown, *lines, last]), self._as_values(page, [], request)
+        return "\n".join([*shown, *lines, last]), self._source_page(page, [], request)
 
     async def _search_back(
         self,
-        known: CachedConversation,
+        cached: CachedConversation,
         request: Request,
         page: Page,
-        begun: StoredMessageRow | None,
+        first_row: StoredMessageRow | None,
         cursor: Cursor | None,
     ) -> None:
         """Fill a page from a message on, or from the end of the log; pages of this tool are copies, and left out."""
-        gaps = await self._reader.gaps(known)
-        before, oldest = begun.entry.number + 1 if begun else None, begun.message.ordinal if begun else 2**53
-        for _ in range(_MOST_ROUNDS):
-            found, before = await self._newest.rows(known.conversation, before=before, limit=_ENTRIES_SEARCHED)
-            rows = [row for row in found if is_active(gaps, row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL]
+        rewound = await self._reader.gaps(cached)
+        before, oldest = (
+            first_row.entry.number + 1 if first_row else None,
+            first_row.message.ordinal if first_row else 2**53,
+        )
+        for _ in range(_MAX_ROUNDS):
+            found, before = await self._newest.rows(cached.conversation, before=before, limit=_ENTRIES_SEARCHED)
+            rows = [
+                row for row in found if is_active(rewound, row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL
+            ]
             rows = [row for row in rows if row.message.ordinal <= oldest]
-            payloads = await self._compared(known, rows, Request(find=request.find), appends=_ENTRIES_SEARCHED)
-            passages = [one for one in await self._passages(rows, payloads, named=True) if not one.repeated]
-            place = next((index for index, one in enumerate(passages) if cursor and one.key == cursor.key), None)
-            offset = cursor.offset if cursor and place is not None else 0
+            payloads = await self._compared(cached, rows, Request(find=request.find), appends=_ENTRIES_SEARCHED)
+            passages = [one for one in await self._passages(rows, payloads, named=True) if not one.is_repeated]
+            index = next((index for index, one in enumerate(passages) if cursor and one.key == cursor.key), None)
+            offset = cursor.offset if cursor and index is not None else 0
             page.appends = set()
-            await self._fill_matches(known, page, passages[place or 0 :], offset, request.find)
+            await self._fill_matches(cached, page, passages[index or 0 :], offset, request.find)
             cursor, oldest = None, found[-1].message.ordinal if found else oldest
             if page.following or before <= 1:
                 return
         page.following = f"m{oldest - 1}@0" if oldest > 1 else ""
 
-    async def _row_at(self, known: CachedConversation, cursor: Cursor) -> StoredMessageRow | None:
+    async def _row_at(self, cached: CachedConversation, cursor: Cursor) -> StoredMessageRow | None:
         """The message that a cursor names, or whose source it names."""
         if cursor.source_id is None:
-            return await self._reader.message_at(known, cursor.ordinal or 0)
-        found = await self._reader.sources_by_id(known, [cursor.source_id])
+            return await self._reader.message_at(cached, cursor.ordinal or 0)
+        found = await self._reader.sources_by_id(cached, [cursor.source_id])
         return next((row for row, _ in found.values()), None)
 
     async def _collect(
-        self, known: CachedConversation, request: Request, *, sources_only: bool = False
+        self, cached: CachedConversation, request: Request, *, sources_only: bool = False
     ) -> tuple[list[Passage], list[int | str]]:
         """The passages of what is asked for, and what is not in the conversation."""
         if not request.names:
-            passages = await self._collect_at(known, read_cursor(request.cursor))
+            passages = await self._collect_at(cached, read_cursor(request.cursor))
             return [passage for passage in passages if passage.source or not sources_only], []
-        rows, missing_ids = await self._find_messages(known, request.tool_message_ids[:MAX_IDS])
+        rows, missing_ids = await self._find_messages(cached, request.tool_message_ids[:MAX_IDS])
         numbers = list(dict.fromkeys(request.source_ids))
-        found = await self._reader.sources_by_id(known, numbers) if numbers else {}
+        found = await self._reader.sources_by_id(cached, numbers) if numbers else {}
         if sources_only:
             passages = [passage_of_source(source, row) for row in rows for source in row.sources]
         else:
-            passages = await self._passages(rows, await self._compared(known, rows, request))
+            passages = await self._passages(rows, await self._compared(cached, rows, request))
         passages += [passage_of_source(found[number][1], found[number][0]) for number in numbers if number in found]
         missing_numbers = [number for number in numbers if number not in found]
         return in_order(passages), [*missing_ids, *missing_numbers]
 
-    async def _collect_at(self, known: CachedConversation, cursor: Cursor | None) -> list[Passage]:
+    async def _collect_at(self, cached: CachedConversation, cursor: Cursor | None) -> list[Passage]:
         """The passage that a cursor goes on in."""
         if cursor is None:
             return []
         if cursor.source_id is not None:
-            found = await self._reader.sources_by_id(known, [cursor.source_id])
+            found = await self._reader.sources_by_id(cached, [cursor.source_id])
             return [passage_of_source(source, row) for row, source in found.values()]
-        row = await self._reader.message_at(known, cursor.ordinal or 0)
+        row = await self._reader.message_at(cached, cursor.ordinal or 0)
         if row is None:
             return []
-        payloads = await self._compared(known, [row], Request(cursor=cursor.key))
+        payloads = await self._compared(cached, [row], Request(cursor=cursor.key))
         return [passage for passage in await self._passages([row], payloads) if passage.key == cursor.key]
 
     async def _find_messages(
-        self, known: CachedConversation, ids: Sequence[str]
+        self, cached: CachedConversation, ids: Sequence[str]
     ) -> tuple[list[StoredMessageRow], list[str]]:
         """Messages by their ids, and results by those of their calls; and the ids that are of neither."""
         ids = list(dict.fromkeys(ids))
         valid = [id_ for id_ in ids if not id_problem(id_)]
-        by_id = await self._reader.messages_by_id(known, valid, retry_if_stale=False) if valid else {}
+        by_id = await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
         calls = [id_ for id_ in valid if id_ not in by_id]
-        results = await self._reader.messages_by_call(known, calls) if calls else []
+        results = await self._reader.messages_by_call(cached, calls) if calls else []
         rows: list[StoredMessageRow] = []
         missing = []
         for id_ in ids:
@@ -221,36 +226,38 @@ class Pager:
         return rows, missing
 
     async def _page(
-        self, known: CachedConversation, request: Request, passages: Sequence[Passage], *, room: int
+        self, cached: CachedConversation, request: Request, passages: Sequence[Passage], *, room: int
     ) -> Page | None:
         """The page that begins at the request's cursor; None if that names no place in these passages."""
-        place, offset = 0, 0
+        index, offset = 0, 0
         if request.cursor:
             cursor = read_cursor(request.cursor)
             keys = [passage.key for passage in passages]
             if cursor is None or cursor.key not in keys:
                 return None
-            place, offset = keys.index(cursor.key), cursor.offset
-        offset = 0 if passages and passages[place].repeated else offset
-        passages = [passage for passage in passages[place:] if not passage.repeated]
-        page = Page(room, request.characters // 8, appends={one.read for one in passages if one.read})
+            index, offset = keys.index(cursor.key), cursor.offset
+        offset = 0 if passages and passages[index].is_repeated else offset
+        passages = [passage for passage in passages[index:] if not passage.is_repeated]
+        page = Page(
+            room, request.characters // 8, appends={one.compared_append for one in passages if one.compared_append}
+        )
         if request.find:
-            await self._fill_matches(known, page, passages, offset, request.find)
+            await self._fill_matches(cached, page, passages, offset, request.find)
         else:
             pieces, following = next_texts(page, passages, offset)
-            await self._read_pieces(known, pieces)
+            await self._read_pieces(cached, pieces)
             fill_texts(page, pieces, following)
         return page
 
     async def _fill_matches(
-        self, known: CachedConversation, page: Page, passages: Sequence[Passage], offset: int, find: str
+        self, cached: CachedConversation, page: Page, passages: Sequence[Passage], offset: int, find: str
     ) -> None:
         """Show what is around each match, from a place of the first passage on; reads no more than is bounded."""
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             pieces = _next_pieces(page, passages, offset)
             if not pieces:
                 break
-            await self._read_pieces(known, pieces)
+            await self._read_pieces(cached, pieces)
             await run_in_thread_if_long(
                 partial(_fill, page, pieces, find), characters=sum(len(piece.text) for piece in pieces)
             )
@@ -260,11 +267,11 @@ class Pager:
             passages = passages[len({piece.passage.key for piece in pieces}) - 1 :]
             # A match may lie across the end of a piece.
             offset = last.end if last.end == last.passage.length else last.end - len(fold(find)) + 1
-        left = [passage for place, passage in enumerate(passages) if place or offset < passage.length]
-        if left:
-            page.following = f"{left[0].key}@{offset if left[0] is passages[0] else 0}"
+        remaining = [passage for index, passage in enumerate(passages) if index or offset < passage.length]
+        if remaining:
+            page.following = f"{remaining[0].key}@{offset if remaining[0] is passages[0] else 0}"
 
-    async def _read_pieces(self, known: CachedConversation, pieces: Sequence[Piece]) -> None:
+    async def _read_pieces(self, cached: CachedConversation, pieces: Sequence[Piece]) -> None:
         """Read the texts of some pieces, and what the tool said of their sources; at once for each append."""
         texts: list[tuple[Piece, _Range]] = []
         items: list[tuple[Piece, _Range]] = []
@@ -279,7 +286,7 @@ class Pager:
             else:
                 piece.text = passage.text[piece.start : piece.end]
                 piece.item = passage.source.piece[slice(*passage.item_range)] if passage.source else None
-        found = iter(await self._reader.payload_ranges(known, [wanted for _, wanted in (*texts, *items)]))
+        found = iter(await self._reader.payload_ranges(cached, [wanted for _, wanted in (*texts, *items)]))
         for piece, _ in texts:
             piece.text = next(found)
         for piece, _ in items:
@@ -287,30 +294,32 @@ class Pager:
 
     async def _compared(
         self,
-        known: CachedConversation,
+        cached: CachedConversation,
         rows: Sequence[StoredMessageRow],
         request: Request,
         *,
-        appends: int = MOST_APPENDS,
+        appends: int = MAX_APPENDS,
     ) -> dict[int, str]:
         """The payloads of those rows that a page may reach and whose content may repeat the rest of them, by ordinal.
 
         No more of them than a page can show: how much their sources take is known before.
         """
         cursor, room = read_cursor(request.cursor), 2**62 if request.find else request.characters
-        begun = next((place for place, row in enumerate(rows) if not cursor or _holds(row, cursor)), len(rows))
+        first_row = next(
+            (index for index, row in enumerate(rows) if not cursor or _names_part_of(row, cursor)), len(rows)
+        )
         wanted: list[EntryMessage] = []
-        tokens, left = set[str](), _READ_AT_ONCE
-        for row in rows[begun:]:
+        tokens, remaining = set[str](), _READ_AT_ONCE
+        for row in rows[first_row:]:
             ref = row.message.payload
-            if room <= 0 or left <= 0 or len(tokens) >= appends:
+            if room <= 0 or remaining <= 0 or len(tokens) >= appends:
                 break
             if ref is not None and is_compared(row, read_message(self._codec, row.message)):
                 wanted.append(row.message)
                 tokens.add(ref.token)
-                left -= ref.ends[-1]
+                remaining -= ref.ends[-1]
             room -= sum(source.place.middle - source.place.start for source in row.sources)
-        payloads = await self._reader.payloads_of(known, wanted)
+        payloads = await self._reader.payloads_of(cached, wanted)
         return {message.ordinal: payloads[message.id] for message in wanted}
 
     async def _passages(
@@ -326,7 +335,7 @@ class Pager:
     def _passages_of(self, row: StoredMessageRow, payload: str | None, *, named: bool) -> list[Passage]:
         return passages_of(row, read_message(self._codec, row.message), self._codec, payload, named=named)
 
-    def _as_values(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
+    def _source_page(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
         """A page for a program; what tools said of its sources takes no more room than its text may."""
         sources: list[Source] = []
         room = request.characters
@@ -342,24 +351,26 @@ class Pager:
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
 
-    async def _long_messages(self, known: CachedConversation) -> list[EntryMessage]:
+    async def _long_messages(self, cached: CachedConversation) -> list[EntryMessage]:
         """The newest live messages of people and models that are long, among as many entries as are looked at."""
-        tail = await self._reader.tail(known)
-        gaps = await self._reader.gaps(known, tail.marker)
+        tail = await self._reader.tail(cached)
+        rewound = await self._reader.gaps(cached, tail.marker)
         start = max(1, tail.entries - _ENTRIES_LISTED)
-        found = await self._newest.long_messages(known.conversation, start=start, tokens=_LONG_TOKENS, limit=_LISTED)
-        return [one for one in found if is_active(gaps, one.ordinal)]
+        found = await self._newest.long_messages(
+            cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
+        )
+        return [one for one in found if is_active(rewound, one.ordinal)]
 
-    async def _listing(self, known: CachedConversation | None, room: int) -> str:
+    async def _listing(self, cached: CachedConversation | None, room: int) -> str:
         """What can be read, for a model that names nothing: results, and long messages of people and models."""
-        results = await self._reader.newest_results(known, limit=_LISTED) if known else []
-        messages = await self._long_messages(known) if known else []
+        results = await self._reader.newest_results(cached, limit=_MAX_LISTED) if cached else []
+        messages = await self._long_messages(cached) if cached else []
         if not results and not messages:
             return "There are no tool results or long messages in this conversation yet."
         text = "Tool results that can be read, newest first (tool_message_id: tool and its arguments, source ids):"
         if messages:
             text = text.replace("Tool results", "Tool results and long messages", 1)
-        for one in sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_LISTED]:
+        for one in sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]:
             called = in_line(f"{one.tool or 'tool'} {one.arguments}".strip(), _CALL_CHARACTERS)
             sources = f", source ids {one.sources}" if one.sources else ""
             line = f"\n{in_one_line(one.id)}: "
@@ -382,7 +393,7 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
     pieces: list[Piece] = []
     size = 0
     for passage in passages:
-        if size >= _READ_AT_ONCE or passage.deferred or not page.may_read(passage):
+        if size >= _READ_AT_ONCE or passage.is_deferred or not page.may_read(passage):
             break
         start = min(offset, passage.length)
         pieces.append(Piece(passage, start, min(passage.length, start + _READ_AT_ONCE)))
@@ -392,6 +403,6 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
     return pieces if any(piece.start < piece.end for piece in pieces) or len(pieces) < len(passages) else []
 
 
-def _holds(row: StoredMessageRow, cursor: Cursor) -> bool:
+def _names_part_of(row: StoredMessageRow, cursor: Cursor) -> bool:
     """Whether a cursor names a passage of a message."""
     return row.message.ordinal == cursor.ordinal or any(source.id == cursor.source_id for source in row.sources)

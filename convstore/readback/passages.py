@@ -30,11 +30,11 @@ _LABEL_CHARACTERS = 200
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
 
 
-_REPEATS = 1_000
+_MIN_COMPARED = 1_000
 """A shorter content is shown beside its sources, whatever it holds."""
 
 
-_COMPARED = 1_000_000
+_MAX_COMPARED = 1_000_000
 """Characters of a payload up to which content, artifact and sources are compared before they are shown."""
 
 
@@ -44,11 +44,11 @@ _REPEATED = "What follows is the result as the tool wrote it, most likely the sa
 _REST = "What follows is what else the tool said, the texts apart."
 
 
-_FRAMES = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
+_WRAPPER_LENGTHS = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
 """What can stand around a list of items and says nothing; none can be taken for another one with one more value."""
 
 
-_HIDDEN = "\ufffd"
+_REPLACEMENT = "\ufffd"
 
 
 _CURSOR = re.compile(r"(?P<key>(?P<source>\d{1,15})|m(?P<ordinal>\d{1,15})(\.\d{1,6})?)@(?P<offset>\d{1,15})", re.ASCII)
@@ -86,15 +86,15 @@ class Passage:
         key: Names it in cursors.
         label: Names it in headers; one line.
         length: Its characters.
-        same: What its label ends with, however short that is cut.
+        suffix: What its label ends with, however short that is cut.
         text: The text itself, if it is at hand.
         ref: The payload that it is in, if it is in one.
         start: Where it begins in the payload.
         source: The source that it is the text of.
-        rest: Whether it holds what a result with sources says beside their texts and its content.
-        repeated: Whether everything in it is shown in another passage; it is left out.
-        read: Names the append whose payload was read to compare it with others, "" for none.
-        deferred: Whether it may repeat others, for which it was not compared yet; no page shows it.
+        is_rest: Whether it holds what a result with sources says beside their texts and its content.
+        is_repeated: Whether everything in it is shown in another passage; it is left out.
+        compared_append: Names the append whose payload was read to compare it with others, "" for none.
+        is_deferred: Whether it may repeat others, for which it was not compared yet; no page shows it.
         remark: What the page before says of it, as it begins a page of its own.
     """
 
@@ -105,27 +105,27 @@ class Passage:
     ref: PayloadRef | None = None
     start: int = 0
     source: EntrySource | None = None
-    rest: bool = False
-    repeated: bool = False
-    read: str = ""
-    deferred: bool = False
+    is_rest: bool = False
+    is_repeated: bool = False
+    compared_append: str = ""
+    is_deferred: bool = False
     remark: str = ""
-    same: str = ""
+    suffix: str = ""
 
-    def header(self, start: int, end: int, *, most: int) -> str:
+    def header(self, start: int, end: int, *, limit: int) -> str:
         """What stands above a part of it; its label is cut to a weight.
 
-        >>> Passage("11", "[11] Seals of the North", 9_120, same=", the same as [2]").header(0, 4_000, most=30)
+        >>> Passage("11", "[11] Seals of the North", 9_120, same=", the same as [2]").header(0, 4_000, limit=30)
         '[11] Seals of, the same as [2], characters 0-4000 of 9120'
         """
-        return f"{self._name(most)}, characters {start}-{end} of {self.length}"
+        return f"{self._name(limit)}, characters {start}-{end} of {self.length}"
 
-    def overhead(self, most: int) -> int:
+    def overhead(self, limit: int) -> int:
         """The largest weight of its header line on a page."""
-        return weight(self._name(most)) + _NUMBERS
+        return weight(self._name(limit)) + _NUMBERS
 
-    def _name(self, most: int) -> str:
-        return self.label[: fitting(self.label, most - len(self.same))].rstrip() + self.same
+    def _name(self, limit: int) -> str:
+        return self.label[: fitting(self.label, limit - len(self.suffix))].rstrip() + self.suffix
 
     @property
     def item_length(self) -> int:
@@ -142,7 +142,7 @@ class Passage:
 def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
     """Whether the payload of a message is read whole before a page shows its content, as that may repeat the rest."""
     ref = row.message.payload
-    if ref is None or ref.ends[-1] > _COMPARED or row.message.type != "tool":
+    if ref is None or ref.ends[-1] > _MAX_COMPARED or row.message.type != "tool":
         return False
     return bool(row.sources) or getattr(message, "artifact", None) is not None
 
@@ -165,14 +165,17 @@ def passages_of(
     content = _of_value(label, message.content, ref, payload)
     parts = _Parts(content, _artifact(row, message, payload), _items(row, payload))
     if payload is not None or ref is None:
-        parts = _each_once(codec, row, getattr(message, "artifact", None), payload or "", parts)
+        parts = _without_repeats(codec, row, getattr(message, "artifact", None), payload or "", parts)
     elif not is_compared(row, message) and _is_long(content, texts):
         parts = parts._replace(content=[replace(passage, remark=_REPEATED) for passage in content])
     listed = [*parts.content, *parts.artifact, *_large_parts(message, ref, payload), *parts.items]
-    own = [replace(passage, key=f"{key}.{place}" if place else key) for place, passage in enumerate(listed)]
+    own = [replace(passage, key=f"{key}.{position}" if position else key) for position, passage in enumerate(listed)]
     if ref is None or not is_compared(row, message):
         return [*texts, *own]
-    return [replace(one, read=ref.token if payload else "", deferred=payload is None) for one in (*texts, *own)]
+    return [
+        replace(one, compared_append=ref.token if payload else "", is_deferred=payload is None)
+        for one in (*texts, *own)
+    ]
 
 
 class _Parts(NamedTuple):
@@ -186,10 +189,10 @@ class _Parts(NamedTuple):
 def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
     """Whether a content may hold the texts of its sources."""
     length = sum(passage.length for passage in content)
-    return bool(texts) and length >= max(_REPEATS, sum(text.length for text in texts) * 4 // 5)
+    return bool(texts) and length >= max(_MIN_COMPARED, sum(text.length for text in texts) * 4 // 5)
 
 
-def _each_once(codec: Codec, row: StoredMessageRow, artifact: Any, payload: str, parts: _Parts) -> _Parts:
+def _without_repeats(codec: Codec, row: StoredMessageRow, artifact: Any, payload: str, parts: _Parts) -> _Parts:
     """What a message is read as, without the texts that passages before hold."""
 
     def value(text: str) -> Any:
@@ -219,7 +222,7 @@ def _each_once(codec: Codec, row: StoredMessageRow, artifact: Any, payload: str,
 
 def _with_text(passage: Passage, text: str | None) -> Passage:
     """A passage of another text; left out if that is None."""
-    return replace(passage, text=text or "", length=len(text or ""), repeated=text is None)
+    return replace(passage, text=text or "", length=len(text or ""), is_repeated=text is None)
 
 
 def in_order(passages: Sequence[Passage]) -> list[Passage]:
@@ -228,31 +231,31 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
     for passage in passages:
         by_key.setdefault(passage.key, passage)
     each = by_key.values()
-    shown, rest = [one for one in each if not one.rest], [one for one in each if one.rest]
-    if rest and shown and not shown[-1].remark:
-        rest[0] = replace(rest[0], remark=_REST)
-    return [*shown, *rest]
+    shown, is_rest = [one for one in each if not one.is_rest], [one for one in each if one.is_rest]
+    if is_rest and shown and not shown[-1].remark:
+        is_rest[0] = replace(is_rest[0], remark=_REST)
+    return [*shown, *is_rest]
 
 
 def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
     """The text of one source; an item without a text of its own is read as it is."""
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
-    same = f", the same as [{source.earlier}]" if source.earlier else ""
+    suffix = f", the same as [{source.earlier}]" if source.earlier else ""
     label = _one_line(f"[{source.id}] {named}")
     place, ref = source.place, row.message.payload
     start, end = (place.start, place.middle) if place.middle > place.start else (place.middle, place.end)
     if source.piece or ref is None:
-        return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source, same=same)
-    return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source, same=same)
+        return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source, suffix=suffix)
+    return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source, suffix=suffix)
 
 
-def in_line(text: Any, most: int) -> str:
+def in_line(text: Any, limit: int) -> str:
     r"""The beginning of what somebody sent, as it can stand in a line of ours.
 
     >>> in_line("a\nb\ud800c", 3)
     'a�b'
     """
-    return "".join(sign if sign.isprintable() else _HIDDEN for sign in str(text)[:most])
+    return "".join(sign if sign.isprintable() else _REPLACEMENT for sign in str(text)[:limit])
 
 
 def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
@@ -276,25 +279,25 @@ def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: s
 
 def _parts_of(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list):
-        return [(f"part {place}", part) for place, part in enumerate(value, 1)]
+        return [(f"part {position}", part) for position, part in enumerate(value, 1)]
     return [(str(key), part) for key, part in value.items()] if isinstance(value, dict) else []
 
 
 def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None) -> list[Passage]:
     """The artifact, unless it is no more than its sources."""
     artifact = getattr(message, "artifact", None)
-    if artifact is None or (row.sources and _is_bare(artifact, row.sources)):
+    if artifact is None or (row.sources and _holds_only_sources(artifact, row.sources)):
         return []
     found = _of_value("artifact", artifact, row.message.payload, payload)
-    return [replace(passage, rest=bool(row.sources)) for passage in found]
+    return [replace(passage, is_rest=bool(row.sources)) for passage in found]
 
 
-def _is_bare(artifact: Any, sources: Sequence[EntrySource]) -> bool:
+def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource]) -> bool:
     """Whether an artifact says nothing but what its sources say, or their items, which are read by themselves."""
     if isinstance(artifact, PayloadRange):
         items = [PayloadRange(source.place.middle, source.place.end, raw=False) for source in sources]
         more = artifact.end - artifact.start - len(Codec().encode(items))
-        is_frame = more in _FRAMES or (len(items) == 1 and more + len("[]") == 0)
+        is_frame = more in _WRAPPER_LENGTHS or (len(items) == 1 and more + len("[]") == 0)
         return is_frame and not any(source.held for source in sources)
     while type(artifact) is dict and len(artifact) == 1:
         (artifact,) = artifact.values()
@@ -310,12 +313,12 @@ def _items(row: StoredMessageRow, payload: str | None) -> list[Passage]:
     ref = row.message.payload
     return [
         replace(
-            _stored(f"Rest of [{source.id}]", place.middle, place.end, ref, payload),
-            rest=True,
+            _stored(f"Rest of [{source.id}]", position.middle, position.end, ref, payload),
+            is_rest=True,
             source=None if payload is None else source,
         )
         for source in row.sources
-        if ref and not (source.bare or source.held) and (place := source.place).middle > place.start
+        if ref and not (source.bare or source.held) and (position := source.place).middle > position.start
     ]
 
 
@@ -323,8 +326,8 @@ def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | No
     """Whatever stands outside the entry beside content and artifact."""
     calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
     found: list[tuple[str, Any]] = [
-        (f"{'arguments' if key == 'args' else key} {place} of {call.get('name')}", part)
-        for place, call in enumerate(calls, 1)
+        (f"{'arguments' if key == 'args' else key} {position} of {call.get('name')}", part)
+        for position, call in enumerate(calls, 1)
         for key, part in call.items()
     ]
     for name, value in {**message.__dict__, **(message.__pydantic_extra__ or {})}.items():

@@ -22,7 +22,7 @@ from convstore.values.scope import Scope, check_number
 
 __all__ = ["Records"]
 
-_MOST_ON_A_PAGE = 1_000
+_MAX_PAGE = 1_000
 
 
 class Records:
@@ -33,13 +33,13 @@ class Records:
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
         """Those messages that the conversation has, in the order asked for."""
-        known = await self._reader.find(scope)
-        if known is None:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return []
-        async with self._reader.reading(known):
-            rows = await self._reader.messages_by_id(known, ids)
+        async with self._reader.reading(cached):
+            rows = await self._reader.messages_by_id(cached, ids)
             messages = [row.message for row in rows.values()]
-            payloads = await self._reader.payloads_of(known, messages)
+            payloads = await self._reader.payloads_of(cached, messages)
 
             def decode() -> dict[str, ToolRecord]:
                 return {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
@@ -56,20 +56,22 @@ class Records:
         for name, ordinal in (("before", before), ("after", after)):
             if ordinal is not None:
                 check_number(ordinal, name=name, least=0, most=2**53)
-        check_number(limit, name="limit", least=1, most=_MOST_ON_A_PAGE)
-        known = await self._reader.find(scope)
-        if known is None:
+        check_number(limit, name="limit", least=1, most=_MAX_PAGE)
+        cached = await self._reader.find(scope)
+        if cached is None:
             return []
-        async with self._reader.reading(known):
-            rows = await self._reader.page(known, before=before, after=after, limit=limit)
+        async with self._reader.reading(cached):
+            rows = await self._reader.page(cached, before=before, after=after, limit=limit)
             stored = [message for message, _ in rows]
             if full:
-                messages = await self._reader.decode_whole(known, stored)
+                messages = await self._reader.decode_whole(cached, stored)
             else:
-                messages = await self._reader.shorten_all(known, stored)
-            said = await self._annotator.of(known, [row.ordinal for row, _ in rows])
+                messages = await self._reader.shorten_all(cached, stored)
+            annotations = await self._annotator.of(cached, [row.ordinal for row, _ in rows])
         return [
-            StoredMessage(ordinal=row.ordinal, created_at=at, message=message, annotations=said.get(row.ordinal, {}))
+            StoredMessage(
+                ordinal=row.ordinal, created_at=at, message=message, annotations=annotations.get(row.ordinal, {})
+            )
             for (row, at), message in zip(rows, messages, strict=True)
         ]
 

@@ -17,18 +17,18 @@ __all__ = ["Range", "dicts", "leaves", "repeats"]
 Range = tuple[int, int]
 """From one character of a text to another."""
 
-_LEAST = 20
+_MIN_LENGTH = 20
 """A shorter line may stand in a text by chance."""
-_LONG = 200
+_MIN_TEXT_FOR_LINES = 200
 """A shorter text is compared with whole parts, not with their lines."""
-_BEGINNING = 60
+_PREFIX = 60
 """A line that is cut off is known by so many characters."""
-_MOST_MISSED = 3
+_MAX_MISSED = 3
 """After so many lines that are not there, the rest of a part is not looked for."""
 _SCANS = 8
 """A text is scanned in vain about so many times, or for so many characters:"""
-_LEAST_SCANNED = 200_000
-_MOST_FOUND, _MOST_NODES = 1_000, 20_000
+_MIN_SCANNED = 200_000
+_MAX_FOUND, _MAX_NODES = 1_000, 20_000
 
 _Form = Callable[[str], str]
 
@@ -44,8 +44,8 @@ def repeats(text: str, parts: Sequence[str]) -> list[list[Range]]:
     >>> repeats(f"{song}\n", [song, bark])
     [[(0, 28)], []]
     """
-    search = _Search(text, left=max(_SCANS * (len(text) + sum(map(len, parts))), _LEAST_SCANNED))
-    found = [search.ranges_of(part) if len(text) >= _LEAST else [] for part in parts]
+    search = _Search(text, budget=max(_SCANS * (len(text) + sum(map(len, parts))), _MIN_SCANNED))
+    found = [search.ranges_of(part) if len(text) >= _MIN_LENGTH else [] for part in parts]
     return found if search.is_json else _with_blanks(text, found)
 
 
@@ -55,8 +55,8 @@ def leaves(value: Any) -> list[str]:
     >>> leaves({"a": ["x" * 20, 7], "b": "short"})
     ['xxxxxxxxxxxxxxxxxxxx']
     """
-    texts = (one for one in _nodes(value) if type(one) is str and len(one) >= _LEAST)
-    return list(islice(texts, _MOST_FOUND))
+    texts = (one for one in _nodes(value) if type(one) is str and len(one) >= _MIN_LENGTH)
+    return list(islice(texts, _MAX_FOUND))
 
 
 def dicts(value: Any) -> list[dict[Any, Any]]:
@@ -65,17 +65,17 @@ def dicts(value: Any) -> list[dict[Any, Any]]:
     >>> dicts([{"a": {"b": 1}}, 7])
     [{'a': {'b': 1}}, {'b': 1}]
     """
-    return list(islice((one for one in _nodes(value) if type(one) is dict), _MOST_FOUND))
+    return list(islice((one for one in _nodes(value) if type(one) is dict), _MAX_FOUND))
 
 
 def _nodes(value: Any) -> Iterator[Any]:
     todo = [value]
-    for _ in range(_MOST_NODES):
+    for _ in range(_MAX_NODES):
         if not todo:
             return
         yield (one := todo.pop())
         if type(one) in (list, tuple, dict):
-            todo.extend(reversed(list(one.values() if type(one) is dict else one)[:_MOST_NODES]))
+            todo.extend(reversed(list(one.values() if type(one) is dict else one)[:_MAX_NODES]))
 
 
 @dataclass(slots=True)
@@ -83,11 +83,11 @@ class _Search:
     """Looks for one part after the other: first behind the part before, as tools keep their order."""
 
     text: str
-    left: int
+    budget: int
     is_json: bool = field(init=False)
     forms: tuple[_Form, ...] = field(init=False)
     position: int = 0
-    taken: list[Range] = field(default_factory=list)
+    matched: list[Range] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         first, last = self.text[:100].lstrip()[:1], self.text[-100:].rstrip()[-1:]
@@ -95,14 +95,14 @@ class _Search:
         self.forms = (_quoted, _in_ascii, _quoted_twice, _quoted_in_ascii, str) if self.is_json else (str,)
 
     def ranges_of(self, part: str) -> list[Range]:
-        if len(part.strip()) < _LEAST:
+        if len(part.strip()) < _MIN_LENGTH:
             return []
         missed = set[str]()
         for form in self.forms:
-            if (needle := form(part)) not in missed and (place := self._find(needle)) >= 0:
-                return [self._take(place, len(needle))]
+            if (needle := form(part)) not in missed and (position := self._find(needle)) >= 0:
+                return [self._take(position, len(needle))]
             missed.add(needle)
-        for form in self.forms if len(self.text) >= _LONG else ():
+        for form in self.forms if len(self.text) >= _MIN_TEXT_FOR_LINES else ():
             if ranges := self._lines_of(part, form):
                 return _joined(self.text, ranges)
         return []
@@ -114,41 +114,41 @@ class _Search:
             found = self._line(form(line))
             missed = 0 if found else missed + 1
             ranges += [found] if found else []
-            if missed == _MOST_MISSED:
+            if missed == _MAX_MISSED:
                 break
         return ranges
 
     def _line(self, needle: str) -> Range | None:
-        if (place := self._find(needle)) >= 0:
-            return self._take(place, len(needle))
-        if len(needle) <= _BEGINNING or (place := self._find(needle[:_BEGINNING])) < 0:
+        if (position := self._find(needle)) >= 0:
+            return self._take(position, len(needle))
+        if len(needle) <= _PREFIX or (position := self._find(needle[:_PREFIX])) < 0:
             return None
-        standing = self.text[place : place + len(needle)]
-        alike = takewhile(lambda signs: signs[0] == signs[1], zip(needle, standing, strict=False))
-        return self._take(place, sum(1 for _ in alike))
+        at_match = self.text[position : position + len(needle)]
+        alike = takewhile(lambda signs: signs[0] == signs[1], zip(needle, at_match, strict=False))
+        return self._take(position, sum(1 for _ in alike))
 
     def _find(self, needle: str) -> int:
         """Where a text stands and nothing was found yet; -1 if nowhere."""
-        if self.left <= 0 or len(needle) > len(self.text):
+        if self.budget <= 0 or len(needle) > len(self.text):
             return -1
-        place = self.text.find(needle, self.position)
-        if place < 0:
-            self.left -= len(self.text) - self.position
-            place = self.text.find(needle, 0, self.position)
-            self.left -= self.position
-            if any(start < place + len(needle) and place < end for start, end in self.taken):
+        position = self.text.find(needle, self.position)
+        if position < 0:
+            self.budget -= len(self.text) - self.position
+            position = self.text.find(needle, 0, self.position)
+            self.budget -= self.position
+            if any(start < position + len(needle) and position < end for start, end in self.matched):
                 return -1
-        return place
+        return position
 
-    def _take(self, place: int, length: int) -> Range:
-        self.taken.append((place, place + length))
-        self.position = max(self.position, place + length)
-        return place, place + length
+    def _take(self, position: int, length: int) -> Range:
+        self.matched.append((position, position + length))
+        self.position = max(self.position, position + length)
+        return position, position + length
 
 
 def _lines(part: str) -> Iterator[str]:
     """Lines that are long enough to be looked for."""
-    return (line for one in part.splitlines() if len(line := one.strip()) >= _LEAST)
+    return (line for one in part.splitlines() if len(line := one.strip()) >= _MIN_LENGTH)
 
 
 def _quoted(text: str) -> str:
@@ -184,6 +184,6 @@ def _with_blanks(text: str, found: list[list[Range]]) -> list[list[Range]]:
     if not order or text[: order[0][0][0]].strip() or any(blank.strip() for blank in between):
         return found
     whole: list[list[Range]] = [[] for _ in found]
-    for place, (_, index) in enumerate(order):
-        whole[index].append((starts[place], starts[place + 1]))
+    for position, (_, index) in enumerate(order):
+        whole[index].append((starts[position], starts[position + 1]))
     return whole

@@ -17,7 +17,7 @@ from convstore.values.models import Source
 __all__ = ["make_source", "page_source"]
 
 _LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
-_NAMED, _NAME_CHARACTERS = 5, 60
+_MAX_NAMED, _NAME_CHARACTERS = 5, 60
 
 
 def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -> Source:
@@ -69,8 +69,8 @@ def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | 
         if size <= room:
             kept[key] = value
             room -= size
-    gone = [name for name in ("title", "url") if getattr(whole, name) != getattr(source, name)]
-    gone += [in_line(key, _NAME_CHARACTERS) for key in whole.metadata if key not in kept]
-    more = [f"{len(gone) - _NAMED} more"] if len(gone) > _NAMED else []
-    kept |= mark("left_out", keys=[*gone[:_NAMED], *more], message=_LEFT_OUT)
+    left_out = [name for name in ("title", "url") if getattr(whole, name) != getattr(source, name)]
+    left_out += [in_line(key, _NAME_CHARACTERS) for key in whole.metadata if key not in kept]
+    rest = [f"{len(left_out) - _MAX_NAMED} more"] if len(left_out) > _MAX_NAMED else []
+    kept |= mark("left_out", keys=[*left_out[:_MAX_NAMED], *rest], message=_LEFT_OUT)
     return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept}), room

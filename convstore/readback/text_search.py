@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 __all__ = ["fold", "matches", "snippets"]
 
-_AROUND = 200
+_CONTEXT = 200
 
 
 _GROWING = re.compile(
@@ -34,10 +34,10 @@ def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
     """
     folded, wanted = fold(text), fold(find)
     grown, extra = _growth(text, folded)
-    at = folded.find(wanted) if wanted else -1
-    while at >= 0:
-        yield _unfolded(at, grown, extra), _unfolded(at + len(wanted) - 1, grown, extra) + 1
-        at = folded.find(wanted, at + len(wanted))
+    position = folded.find(wanted) if wanted else -1
+    while position >= 0:
+        yield _unfolded(position, grown, extra), _unfolded(position + len(wanted) - 1, grown, extra) + 1
+        position = folded.find(wanted, position + len(wanted))
 
 
 def fold(text: str) -> str:
@@ -49,22 +49,22 @@ def fold(text: str) -> str:
     return text.replace("İ", "i").replace("\u0131", "i").casefold()
 
 
-def snippets(text: str, find: str, *, most: int) -> Iterator[tuple[int, int]]:
+def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
     """Ranges of a text around the matches of another, in any case, those that touch joined.
 
-    The last one is the first that is longer than `most`: nobody shows it whole.
+    The last one is the first that is longer than `limit`: nobody shows it whole.
 
-    >>> list(snippets("a" * 300 + "Needle" + "b" * 300, "needle", most=1_000))
+    >>> list(snippets("a" * 300 + "Needle" + "b" * 300, "needle", limit=1_000))
     [(100, 506)]
     """
     start = stop = 0
     for first, end in matches(text, find):
-        if stop and first - _AROUND > stop:
+        if stop and first - _CONTEXT > stop:
             yield start, stop
             stop = 0
-        start = start if stop else max(0, first - _AROUND)
-        stop = min(len(text), end + _AROUND)
-        if stop - start > most:
+        start = start if stop else max(0, first - _CONTEXT)
+        stop = min(len(text), end + _CONTEXT)
+        if stop - start > limit:
             break
     if stop:
         yield start, stop
@@ -83,10 +83,10 @@ def _growth(text: str, folded: str) -> tuple[list[int], list[int]]:
     return grown, extra
 
 
-def _unfolded(place: int, grown: list[int], extra: list[int]) -> int:
+def _unfolded(position: int, grown: list[int], extra: list[int]) -> int:
     """Which character of a text the one at a place of the folded text comes from."""
-    last = bisect_right(grown, place) - 1
+    last = bisect_right(grown, position) - 1
     if last < 0:
-        return place
+        return position
     before = extra[last - 1] if last else 0
-    return max(grown[last] - before, place - extra[last])
+    return max(grown[last] - before, position - extra[last])

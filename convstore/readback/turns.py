@@ -22,27 +22,27 @@ from convstore.values.scope import Scope, check_number
 
 __all__ = ["Turns"]
 
-_MOST = 2**53
-_MANY_ENTRIES = 100
+_MAX_NUMBER = 2**53
+_MAX_ENTRIES = 100
 
 _Stored = tuple[Entry, EntryMessage]
 """A message as its entry holds it."""
 
 
-class _Moment(NamedTuple):
+class _Snapshot(NamedTuple):
     """A log as it was when reading began: what was appended or rewound since is not looked at.
 
     Attributes:
-        known: Whose log.
+        cached: Whose log.
         entries: Its last entry.
         at_once: How many entries to read first; then more at a time.
-        gaps: What is rewound.
+        rewound: What is rewound.
     """
 
-    known: CachedConversation
+    cached: CachedConversation
     entries: int
     at_once: int
-    gaps: tuple[RewoundRange, ...]
+    rewound: tuple[RewoundRange, ...]
 
 
 class Turns:
@@ -53,13 +53,13 @@ class Turns:
 
     async def get(self, scope: Scope, turn_id: str) -> Turn | None:
         """The turn that a live message begins."""
-        known = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(known, [turn_id]) if known else {}
-        if known is None or not rows:
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
+        if cached is None or not rows:
             return None
         ordinal = rows[turn_id].message.ordinal
-        moment = await self._moment(known, limit=1)
-        async with aclosing(self._forth(moment, rows[turn_id].entry.number, ordinal - 1, ordinal + 1)) as turns:
+        snapshot = await self._snapshot(cached, limit=1)
+        async with aclosing(self._forward(snapshot, rows[turn_id].entry.number, ordinal - 1, ordinal + 1)) as turns:
             async for turn in turns:
                 return turn
         return None
@@ -70,122 +70,124 @@ class Turns:
         """Whole live turns that begin in a range of ordinals, as they were when the first one was asked for."""
         for name, value in (("after", after), ("before", before), ("limit", limit)):
             if value is not None:
-                check_number(value, name=name, least=0, most=_MOST)
-        known = await self._reader.find(scope)
-        left = _MOST if limit is None else limit
-        if known is None or not left:
+                check_number(value, name=name, least=0, most=_MAX_NUMBER)
+        cached = await self._reader.find(scope)
+        remaining = _MAX_NUMBER if limit is None else limit
+        if cached is None or not remaining:
             return
-        moment = await self._moment(known, limit=left)
-        span = (after or 0, _MOST if before is None else before)
-        reading = self._back(moment, *span) if newest_first else self._forth(moment, None, *span)
+        snapshot = await self._snapshot(cached, limit=remaining)
+        span = (after or 0, _MAX_NUMBER if before is None else before)
+        reading = self._backward(snapshot, *span) if newest_first else self._forward(snapshot, None, *span)
         async with aclosing(reading) as turns:
             async for turn in turns:
                 yield turn
-                left -= 1
-                if not left:
+                remaining -= 1
+                if not remaining:
                     return
 
-    async def _moment(self, known: CachedConversation, *, limit: int) -> _Moment:
-        async with self._reader.reading(known):
-            tail = await self._reader.tail(known)
-            at_once = min(about(limit, tail.turns, tail.entries), _MANY_ENTRIES)
-            return _Moment(known, tail.entries, at_once, await self._reader.gaps(known, tail.marker))
+    async def _snapshot(self, cached: CachedConversation, *, limit: int) -> _Snapshot:
+        async with self._reader.reading(cached):
+            tail = await self._reader.tail(cached)
+            at_once = min(about(limit, tail.turns, tail.entries), _MAX_ENTRIES)
+            return _Snapshot(cached, tail.entries, at_once, await self._reader.gaps(cached, tail.marker))
 
-    async def _live(self, moment: _Moment, start: int) -> AsyncGenerator[_Stored, None]:
+    async def _active_messages(self, snapshot: _Snapshot, start: int) -> AsyncGenerator[_Stored, None]:
         """The live messages from an entry on, in order."""
-        walk = self._reader.walk(moment.known.scope, start=start, at_once=moment.at_once)
+        walk = self._reader.walk(snapshot.cached.scope, start=start, at_once=snapshot.at_once)
         async with aclosing(walk) as entries:
             async for _, found in entries:
-                if found.number > moment.entries:
+                if found.number > snapshot.entries:
                     return
-                [entry] = corrected([found], moment.known.repair)
+                [entry] = corrected([found], snapshot.cached.repair)
                 for stored in entry.messages:
-                    if is_active(moment.gaps, stored.ordinal):
+                    if is_active(snapshot.rewound, stored.ordinal):
                         yield entry, stored
 
-    async def _forth(self, moment: _Moment, start: int | None, after: int, before: int) -> AsyncGenerator[Turn, None]:
+    async def _forward(
+        self, snapshot: _Snapshot, start: int | None, after: int, before: int
+    ) -> AsyncGenerator[Turn, None]:
         """Turns that begin behind one ordinal and before another, in order.
 
         Args:
-            moment: The log.
+            snapshot: The log.
             start: The entry to begin with; None if that is to be found.
             after: The first ordinal.
             before: The second one.
         """
         if start is None:
-            start = await self._entry_of(moment.known, after + 1) if after else 1
-        held: list[_Stored] = []
-        async with aclosing(self._live(moment, start or moment.entries + 1)) as messages:
+            start = await self._entry_of(snapshot.cached, after + 1) if after else 1
+        turn_messages: list[_Stored] = []
+        async with aclosing(self._active_messages(snapshot, start or snapshot.entries + 1)) as messages:
             async for one in messages:
                 if one[1].ordinal <= after:
                     continue
                 if begins_turn(*one):
-                    if held:
-                        yield await self._whole(moment.known, held, is_last=False)
+                    if turn_messages:
+                        yield await self._whole(snapshot.cached, turn_messages, is_last=False)
                     if one[1].ordinal >= before:
                         return
-                    held = []
-                elif not held:
+                    turn_messages = []
+                elif not turn_messages:
                     continue  # the rest of a turn that began before
-                held.append(one)
-        if held:
-            yield await self._whole(moment.known, held, is_last=True)
+                turn_messages.append(one)
+        if turn_messages:
+            yield await self._whole(snapshot.cached, turn_messages, is_last=True)
 
-    async def _back(self, moment: _Moment, after: int, before: int) -> AsyncGenerator[Turn, None]:
+    async def _backward(self, snapshot: _Snapshot, after: int, before: int) -> AsyncGenerator[Turn, None]:
         """The same turns, the last one first."""
-        end = await self._end(moment, before)
+        end = await self._end(snapshot, before)
         is_last = end is None
-        number, before = (moment.entries + 1, _MOST) if end is None else end
-        at_once = moment.at_once
-        held: list[_Stored] = []
+        number, before = (snapshot.entries + 1, _MAX_NUMBER) if end is None else end
+        at_once = snapshot.at_once
+        turn_messages: list[_Stored] = []
         while number > 1:
-            number = active_before(moment.gaps, number)
-            entries = await self._entries_before(moment, number, at_once)
-            at_once = min(2 * at_once, _MANY_ENTRIES)
+            number = active_before(snapshot.rewound, number)
+            entries = await self._entries_before(snapshot, number, at_once)
+            at_once = min(2 * at_once, _MAX_ENTRIES)
             for one in _newest_first(entries):
                 stored = one[1]
-                if stored.ordinal >= before or not is_active(moment.gaps, stored.ordinal):
+                if stored.ordinal >= before or not is_active(snapshot.rewound, stored.ordinal):
                     continue
-                held.append(one)
+                turn_messages.append(one)
                 if not begins_turn(*one):
                     continue
                 if stored.ordinal <= after:
                     return
-                yield await self._whole(moment.known, held[::-1], is_last=is_last)
-                held, is_last = [], False
+                yield await self._whole(snapshot.cached, turn_messages[::-1], is_last=is_last)
+                turn_messages, is_last = [], False
             number = entries[0].number if entries else 1
 
-    async def _end(self, moment: _Moment, before: int) -> tuple[int, int] | None:
+    async def _end(self, snapshot: _Snapshot, before: int) -> tuple[int, int] | None:
         """Where the first turn begins that is not before an ordinal: behind which entry, and at which ordinal.
 
         None if there is no such turn.
         """
-        number = await self._entry_of(moment.known, max(before, 1)) if before < _MOST else None
+        number = await self._entry_of(snapshot.cached, max(before, 1)) if before < _MAX_NUMBER else None
         if number is None:
             return None
-        async with aclosing(self._live(moment, number)) as messages:
+        async with aclosing(self._active_messages(snapshot, number)) as messages:
             async for entry, stored in messages:
                 if stored.ordinal >= before and begins_turn(entry, stored):
                     return entry.number + 1, stored.ordinal
         return None
 
-    async def _entry_of(self, known: CachedConversation, ordinal: int) -> int | None:
+    async def _entry_of(self, cached: CachedConversation, ordinal: int) -> int | None:
         """The number of the entry that holds a message; None if there is no such message."""
-        row = await self._reader.message_at(known, ordinal)
+        row = await self._reader.message_at(cached, ordinal)
         return row.entry.number if row else None
 
-    async def _entries_before(self, moment: _Moment, number: int, at_once: int) -> Sequence[Entry]:
+    async def _entries_before(self, snapshot: _Snapshot, number: int, at_once: int) -> Sequence[Entry]:
         if number <= 1:
             return []
         start = max(1, number - at_once)
-        async with self._reader.reading(moment.known):
-            entries = await self._reader.entries(moment.known, start=start, before=number, is_whole=True)
-            return corrected(entries, moment.known.repair)
+        async with self._reader.reading(snapshot.cached):
+            entries = await self._reader.entries(snapshot.cached, start=start, before=number, is_whole=True)
+            return corrected(entries, snapshot.cached.repair)
 
-    async def _whole(self, known: CachedConversation, held: Sequence[_Stored], *, is_last: bool) -> Turn:
-        async with self._reader.reading(known):
-            messages = await self._reader.decode_whole(known, [stored for _, stored in held])
-        (entry, first), (_, last) = held[0], held[-1]
+    async def _whole(self, cached: CachedConversation, turn_messages: Sequence[_Stored], *, is_last: bool) -> Turn:
+        async with self._reader.reading(cached):
+            messages = await self._reader.decode_whole(cached, [stored for _, stored in turn_messages])
+        (entry, first), (_, last) = turn_messages[0], turn_messages[-1]
         return Turn(
             turn_id=first.id,
             number=entry.turn_at(first.ordinal),

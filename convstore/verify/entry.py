@@ -61,12 +61,15 @@ def check_entry(
             problems.append(Problem("checksum", str(error)))
             continue
         decoded.append(appended)
-        problems += [Problem("message", f"message {message.id!r}: {text}") for text in _about(codec, message, appended)]
+        problems += [
+            Problem("message", f"message {message.id!r}: {text}")
+            for text in _message_problems(codec, message, appended)
+        ]
     by_id = {str(one.id): one for one in decoded}
     for one in entry.messages:
         if one.stub is not None:
-            wrong = _stub(one, by_id.get(one.id), entry)
-            problems += [Problem("stub", f"message {one.id!r}: {text}") for text in wrong]
+            differing = _stub(one, by_id.get(one.id), entry)
+            problems += [Problem("stub", f"message {one.id!r}: {text}") for text in differing]
     read_back = {str(one.id): read_back_ids(one) for one in decoded if isinstance(one, ToolMessage)}
     problems += [Problem("source", text) for text in _sources(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
@@ -94,11 +97,11 @@ def check_totals(
     expected = [_expected(entry, messages, before) for before in candidates]
     if any(one == stored for one in expected):
         return [], (stored,)
-    wrong = [field.name for field in fields(Totals) if field.compare and _differs(field.name, expected[0], stored)]
-    return [Problem("totals", f"the running totals do not follow: {', '.join(wrong)}")], (expected[0], stored)
+    differing = [field.name for field in fields(Totals) if field.compare and _differs(field.name, expected[0], stored)]
+    return [Problem("totals", f"the running totals do not follow: {', '.join(differing)}")], (expected[0], stored)
 
 
-def _about(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[str]:
+def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[str]:
     found = []
     if digest_of(codec.encode(fields_of(appended))) != message.digest:
         found.append("it is not what was appended")
@@ -186,7 +189,7 @@ def _sources(
         numbers.setdefault(source.message_id, []).append(source.id)
         if source.message_id not in messages:
             found.append(f"source {source.id} came with no message of its entry")
-        elif not _stands(source, source.piece or payloads.get(source.message_id), codec):
+        elif not _is_where_it_says(source, source.piece or payloads.get(source.message_id), codec):
             found.append(f"source {source.id} is not where it says")
     if len({source.id for source in entry.sources}) < len(entry.sources):
         found.append("two sources have one number")
@@ -199,7 +202,7 @@ def _sources(
     return found
 
 
-def _stands(source: EntrySource, text: str | None, codec: Codec) -> bool:
+def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bool:
     """Whether a source is where it says: its text, and behind it the item around that, which says where it is."""
     if text is None:
         return True
@@ -218,7 +221,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     """The totals behind an entry; where they may be others, those that are stored."""
     stored = entry.totals
     if stored.marker == entry.number:
-        return _of_marker(entry, before)
+        return _expected_rewind_totals(entry, before)
     made = totals_behind(before, zip(entry.messages, messages, strict=True), at=entry.at)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # numbers were set aside, or are lost
@@ -236,18 +239,20 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     return made
 
 
-def _of_marker(entry: Entry, before: Totals) -> Totals:
+def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
     """The totals of a marker, as far as it follows from them what is live; a repair counts everything again."""
     if entry.repair and entry.repair.until == entry.number:
         return replace(entry.totals, entries=before.entries + 1, updated_at=entry.at)
-    gone = sum(gap.last - gap.first + 1 for gap in entry.gaps)
+    rewound_count = sum(gap.last - gap.first + 1 for gap in entry.gaps)
     ends = [0, *(gap.last for gap in entry.gaps)]
     is_ordered = all(end < gap.first <= gap.last for end, gap in zip(ends, entry.gaps, strict=False))
     return replace(
         entry.totals,
         entries=before.entries + 1,
         messages=before.messages,
-        live=_live(entry, before.messages - gone) if is_ordered and ends[-1] <= before.messages else -1,
+        live=_active_count(entry, before.messages - rewound_count)
+        if is_ordered and ends[-1] <= before.messages
+        else -1,
         sources_through=before.sources_through,
         usage=before.usage,
         shown_at=before.shown_at,
@@ -255,9 +260,9 @@ def _of_marker(entry: Entry, before: Totals) -> Totals:
     )
 
 
-def _live(entry: Entry, live: int) -> int:
+def _active_count(entry: Entry, active: int) -> int:
     """Messages that are live behind a marker; after a repair two messages may have one ordinal."""
-    return entry.totals.live if entry.repair else live
+    return entry.totals.live if entry.repair else active
 
 
 def _differs(name: str, one: Totals, other: Totals) -> bool:

@@ -90,12 +90,12 @@ class Findings:
     looked: Looked = field(default_factory=Looked)
     _first: list[Finding] = field(default_factory=list)
     _counts: Counter[str] = field(default_factory=Counter)
-    _left: int = 0
+    _unrepaired: int = 0
 
     def add(self, finding: Finding) -> None:
         """Keep a finding."""
         self._counts[finding.kind] += 1
-        self._left += not finding.repaired
+        self._unrepaired += not finding.repaired
         if len(self._first) < _MOST:
             self._first.append(finding)
 
@@ -109,4 +109,4 @@ class Findings:
         """What was found so far."""
         looked = {name: getattr(self.looked, name) for name in Looked.__slots__}
         first = tuple(self._first) if listed else ()
-        return VerifyReport(**looked, findings=first, counts=dict(self._counts), left=self._left)
+        return VerifyReport(**looked, findings=first, counts=dict(self._counts), left=self._unrepaired)

@@ -30,7 +30,7 @@ from convstore.verify.repair import Repairer
 
 __all__ = ["ConversationCheck"]
 
-_ON_ITS_WAY = timedelta(minutes=2)
+_IN_FLIGHT = timedelta(minutes=2)
 _NO_START = [0, 0, 0, 0, ""]
 _BREAKS = ("hole", "fork")
 
@@ -47,7 +47,7 @@ class ConversationCheck:
         clock: Dates the entries of a repair.
         now: The time of the check.
         findings: Where findings go.
-        doubt: What is wrong with the head unless it is about to be told, for a second look.
+        recheck: What is wrong with the head unless it is about to be told, for a second look.
     """
 
     document: Mapping[str, Any]
@@ -57,7 +57,7 @@ class ConversationCheck:
     clock: Clock
     now: datetime
     findings: Findings
-    doubt: Recheck | None = None
+    recheck: Recheck | None = None
     _found: list[Finding] = field(default_factory=list)
 
     @property
@@ -71,7 +71,7 @@ class ConversationCheck:
         looked = Looked()
         if not self.conversation:
             _, problem = self._head()
-            self._tell("head", problem or "it does not say which conversation it is of")
+            self._report("head", problem or "it does not say which conversation it is of")
         else:
             check = await self._look_at_log()
             if check.is_broken:
@@ -92,10 +92,10 @@ class ConversationCheck:
 
     async def _look_at_log(self, *, keeps_chunks: bool = False) -> LogCheck:
         head, _ = self._head()
-        told = head.totals.entries if head else 0
-        wanted = frozenset({head.start[2] if head else 0, told})
+        head_entries = head.totals.entries if head else 0
+        wanted = frozenset({head.start[2] if head else 0, head_entries})
         names = (self.conversation, self.inspection, self.codec, self.now, self.findings.repair, Looked())
-        check = LogCheck(*names, told, wanted, keeps_chunks=keeps_chunks)
+        check = LogCheck(*names, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()
         return check
 
@@ -108,25 +108,29 @@ class ConversationCheck:
             check.findings = [one.model_copy(update=can) if one in broken else one for one in check.findings]
             return check
         again = await self._look_at_log(keeps_chunks=True)
-        left = {(one.kind, one.document_id) for one in again.findings}
+        remaining = {(one.kind, one.document_id) for one in again.findings}
         done = {"repairable": True, "repaired": True}
-        self._found += [one.model_copy(update=done) for one in broken if (one.kind, one.document_id) not in left]
+        self._found += [one.model_copy(update=done) for one in broken if (one.kind, one.document_id) not in remaining]
         return again
 
     async def _mend_log(self) -> bool:
         """Join the log again and tell the head; False if other writers were first all the time."""
-        marker = await Repairer(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
-        if marker is None:
+        recount_entry = await Repairer(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
+        if recount_entry is None:
             return False
-        told = totals_document(marker.totals)
-        changes: dict[str, Any] = {"totals": told, "start": [marker.number, *_NO_START[1:]], "updated_at": marker.at}
+        totals = totals_document(recount_entry.totals)
+        changes: dict[str, Any] = {
+            "totals": totals,
+            "start": [recount_entry.number, *_NO_START[1:]],
+            "updated_at": recount_entry.at,
+        }
         if await self.inspection.set_head(self.document, changes):
             self.document = {**self.document, **changes}
         else:  # a writer told it meanwhile, and tells it again within seconds
             self.document = await self.inspection.head(str(self.document["_id"])) or self.document
         return True
 
-    def _tell(self, kind: str, problem: str, *, document: str = "", collection: str = HEADS, **more: Any) -> None:
+    def _report(self, kind: str, problem: str, *, document: str = "", collection: str = HEADS, **more: Any) -> None:
         key = document or str(self.document["_id"])
         self._found.append(
             Finding(
@@ -157,16 +161,16 @@ class ConversationCheck:
             return
         if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
             await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
-        if doubtful := self._doubtful(head, check):
-            changes, closes = self._told(head, tail), self._is_old(head.open_until)
-            self.doubt = Recheck(*doubtful, said_of_log(self.document), tail.entries, changes, closes)
+        if outdated := self._outdated_totals(head, check):
+            changes, closes = self._head_changes(head, tail), self._is_old(head.open_until)
+            self.recheck = Recheck(*outdated, said_of_log(self.document), tail.entries, changes, closes)
 
-    def _doubtful(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
+    def _outdated_totals(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
         """Kind and text of what is wrong with the head, unless it is about to be told."""
         at_head = check.kept.get(head.totals.entries)
         then = at_head.totals if at_head else Totals()
-        told_at, ahead = head.totals.updated_at, head.totals.entries - check.tail.entries
-        if ahead > 0 or head.totals != then or (told_at and head.updated_at < told_at):
+        log_updated_at, ahead = head.totals.updated_at, head.totals.entries - check.tail.entries
+        if ahead > 0 or head.totals != then or (log_updated_at and head.updated_at < log_updated_at):
             if check.is_damaged or not self._is_old(head.updated_at):
                 return None
             lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
@@ -177,16 +181,16 @@ class ConversationCheck:
         return None
 
     def _is_old(self, moment: datetime | None) -> bool:
-        return moment is None or self.now - moment > _ON_ITS_WAY
+        return moment is None or self.now - moment > _IN_FLIGHT
 
     def _is_wrong_start(self, head: Head, entry: Entry | None, tail: Totals) -> bool:
-        marker, revision, number, first, _ = head.start
-        if marker > max(tail.marker, head.totals.marker) or revision > head.revision:
+        rewind_entry, revision, number, first, _ = head.start
+        if rewind_entry > max(tail.marker, head.totals.marker) or revision > head.revision:
             return True
         return bool(number) and number <= tail.entries and (entry is None or not entry.first <= first <= entry.last)
 
     @staticmethod
-    def _told(head: Head, tail: Totals) -> dict[str, Any]:
+    def _head_changes(head: Head, tail: Totals) -> dict[str, Any]:
         # A title that was set later counts as use, so the date never goes back.
         return {"totals": totals_document(tail), "updated_at": max(head.updated_at, tail.updated_at or head.updated_at)}
 
@@ -221,7 +225,7 @@ class ConversationCheck:
         if changes and self.findings.repair:
             repaired = await self.inspection.set_head(self.document, changes, closes=closes)
             self.document = {**self.document, **changes} if repaired else self.document
-        self._tell(kind, problem, repairable=bool(changes), repaired=repaired)
+        self._report(kind, problem, repairable=bool(changes), repaired=repaired)
 
     async def _summaries(self, head: Head | None, looked: Looked) -> None:
         found: dict[str, SummaryRecord] = {}
@@ -243,13 +247,13 @@ class ConversationCheck:
         current = head.summary.token if head.summary else ""
         for token in sorted({missing, current, head.aside} - {"", *found}):
             name = summary_id(self.conversation, token)
-            self._tell("summary", "the head leads to it, and it is missing", document=name, collection=SUMMARIES)
+            self._report("summary", "the head leads to it, and it is missing", document=name, collection=SUMMARIES)
         if not missing and head.versions != len(committed):
-            self._tell("summary", f"it leads to {len(committed)} summaries, and says that {head.versions} were made")
+            self._report("summary", f"it leads to {len(committed)} summaries, and says that {head.versions} were made")
         retry_if_stale = is_whole and not missing and head.versions == len(committed)
         for record in found.values():
             if problem := _misplaced(record, found):
-                self._tell(
+                self._report(
                     "summary", problem, document=summary_id(self.conversation, record.token), collection=SUMMARIES
                 )
             await self._covers(record, is_named=record.token in committed or not retry_if_stale)
@@ -261,13 +265,13 @@ class ConversationCheck:
             if (key, document.get("conversation")) != (summary_id(self.conversation, record.token), self.conversation):
                 raise CorruptDocumentError(key, "the key, the conversation and the token do not agree")
         except CorruptDocumentError as error:
-            self._tell("damaged", str(error), document=key, collection=SUMMARIES)
+            self._report("damaged", str(error), document=key, collection=SUMMARIES)
             return None
         return record
 
     def _compare_summaries(self, at_head: SummaryRecord, record: SummaryRecord) -> None:
         if summary_document(at_head) != summary_document(record):
-            self._tell("summary", "the copy of the current summary differs from the summary")
+            self._report("summary", "the copy of the current summary differs from the summary")
 
     async def _covers(self, record: SummaryRecord, *, is_named: bool) -> None:
         """Whether a summary stands for messages, and whether anything leads to it."""
@@ -276,7 +280,7 @@ class ConversationCheck:
             if self.now - record.at > ORPHAN_AGE:
                 removed = self.findings.repair and await self.inspection.remove(SUMMARIES, [key])
                 text = "it was never made the current one, and nothing leads to it"
-                self._tell(
+                self._report(
                     "summary_unused",
                     text,
                     document=key,
@@ -290,21 +294,21 @@ class ConversationCheck:
         holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
         if not holds or not 1 <= record.first <= record.last:
             text = f"it stands for messages {record.first} to {record.last}, which are not where it says"
-            self._tell("summary", text, document=key, collection=SUMMARIES)
+            self._report("summary", text, document=key, collection=SUMMARIES)
 
     async def _annotations(self, looked: Looked, last: int) -> None:
         after = ""
         while documents := await self.inspection.beside(ANNOTATIONS, self.conversation, after=after):
             for document in documents:
                 looked.annotations += 1
-                problem, ordinal = self._about_annotation(document)
+                problem, ordinal = self._annotation_problem(document)
                 if problem:
-                    self._tell("damaged", problem, document=str(document["_id"]), collection=ANNOTATIONS)
+                    self._report("damaged", problem, document=str(document["_id"]), collection=ANNOTATIONS)
                 elif not 1 <= ordinal <= last:
                     last = max(last, await self._last())
                     if not 1 <= ordinal <= last:
                         text = "no message has its ordinal"
-                        self._tell("annotation", text, document=str(document["_id"]), collection=ANNOTATIONS)
+                        self._report("annotation", text, document=str(document["_id"]), collection=ANNOTATIONS)
             after = str(documents[-1]["_id"])
 
     async def _last(self) -> int:
@@ -314,7 +318,7 @@ class ConversationCheck:
         except CorruptDocumentError:
             return sys.maxsize
 
-    def _about_annotation(self, document: Mapping[str, Any]) -> tuple[str, int]:
+    def _annotation_problem(self, document: Mapping[str, Any]) -> tuple[str, int]:
         """What is wrong with an annotation, and its ordinal."""
         try:
             ordinal = stored_number(document["ordinal"])

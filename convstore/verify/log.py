@@ -28,7 +28,7 @@ from convstore.mongo.keys import LOG, chunk_id, entry_id
 from convstore.values.models import Finding
 from convstore.verify.entry import check_entry, check_shown, check_totals
 from convstore.verify.findings import Looked
-from convstore.verify.rewinds import Live
+from convstore.verify.rewinds import ActiveTotals
 
 __all__ = ["ORPHAN_AGE", "LogCheck", "Tell", "age_of"]
 
@@ -53,7 +53,7 @@ class LogCheck:
         now: The time of the check.
         repair: Whether orphaned chunks are to be removed.
         looked: What was looked at, counted on.
-        told: The number of the last entry that the head was told of.
+        head_entries: The number of the last entry that the head was told of.
         wanted: Numbers of entries whose totals and first ordinal are to be kept.
         kept: Those that were found.
         tail: The totals of the last entry that could be read.
@@ -70,7 +70,7 @@ class LogCheck:
     now: datetime
     repair: bool
     looked: Looked
-    told: int = 0
+    head_entries: int = 0
     wanted: frozenset[int] = frozenset()
     kept: dict[int, Entry] = field(default_factory=dict)
     tail: Totals = field(default_factory=Totals)
@@ -80,7 +80,7 @@ class LogCheck:
     is_readable: bool = True
     keeps_chunks: bool = False
     findings: list[Finding] = field(default_factory=list)
-    _live: Live = field(init=False)
+    _active: ActiveTotals = field(init=False)
     _next: int = 1
     _is_whole: bool = False
     _messages: int | None = 0
@@ -91,9 +91,9 @@ class LogCheck:
     _candidates: tuple[Totals, ...] = (Totals(),)
 
     def __post_init__(self) -> None:
-        self._live = Live(self.conversation, self.inspection)
+        self._active = ActiveTotals(self.conversation, self.inspection)
 
-    def tell(self, kind: str, problem: str, *, document: str, **more: Any) -> None:
+    def report(self, kind: str, problem: str, *, document: str, **more: Any) -> None:
         """Note a finding."""
         more = {"collection": LOG, **more}
         self.findings.append(
@@ -111,7 +111,7 @@ class LogCheck:
                 await self._entry(document)
             after = str(documents[-1]["_id"])
         # Any damage may be to what an entry says of its chunks: a backup of the entry needs them.
-        self._is_whole = not self.findings and self.tail.entries >= self.told and not self.keeps_chunks
+        self._is_whole = not self.findings and self.tail.entries >= self.head_entries and not self.keeps_chunks
         await self._orphans(keys, unused)
         while keys := await self.inspection.chunk_keys(self.conversation, after=keys[-1]) if keys else []:
             await self._orphans(keys, await self._unused(keys))
@@ -120,8 +120,8 @@ class LogCheck:
         """What the last repair found out, as the last marker holds it; None if it cannot be read."""
         last = await self.inspection.last_entry(self.conversation)
         with suppress(CorruptDocumentError):
-            marker = entry_from(last).totals.marker if last else 0
-            found = await self.inspection.entry(entry_id(self.conversation, marker)) if marker else None
+            rewind_entry = entry_from(last).totals.marker if last else 0
+            found = await self.inspection.entry(entry_id(self.conversation, rewind_entry)) if rewind_entry else None
             return entry_from(found).repair if found else None
         return None
 
@@ -146,36 +146,36 @@ class LogCheck:
             self._unreadable(key, error)
             return
         if entry.size != _size_of(document):
-            self.tell("damaged", "its size is not what is noted", document=key)
+            self.report("damaged", "its size is not what is noted", document=key)
         if self._link not in (None, entry.after):
-            self._join(entry, key)
+            self._accept_new_predecessor(entry, key)
         if self._was_lost and not entry.lost:
             self._candidates, self._messages, self._shown = (), None, None
         self._was_lost = entry.lost is not None
         if entry.lost and entry.number > (self._repair.until if self._repair else 0):
             self.is_broken = True
-            self.tell("hole", "it stands for a lost entry, and nothing was counted again since", document=key)
+            self.report("hole", "it stands for a lost entry, and nothing was counted again since", document=key)
         self._link = entry.totals.link
         counts_again = entry.repair and entry.repair.until == entry.number
         if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
-            self.tell("hole", f"ordinals go on with {entry.first}, not {self._messages + 1}", document=key)
+            self.report("hole", f"ordinals go on with {entry.first}, not {self._messages + 1}", document=key)
         self._messages = entry.last
         payloads = await self._payloads(entry)
         if sum(len(message.body) for message in entry.messages) + sum(map(len, payloads.values())) > _HEAVY:
-            await asyncio.to_thread(self._look, entry, payloads)
+            await asyncio.to_thread(self._check_content, entry, payloads)
         else:
-            self._look(entry, payloads)
-        await self._live.add(entry)
-        for problem in self._live.problems(entry):
+            self._check_content(entry, payloads)
+        await self._active.add(entry)
+        for problem in self._active.problems(entry):
             if not self._is_recounted(entry):
-                self.tell("totals", problem, document=key)
-        self._keep(entry)
+                self.report("totals", problem, document=key)
+        self._record(entry)
 
-    def _join(self, entry: Entry, key: str) -> None:
+    def _accept_new_predecessor(self, entry: Entry, key: str) -> None:
         """Take an entry that names another predecessor; nothing of it follows from the entry before it."""
         if not self._repair or entry.number not in self._repair.joins:
             self.is_broken = True
-            self.tell("fork", "it does not follow the entry before it", document=key)
+            self.report("fork", "it does not follow the entry before it", document=key)
         self._candidates, self._messages, self._shown = (), None, None
 
     def _is_recounted(self, entry: Entry) -> bool:
@@ -187,22 +187,22 @@ class LogCheck:
         number = int(text) if text.isdecimal() else self._next
         if number > self._next:
             name = entry_id(self.conversation, self._next)
-            self.tell("hole", f"{number - self._next} entries are missing before {key!r}", document=name)
+            self.report("hole", f"{number - self._next} entries are missing before {key!r}", document=name)
             self.is_broken = True
-            self._lose()
+            self._expect_nothing()
         self._next = number + 1
 
     def _unreadable(self, key: str, error: Exception) -> None:
-        self.tell("damaged", str(error), document=key)
+        self.report("damaged", str(error), document=key)
         self.is_readable = False
-        self._lose()
+        self._expect_nothing()
 
-    def _lose(self) -> None:
+    def _expect_nothing(self) -> None:
         """Expect nothing of the next entry: the one before it cannot be read."""
         self._candidates, self._messages, self._link, self._shown, self.is_damaged = (), None, None, None, True
-        self._live.lose()
+        self._active.lose()
 
-    def _look(self, entry: Entry, payloads: Mapping[str, str]) -> None:
+    def _check_content(self, entry: Entry, payloads: Mapping[str, str]) -> None:
         key = entry_id(self.conversation, entry.number)
         try:
             problems, messages = check_entry(entry, payloads, codec=self.codec)
@@ -213,9 +213,9 @@ class LogCheck:
             self._unreadable(key, error)
             return
         for kind, text in (*problems, *wrong):
-            self.tell(kind, text, document=key)
+            self.report(kind, text, document=key)
 
-    def _keep(self, entry: Entry) -> None:
+    def _record(self, entry: Entry) -> None:
         self.looked.messages += len(entry.messages)
         self.tail = entry.totals
         if entry.number == 1:
@@ -248,13 +248,13 @@ class LogCheck:
         if whole is not None and digest_of(whole) != ref.digest:
             key = chunk_id(self.conversation, ref.token, ref.chunk)
             text = f"the payload of message {message.id!r} in {where!r} is not what was written"
-            self.tell("checksum", text, document=key)
+            self.report("checksum", text, document=key)
             return None
         return whole
 
     def _chunk(self, of: str, key: str, documents: Mapping[str, Mapping[str, Any]], characters: int) -> str | None:
         if key not in documents:
-            self.tell("payload_missing", f"{of}; it cannot be read", document=key)
+            self.report("payload_missing", f"{of}; it cannot be read", document=key)
             return None
         self.looked.payload_chunks += 1
         try:
@@ -262,7 +262,7 @@ class LogCheck:
                 raise TypeError("the field `conversation` names another one")
             return decompress(documents[key].get("data"), characters=characters)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
-            self.tell("checksum", f"{of}: {error}", document=key)
+            self.report("checksum", f"{of}: {error}", document=key)
             return None
 
     async def _orphans(self, keys: Sequence[str], unused: set[str]) -> None:
@@ -278,7 +278,7 @@ class LogCheck:
             mends = age is not None and self._is_whole
             removed = await self.inspection.remove(LOG, found) if mends and self.repair else 0
             when = "of unknown age" if age is None else f"{age.days} days old"
-            self.tell(
+            self.report(
                 "orphan_chunks",
                 f"{len(found)} payload chunks that no entry refers to, {when}",
                 document=found[0],

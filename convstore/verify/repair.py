@@ -58,8 +58,8 @@ class Repairer:
                 break
             if survey.holes:
                 await self._fill(*survey.holes[0])
-            elif marker := await self._mark(survey, survey.tail):
-                return marker
+            elif recount_entry := await self._append_recount(survey, survey.tail):
+                return recount_entry
         return None
 
     async def _entries(self) -> AsyncIterator[Entry]:
@@ -75,9 +75,9 @@ class Repairer:
             survey.add(entry)
         return survey
 
-    async def _fill(self, before: Entry, behind: Entry) -> None:
+    async def _fill(self, before: Entry, after_hole: Entry) -> None:
         """Insert entries for missing ones; ends where another writer was first."""
-        for entry in lost_entries(before, behind, at=self.clock.now(), link=self.clock.link):
+        for entry in lost_entries(before, after_hole, at=self.clock.now(), link=self.clock.link):
             if not await self._insert(entry):
                 return
 
@@ -88,26 +88,26 @@ class Repairer:
             return False
         return True
 
-    async def _mark(self, survey: Survey, tail: Entry) -> Entry | None:
+    async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
         """Insert the marker behind the last entry; None if another writer was first."""
-        gaps = repair_gaps(survey.spans, survey.lost, survey.marker)
-        number, known = tail.number + 1, survey.repair
-        first = min([number, *survey.new_joins, *survey.new_lost, *([known.entry] if known else [])])
-        count = _Count(self.codec, gaps, first)
+        rewound = repair_gaps(survey.spans, survey.lost, survey.marker)
+        number, last_repair = tail.number + 1, survey.repair
+        first = min([number, *survey.new_joins, *survey.new_lost, *([last_repair.entry] if last_repair else [])])
+        count = _Count(self.codec, rewound, first)
         async for entry in self._entries():
             if entry.number < number:
                 await run_in_thread_if_long(partial(count.add, entry), characters=characters_of(entry.messages, {}))
         repair = Repair(first, number, tuple(survey.joins), tuple(count.recounts))
-        entry = self._marker(survey, tail, gaps, count)
+        entry = self._recount_entry(survey, tail, rewound, count)
         entry = replace(entry, repair=repair)
         return entry if await self._insert(entry) else None
 
-    def _marker(self, survey: Survey, tail: Entry, gaps: tuple[RewoundRange, ...], count: _Count) -> Entry:
+    def _recount_entry(self, survey: Survey, tail: Entry, rewound: tuple[RewoundRange, ...], count: _Count) -> Entry:
         at, number = self.clock.now(), tail.number + 1
         last = max(span.last for span in survey.spans)
         shown = {digest: id_ for digest, id_ in count.shown.items() if id_ in survey.source_ids}
         totals = replace(
-            count.live,
+            count.active,
             entries=number,
             messages=last,
             counter=count.counters.pop() if len(count.counters) == 1 else "",
@@ -119,7 +119,7 @@ class Repairer:
             updated_at=at,
             link=self.clock.link(),
         )
-        return Entry(last + 1, at, (), totals, after=tail.totals.link, gaps=gaps)
+        return Entry(last + 1, at, (), totals, after=tail.totals.link, gaps=rewound)
 
 
 class _Count:
@@ -127,36 +127,36 @@ class _Count:
 
     Attributes:
         all: Totals of all messages, live or not.
-        live: Totals of those that are live.
+        active: Totals of those that are live.
         counters: Names of the token counters that counted those.
         shown: Of the last entry with sources.
         recounts: By how much entries from the first one that is looked at say more.
     """
 
-    def __init__(self, codec: Codec, gaps: Sequence[RewoundRange], first: int) -> None:
-        self._codec, self._gaps, self._first = codec, gaps, first
-        self.all, self.live, self.counters = Totals(), Totals(), set[str]()
+    def __init__(self, codec: Codec, rewound: Sequence[RewoundRange], first: int) -> None:
+        self._codec, self._rewound, self._first = codec, rewound, first
+        self.all, self.active, self.counters = Totals(), Totals(), set[str]()
         self.shown: dict[bytes, int] = {}
         self.recounts: list[Recount] = []
 
     def add(self, entry: Entry) -> None:
         """Count the next entry."""
-        live = [one for one in entry.messages if is_active(self._gaps, one.ordinal)]
-        self.all = self._behind(self.all, entry, entry.messages)
-        self.live = self._behind(self.live, entry, live)
-        if live:
+        active = [one for one in entry.messages if is_active(self._rewound, one.ordinal)]
+        self.all = self._add(self.all, entry, entry.messages)
+        self.active = self._add(self.active, entry, active)
+        if active:
             self.counters.add(entry.totals.counter)
         if entry.totals.shown_at == entry.number:
             self.shown = dict(entry.totals.shown or {})
         if entry.number >= self._first:
             self._recount(entry)
 
-    def _behind(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
+    def _add(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
         decoded = ((one, decode_message(self._codec, one.body)) for one in messages)
         return totals_behind(before, decoded, at=entry.at) if messages else before
 
     def _recount(self, entry: Entry) -> None:
-        more = tuple(getattr(entry.totals, name) - getattr(self.live, name) for name in _COUNTS)
+        more = tuple(getattr(entry.totals, name) - getattr(self.active, name) for name in _COUNTS)
         last = self.recounts[-1] if self.recounts else None
         if last and last.until == entry.number - 1 and last[2:] == more:
             self.recounts[-1] = last._replace(until=entry.number)

@@ -13,15 +13,15 @@ from convstore.log.entry import Entry, RewoundRange
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import entry_id
 
-__all__ = ["Live"]
+__all__ = ["ActiveTotals"]
 
 _Sums = tuple[int, int, int, int, int]
-_NOTHING: _Sums = (0, 0, 0, 0, 0)
+_ZERO: _Sums = (0, 0, 0, 0, 0)
 _NAMES = ("live", "turns", "results", "tokens", "view_tokens")
 
 
 @dataclass(slots=True)
-class Live:
+class ActiveTotals:
     """Sums over the log of one conversation: messages, human ones, tool results, tokens, tokens of the view.
 
     Attributes:
@@ -31,11 +31,11 @@ class Live:
 
     conversation: str
     inspection: Inspection
-    _all: _Sums | None = _NOTHING
+    _all: _Sums | None = _ZERO
     _counters: set[str] = field(default_factory=set)
-    _gone: dict[int, tuple[RewoundRange, _Sums]] = field(default_factory=dict)
-    _live: _Sums | None = None
-    _wrong_gaps: list[RewoundRange] = field(default_factory=list)
+    _rewound: dict[int, tuple[RewoundRange, _Sums]] = field(default_factory=dict)
+    _active: _Sums | None = None
+    _wrong_ranges: list[RewoundRange] = field(default_factory=list)
 
     def lose(self) -> None:
         """An entry cannot be read, so the sums are not known any more."""
@@ -43,7 +43,7 @@ class Live:
 
     async def add(self, entry: Entry) -> None:
         """Take an entry in; of a marker, count what is live behind it."""
-        self._live, self._wrong_gaps = None, []
+        self._active, self._wrong_ranges = None, []
         if self._all is None:
             return
         for message in entry.messages:
@@ -52,58 +52,64 @@ class Live:
         if entry.messages:
             self._counters.add(entry.totals.counter)
         if entry.totals.marker == entry.number:
-            live = self._all
-            for gap in entry.gaps:
-                live = _plus(live, await self._of_gap(gap, entry.number), sign=-1)
-            self._live = live
+            active = self._all
+            for range_ in entry.gaps:
+                active = _plus(active, await self._rewound_sums(range_, entry.number), sign=-1)
+            self._active = active
 
     def problems(self, entry: Entry) -> list[str]:
         """What a marker that was just taken in says wrongly."""
-        found = [f"messages {gap.first} to {gap.last} are not in the entries that it says" for gap in self._wrong_gaps]
-        if self._live is None:
+        found = [
+            f"messages {range_.first} to {range_.last} are not in the entries that it says"
+            for range_ in self._wrong_ranges
+        ]
+        if self._active is None:
             return found
         # Sizes by different counters have no sum.
         names = _NAMES if len(self._counters) <= 1 else _NAMES[:3]
         said = [getattr(entry.totals, name) for name in names]
-        wrong = [name for name, one, other in zip(names, said, self._live, strict=False) if one != other]
-        return [*found, f"what is live is counted wrongly: {', '.join(wrong)}"] if wrong else found
+        wrong = [name for name, one, other in zip(names, said, self._active, strict=False) if one != other]
+        return [*found, f"what is live is earlier wrongly: {', '.join(wrong)}"] if wrong else found
 
-    async def _of_gap(self, gap: RewoundRange, number: int) -> _Sums:
+    async def _rewound_sums(self, range_: RewoundRange, number: int) -> _Sums:
         """The sums over what was rewound, as far as they are not known from an earlier marker."""
-        known, sums = self._gone.get(gap.first, (None, _NOTHING))
-        if known == gap:
+        earlier, sums = self._rewound.get(range_.first, (None, _ZERO))
+        if earlier == range_:
             return sums
         is_longer = (
-            known is not None and known.entry == gap.entry and known.last <= gap.last and known.until <= gap.until
+            earlier is not None
+            and earlier.entry == range_.entry
+            and earlier.last <= range_.last
+            and earlier.until <= range_.until
         )
-        start, after = (known.until, known.last) if known and is_longer else (gap.entry - 2, gap.first - 1)
+        start, after = (earlier.until, earlier.last) if earlier and is_longer else (range_.entry - 2, range_.first - 1)
         if not is_longer:
-            sums = _NOTHING
-        is_right = gap.until <= number
-        key, end = (entry_id(self.conversation, at) for at in (max(0, start), min(gap.until + 1, number)))
+            sums = _ZERO
+        is_right = range_.until <= number
+        key, end = (entry_id(self.conversation, at) for at in (max(0, start), min(range_.until + 1, number)))
         while key < end and (documents := await self.inspection.entries(self.conversation, after=key, through=end)):
             for document in documents:
-                is_right = is_right and _fits(document, gap, _number_of(document))
-                sums = _plus(sums, _sums_of(document, after + 1, gap.last))
+                is_right = is_right and _fits(document, range_, _number_of(document))
+                sums = _plus(sums, _sums_of(document, after + 1, range_.last))
             key = str(documents[-1]["_id"])
         if not is_right:
-            self._wrong_gaps.append(gap)
-        self._gone[gap.first] = (gap, sums)
+            self._wrong_ranges.append(range_)
+        self._rewound[range_.first] = (range_, sums)
         return sums
 
 
-def _fits(document: Mapping[str, Any], gap: RewoundRange, number: int) -> bool:
+def _fits(document: Mapping[str, Any], range_: RewoundRange, number: int) -> bool:
     """Whether an entry is inside, before or behind what was rewound, as the marker says."""
     first, last = document["first"], document["first"] + document["count"] - 1
-    if number < gap.entry:
-        return bool(first <= gap.first)
-    if number > gap.until:
-        return bool(first > gap.last)
-    return bool(first >= gap.first and last <= gap.last)
+    if number < range_.entry:
+        return bool(first <= range_.first)
+    if number > range_.until:
+        return bool(first > range_.last)
+    return bool(first >= range_.first and last <= range_.last)
 
 
 def _sums_of(document: Mapping[str, Any], first: int, last: int) -> _Sums:
-    sums = _NOTHING
+    sums = _ZERO
     for ordinal, message in enumerate(document.get("messages", ()), document["first"]):
         if first <= ordinal <= last:
             kind = message["type"]

@@ -45,9 +45,9 @@ class SchemaCheck:
         if not self._inspection.is_real:
             return
         options = await self._inspection.options(self._indexes)
-        of_scope = head_indexes(await self._inspection.scope_keys())
-        every = self._indexes | {HEADS: tuple(dict.fromkeys([*self._indexes[HEADS], *of_scope]))}
-        for collection, indexes in every.items():
+        scope_indexes = head_indexes(await self._inspection.scope_keys())
+        expected_indexes = self._indexes | {HEADS: tuple(dict.fromkeys([*self._indexes[HEADS], *scope_indexes]))}
+        for collection, indexes in expected_indexes.items():
             if collection not in options:
                 text = "the collection is missing; its documents are lost, or it was never made"
                 await self._make(findings, collection, text)
@@ -57,19 +57,19 @@ class SchemaCheck:
 
     async def _migrations(self, findings: Findings) -> None:
         pending, refused = await self._migrator.pending(), ""
-        left = pending
+        pending_after = pending
         if pending and findings.repair:
             try:
                 await self._migrator.run()
             except StoreError as error:
                 refused = f" and cannot: {error}"
-            left = await self._migrator.pending()
+            pending_after = await self._migrator.pending()
         for migration in pending:
-            problem, done = f"it has not run{refused * (migration in left)}", migration not in left
-            self._tell(findings, "migration", (MIGRATIONS, migration.name), problem, mends=True, done=done)
+            problem, done = f"it has not run{refused * (migration in pending_after)}", migration not in pending_after
+            self._report(findings, "migration", (MIGRATIONS, migration.name), problem, mends=True, done=done)
 
     @staticmethod
-    def _tell(
+    def _report(
         findings: Findings, kind: str, place: tuple[str, str], problem: str, *, mends: bool = False, done: bool = False
     ) -> None:
         collection, name = place
@@ -84,17 +84,17 @@ class SchemaCheck:
         if findings.repair:
             await self._driver.create_collection(self._prefix + collection, clustered=collection == LOG)
         place = (collection, self._prefix + collection)
-        self._tell(findings, "collection", place, problem, mends=True, done=findings.repair)
+        self._report(findings, "collection", place, problem, mends=True, done=findings.repair)
 
     async def _options(self, findings: Findings, collection: str, options: Mapping[str, Any]) -> None:
         place = (collection, self._prefix + collection)
         advice = "dump the collection, drop it, run setup() and restore it to have them; all works without"
         if collection == LOG and "clusteredIndex" not in options and await self._driver.can_cluster():
-            self._tell(findings, "options", place, f"it is not clustered; {advice}")
+            self._report(findings, "options", place, f"it is not clustered; {advice}")
         compressor = await self._inspection.compressor(collection)
         if compressor not in ("", "zstd"):
             text = f"it is compressed with {compressor}, not with zstd; {advice}"
-            self._tell(findings, "options", place, text)
+            self._report(findings, "options", place, text)
 
     async def _look_at_indexes(
         self, findings: Findings, collection: str, indexes: Sequence[Index], *, is_there: bool
@@ -107,11 +107,11 @@ class SchemaCheck:
                 await self._make_index(findings, collection, index)
             elif not self._inspection.is_as_it_should_be(found[index.name], index):
                 text = "the index is not the one that the store makes; drop it, and run doctor --repair"
-                self._tell(findings, "index_different", (collection, index.name), text)
+                self._report(findings, "index_different", (collection, index.name), text)
         for name, one in found.items():
             if "expireAfterSeconds" in one:
                 text = "it lets single documents expire, which leaves holes; drop it, and use prune"
-                self._tell(findings, "index_expiring", (collection, name), text)
+                self._report(findings, "index_expiring", (collection, name), text)
 
     async def _is_of_another_store(self, index: Index) -> bool:
         """Whether an index is for a scope key that none of the conversations has, though there are some."""
@@ -129,4 +129,4 @@ class SchemaCheck:
                 done = True
             except StoreError as error:
                 problem = f"the index is missing and cannot be made: {error}"
-        self._tell(findings, "index_missing", (collection, index.name), problem, mends=True, done=done)
+        self._report(findings, "index_missing", (collection, index.name), problem, mends=True, done=done)

@@ -24,7 +24,7 @@ from convstore.verify.schema import SchemaCheck
 
 __all__ = ["Verifier"]
 
-_HEADS, _PARALLEL, _DOUBTS = 100, 4, 1_000
+_HEADS, _PARALLEL, _MAX_RECHECKS = 100, 4, 1_000
 
 
 class Verifier:
@@ -53,8 +53,8 @@ class Verifier:
             if errors := [outcome for outcome in outcomes if outcome is not None]:
                 raise errors[0]
             after = str(heads[-1]["_id"])
-            rechecks += [check.doubt for check in checks if check.doubt]
-            if len(rechecks) >= _DOUBTS:
+            rechecks += [check.recheck for check in checks if check.recheck]
+            if len(rechecks) >= _MAX_RECHECKS:
                 await self._look_again(rechecks, findings)
         if not partial_scope:
             for collection in (LOG, SUMMARIES, ANNOTATIONS):
@@ -66,24 +66,24 @@ class Verifier:
         """Wait once for all heads in doubt, and tell of those that nobody has set right meanwhile."""
         if rechecks:
             await self._clock.sleep(BETWEEN_LOOKS)
-        for doubt in rechecks:
-            await doubt.settle(self._inspection, findings)
+        for recheck in rechecks:
+            await recheck.settle(self._inspection, findings)
         rechecks.clear()
 
     async def _strays(self, collection: str, findings: Findings) -> None:
         """Tell of conversations that no head and no tombstone names."""
-        known = self._known()
-        named = await anext(known, None)
+        known_ids = self._known_ids()
+        named = await anext(known_ids, None)
         conversation = await self._inspection.conversation_behind(collection, "")
         while conversation is not None:
             while named is not None and named < conversation:
-                named = await anext(known, None)
+                named = await anext(known_ids, None)
             # Once more: it may have begun after its page of heads was read.
             if named != conversation and not await self._inspection.is_known(conversation):
                 await self._stray(collection, conversation, findings)
             conversation = await self._inspection.conversation_behind(collection, conversation)
 
-    async def _known(self) -> AsyncIterator[str]:
+    async def _known_ids(self) -> AsyncIterator[str]:
         after = ""
         while page := await self._inspection.known(after=after):
             for conversation in page:

@@ -20,10 +20,10 @@ from convstore.values.policy import HistoryPolicy
 
 __all__ = ["Window", "choose_window"]
 
-_NOTE_TOKENS = 600
+_MAX_NOTE_TOKENS = 600
 """More than a note that names the newest results by uuids takes."""
 
-_SHORT_TOKENS = 100
+_SHORTENED_TEXT_TOKENS = 100
 """About what a text takes that is shortened as far as it can be."""
 
 
@@ -82,31 +82,34 @@ def choose_window(
     turns = _turns(rows, first)
     if not turns:
         return Window(len(rows), 0, lasting=False) if complete or not rows else None
-    least = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
+    first_number = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
     # What `max_turns` leaves out has a note, which the budget must have room for.
-    allowed = _numbered(turns, least)
-    reaches_allowed = least >= turns[0].number
-    place, settled, certain = allowed, allowed, complete or anchored or reaches_allowed
-    newest, room = len(turns) - 1 - (not is_finished(rows)), 0
+    first_allowed = _index_of_number(turns, first_number)
+    reaches_allowed = first_number >= turns[0].number
+    index, stable, is_certain = first_allowed, first_allowed, complete or anchored or reaches_allowed
+    last_finished, room = len(turns) - 1 - (not is_finished(rows)), 0
     if policy.max_tokens is not None:
         kind = _TurnBudget if policy.shorten_over and _turns_at_once(policy) > 1 else _Budget
         budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes)
-        if budget.alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
-            place, settled, certain = len(turns) - 1, allowed if reaches_allowed else -1, True
+        if budget.size_alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
+            index, stable, is_certain = len(turns) - 1, first_allowed if reaches_allowed else -1, True
         else:
             position = budget.position(turns)
-            place, certain = _first_that_fits(budget, position, turns, allowed), certain or position > rows[0].before
+            index, is_certain = (
+                _first_fitting_turn(budget, position, turns, first_allowed),
+                is_certain or position > rows[0].before,
+            )
             # The last turn may still outgrow the budget, and then does not count any more.
-            settled = _first_that_fits(budget, budget.position(turns[:-1]), turns[:-1], allowed)
-            if place > newest < 0 and not (complete or reaches_allowed):
+            stable = _first_fitting_turn(budget, budget.position(turns[:-1]), turns[:-1], first_allowed)
+            if index > last_finished < 0 and not (complete or reaches_allowed):
                 return None
-            room = budget.room(newest) if place >= newest >= allowed else 0
-    if not certain:
+            room = budget.room(last_finished) if index >= last_finished >= first_allowed else 0
+    if not is_certain:
         return None
-    window = _window(turns[place], first, lasting=place == settled)
+    window = _window(turns[index], first, lasting=index == stable)
     if not room:
         return window
-    return replace(_window(turns[newest], first, lasting=settled >= newest), room=room, without=window)
+    return replace(_window(turns[last_finished], first, lasting=stable >= last_finished), room=room, without=window)
 
 
 def _turns_at_once(policy: HistoryPolicy) -> int:
@@ -115,29 +118,31 @@ def _turns_at_once(policy: HistoryPolicy) -> int:
     >>> _turns_at_once(HistoryPolicy(shorten_over=500)), _turns_at_once(HistoryPolicy(shorten_over=20_000))
     (8, 1)
     """
-    longest = 2 * ((policy.shorten_over or 0) + _SHORT_TOKENS)
+    longest = 2 * ((policy.shorten_over or 0) + _SHORTENED_TEXT_TOKENS)
     return 1 << max(1, (policy.max_tokens or 0) // 2 // longest).bit_length() - 1
 
 
 def _window(turn: _Turn, first: int, *, lasting: bool) -> Window:
-    return Window(turn.begin, _left_out(turn, turn.begin, first), lasting=lasting)
+    return Window(turn.begin, _turns_left_out(turn, turn.begin, first), lasting=lasting)
 
 
-def _first_that_fits(budget: _Budget, position: int, turns: Sequence[_Turn], allowed: int) -> int:
-    """The first turn from `allowed` on, behind a position, with which views are in the budget.
+def _first_fitting_turn(budget: _Budget, position: int, turns: Sequence[_Turn], first_allowed: int) -> int:
+    """The first turn from `first_allowed` on, behind a position, with which views are in the budget.
 
     That is every view while one of `turns` was the last.
     """
     last = len(turns) - 1
-    place = max(allowed, next((place for place, turn in enumerate(budget.turns) if turn.before >= position), last))
+    index = max(
+        first_allowed, next((index for index, turn in enumerate(budget.turns) if turn.before >= position), last)
+    )
     turn = last
-    while turn > place:
-        is_over = turn < len(budget.turns) - 1 and budget.alone(turns[turn]) > budget.budget
-        if is_over or budget.fits(place, turn):
+    while turn > index:
+        is_over = turn < len(budget.turns) - 1 and budget.size_alone(turns[turn]) > budget.budget
+        if is_over or budget.fits(index, turn):
             turn -= 1
         else:
-            place += 1
-    return place
+            index += 1
+    return index
 
 
 def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
@@ -153,7 +158,7 @@ def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
 
 def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
     """The whole turns among rows; what precedes the first human message counts if the log's `first` row is there."""
-    begins = [place for place, row in enumerate(rows) if row.message.type == "human" and place >= first]
+    begins = [index for index, row in enumerate(rows) if row.message.type == "human" and index >= first]
     if 0 <= first < len(rows) and begins[:1] != [first]:
         begins.insert(0, first)
     if not begins:
@@ -164,17 +169,17 @@ def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
     ]
 
 
-def _first_turn(turns: Sequence[_Turn], most: int) -> int:
+def _first_turn(turns: Sequence[_Turn], maximum: int) -> int:
     """Number of the first turn that `max_turns` allows, rounded up to a quarter of it once there are more turns."""
-    first = turns[-1].number - most + 1
-    return _round_up(first, max(1, most // 4)) if first > 1 else 0
+    first = turns[-1].number - maximum + 1
+    return _round_up(first, max(1, maximum // 4)) if first > 1 else 0
 
 
-def _numbered(turns: Sequence[_Turn], least: int) -> int:
-    return next((place for place, turn in enumerate(turns) if turn.number >= least), len(turns) - 1)
+def _index_of_number(turns: Sequence[_Turn], least: int) -> int:
+    return next((index for index, turn in enumerate(turns) if turn.number >= least), len(turns) - 1)
 
 
-def _left_out(turn: _Turn, begin: int, first: int) -> int:
+def _turns_left_out(turn: _Turn, begin: int, first: int) -> int:
     return 0 if begin == first else max(1, turn.number - 1)
 
 
@@ -195,7 +200,7 @@ class _Budget:
         shown = sizes or [row.message.view_tokens for row in rows]
         self.rows, self.turns, self.policy, self.first, self.fixed, self.note = rows, turns, policy, first, fixed, note
         self.budget = policy.max_tokens or 0
-        self.roomy = max(self.budget // 8, min(_NOTE_TOKENS, self.budget // 2))
+        self.note_reserve = max(self.budget // 8, min(_MAX_NOTE_TOKENS, self.budget // 2))
         self.full = _sums(_weight(row, policy, row.message.tokens) for row in rows)
         self.final = _sums(
             _weight(row, policy, row.message.tokens if is_exempt(row, policy, None) else size)
@@ -216,57 +221,57 @@ class _Budget:
         for turn in reversed(turns):
             if turn.before <= position:
                 break
-            if self.alone(turn) <= self.budget:
-                position = max(position, self._asked_for(turn))
+            if self.size_alone(turn) <= self.budget:
+                position = max(position, self._required_position(turn))
         return position
 
-    def fits(self, place: int, last: int) -> bool:
+    def fits(self, index: int, last: int) -> bool:
         """Whether a view from one turn to another is within the budget while the other is in progress.
 
         One that is larger than the budget is finished: it counts as it is shown then.
         """
-        begin, turn = self.turns[place].begin, self.turns[last]
-        whole = self.alone(turn) <= self.budget
+        begin, turn = self.turns[index].begin, self.turns[last]
+        whole = self.size_alone(turn) <= self.budget
         end = turn.begin if whole else turn.end
         size = self.fixed + self._note(begin) + self._finished(begin, end) + self.full[turn.end] - self.full[end]
         return size <= self.budget
 
-    def room(self, place: int) -> int:
+    def room(self, index: int) -> int:
         """What a finished turn may take beside the one behind it if it is too large to be shown as it is, else 0.
 
         A part of the budget that seldom changes while the next turn goes on. 0 also if the budget has no room, or if
         the turn has more in it than long texts.
         """
-        turn = self.turns[place]
+        turn = self.turns[index]
         later = self.full[self.turns[-1].end] - self.full[turn.end]
-        left = self.budget - self.fixed - self._note(turn.begin) - later
-        rooms = [room for room in (self.budget * part // 16 for part in (12, 8, 4, 2)) if room <= left]
+        available = self.budget - self.fixed - self._note(turn.begin) - later
+        rooms = [room for room in (self.budget * part // 16 for part in (12, 8, 4, 2)) if room <= available]
         least = sum(
-            size if row.message.type not in SHORTENED else min(size, _SHORT_TOKENS)
+            size if row.message.type not in SHORTENED else min(size, _SHORTENED_TEXT_TOKENS)
             for row, size in zip(self.rows[turn.begin : turn.end], self._sizes(turn), strict=True)
         )
         size = self._finished(turn.begin, turn.end)
-        is_large = size > left and size > self.budget * 3 // 4 - self.fixed - self._note(turn.begin)
+        is_large = size > available and size > self.budget * 3 // 4 - self.fixed - self._note(turn.begin)
         return rooms[0] if is_large and rooms and least <= rooms[0] else 0
 
     def _sizes(self, turn: _Turn) -> list[int]:
         return [self.final[row + 1] - self.final[row] for row in range(turn.begin, turn.end)]
 
-    def alone(self, turn: _Turn) -> int:
+    def size_alone(self, turn: _Turn) -> int:
         """A turn in full with the system messages before it."""
         return self.fixed + self.full[turn.end] - self.full[turn.begin]
 
-    def _asked_for(self, turn: _Turn) -> int:
-        if turn.before + self.alone(turn) + self.roomy <= self.budget:
+    def _required_position(self, turn: _Turn) -> int:
+        if turn.before + self.size_alone(turn) + self.note_reserve <= self.budget:
             return 0  # there is room for any note; making one for every turn would cost more than the rest of a load
         # Notes that name other results differ a little in size.
         base = self.fixed + self._note(turn.begin) * 5 // 4
-        most = 0
+        maximum = 0
         for end in range(turn.begin + 1, turn.end + 1):
             room = self.budget - base - (self.full[end] - self.full[turn.begin])
             if turn.before > room:
-                most = max(most, min(turn.before, _round_up(turn.before - room, self._step(room))))
-        return most
+                maximum = max(maximum, min(turn.before, _round_up(turn.before - room, self._step(room))))
+        return maximum
 
     def _step(self, room: int) -> int:
         """The largest of a half, a quarter, an eighth … of the budget that leaves half the room filled."""
@@ -300,18 +305,18 @@ class _TurnBudget(_Budget):
         for turn in reversed(turns):
             if turn.number <= number:
                 break
-            if self.alone(turn) <= self.budget:
+            if self.size_alone(turn) <= self.budget:
                 number = max(number, self._first_number(turn))
         return next((turn.before for turn in self.turns if turn.number >= number), 0) if number else 0
 
     def _first_number(self, turn: _Turn) -> int:
         """The number of the first turn of a view while one is in progress; 0 if all that are known fit."""
-        room = self.budget - self._note(turn.begin) * 5 // 4 - self.alone(turn)
+        room = self.budget - self._note(turn.begin) * 5 // 4 - self.size_alone(turn)
         earlier = [one for one in self.turns if one.begin < turn.begin]
-        place = bisect_left(earlier, -room, key=lambda one: -self._finished(one.begin, turn.begin))
-        if place == 0:
+        index = bisect_left(earlier, -room, key=lambda one: -self._finished(one.begin, turn.begin))
+        if index == 0:
             return 0
-        first = earlier[place].number if place < len(earlier) else turn.number
+        first = earlier[index].number if index < len(earlier) else turn.number
         return min(turn.number, _round_up(first, _turns_at_once(self.policy)))
 
 

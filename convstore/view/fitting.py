@@ -13,7 +13,7 @@ from convstore.sources.shortening import with_short_texts
 
 __all__ = ["fitted"]
 
-_LEAST = 20
+_MIN_TEXT_TOKENS = 20
 """Texts are not shortened to fewer tokens."""
 
 
@@ -22,23 +22,23 @@ def fitted(turn: Sequence[Shown], room: int, *, counter: TokenCounter) -> list[S
 
     None if there is too much in it besides long texts.
     """
-    made, limit = [_counted(one, counter) for one in turn], room
-    while sum(one.tokens or 0 for one in made) > room:
+    shortened, limit = [_with_tokens(one, counter) for one in turn], room
+    while sum(one.tokens or 0 for one in shortened) > room:
         limit = limit * 3 // 4
-        if limit < _LEAST:
+        if limit < _MIN_TEXT_TOKENS:
             return None
-        made = [_shortened(one, whole, limit, counter) for one, whole in zip(made, turn, strict=True)]
-    return made
+        shortened = [_shortened(one, original, limit, counter) for one, original in zip(shortened, turn, strict=True)]
+    return shortened
 
 
-def _counted(one: Shown, counter: TokenCounter) -> Shown:
+def _with_tokens(one: Shown, counter: TokenCounter) -> Shown:
     return one if one.tokens is not None else one._replace(tokens=count(counter, one.message))
 
 
-def _shortened(made: Shown, whole: Shown, limit: int, counter: TokenCounter) -> Shown:
-    if (made.tokens or 0) <= limit:
-        return made
-    message = with_short_texts(whole.message, limit, arguments=True)
-    if message is whole.message:
-        return made
-    return made._replace(message=message, tokens=count(counter, message), is_shortened=True)
+def _shortened(shortened: Shown, original: Shown, limit: int, counter: TokenCounter) -> Shown:
+    if (shortened.tokens or 0) <= limit:
+        return shortened
+    message = with_short_texts(original.message, limit, arguments=True)
+    if message is original.message:
+        return shortened
+    return shortened._replace(message=message, tokens=count(counter, message), is_shortened=True)

@@ -45,7 +45,7 @@ __all__ = ["Loader"]
 _DEFAULT = HistoryPolicy()
 _TRIES = 3
 _FIRST_ENTRIES = 4
-_FEWEST_ENTRIES, _MOST_ENTRIES = 16, 1_000
+_MIN_ENTRIES, _MAX_ENTRIES = 16, 1_000
 
 
 @dataclass(slots=True)
@@ -53,13 +53,13 @@ class _Load:
     """One load under way: what is read so far and what it cost."""
 
     policy: HistoryPolicy
-    known: CachedConversation
+    cached: CachedConversation
     head: Head
     start: Start = UNKNOWN_START
     summary: SummaryRecord | None = None
-    standing: Sequence[BaseMessage] = ()
-    marker: int = 0
-    gaps: tuple[RewoundRange, ...] = ()
+    summary_messages: Sequence[BaseMessage] = ()
+    rewind_entry: int = 0
+    rewound: tuple[RewoundRange, ...] = ()
     end: list[Entry] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Load:
     @property
     def before(self) -> int:
         """The entry behind the last one that is not read and may hold live messages."""
-        return active_before(self.gaps, self.entries[0].number)
+        return active_before(self.rewound, self.entries[0].number)
 
     @property
     def reaches_start(self) -> bool:
@@ -103,11 +103,11 @@ class _Load:
             CorruptDocumentError: One is missing in between.
         """
         last = self.before - 1 if self.entries else entries[-1].number if entries else self.start.entry
-        check_dense(self.known, entries, last=last)
+        check_dense(self.cached, entries, last=last)
         self.entries = entries + self.entries
         if entries and self.end and entries[-1].number + 1 == self.end[0].number:
             self.end = entries + self.end
-        self.rows = rows_of(corrected(self.entries, self.known.repair), self.gaps, self.summary)
+        self.rows = rows_of(corrected(self.entries, self.cached.repair), self.rewound, self.summary)
         self.earlier_results = None
         if self.entries and self.is_complete and not self.summary:
             self.learn_system(self.rows)
@@ -115,29 +115,29 @@ class _Load:
     def learn_system(self, rows: Sequence[Row]) -> None:
         """Take the system messages that the log begins with; keep them if no append and no rewind adds to them."""
         self.system = tuple(row.message for row in leading_system(rows))
-        if len(self.system) < len(rows) and self.known.marker == self.marker:
-            self.known.system = self.system
+        if len(self.system) < len(rows) and self.cached.marker == self.rewind_entry:
+            self.cached.system = self.system
 
     def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
         """The newest of some tool results that come newest first; the summary names its own."""
         last = self.summary.last if self.summary else 0
-        found = (message for message in named_in(results, self.gaps) if message.ordinal > last)
+        found = (message for message in named_in(results, self.rewound) if message.ordinal > last)
         return tuple(message.name for message in found)[:NOTE_RESULTS]
 
-    def results_before(self, place: int) -> tuple[NamedResult, ...]:
+    def results_before(self, index: int) -> tuple[NamedResult, ...]:
         """The newest results before a row, newest first."""
-        earlier = (self.rows[at].message for at in range(place - 1, -1, -1))
+        earlier = (self.rows[at].message for at in range(index - 1, -1, -1))
         own = islice((message.name for message in earlier if message.is_named), NOTE_RESULTS)
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
 
-    def note(self, place: int, left_out: int = 99_999) -> HumanMessage:
+    def note(self, index: int, left_out: int = 99_999) -> HumanMessage:
         """The note of a view that begins with a row."""
-        return make_note(left_out, self.results_before(place), first=self.rows[place].message.ordinal)
+        return make_note(left_out, self.results_before(index), first=self.rows[index].message.ordinal)
 
     def notes(self, window: Window) -> list[BaseMessage]:
         """What stands for the messages before a view."""
         note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
-        return [*self.standing, *note]
+        return [*self.summary_messages, *note]
 
 
 class Loader:
@@ -148,14 +148,14 @@ class Loader:
         reader: LogReader,
         heads: Heads,
         log: Log,
-        known: ConversationCache,
+        conversations: ConversationCache,
         *,
         codec: Codec,
         counter: NamedCounter,
     ) -> None:
-        self._reader, self._heads, self._log, self._known = reader, heads, log, known
+        self._reader, self._heads, self._log, self._cache = reader, heads, log, conversations
         self._codec, self._counter = codec, counter
-        self._payloads = ShownPayloads(reader, known)
+        self._payloads = ShownPayloads(reader, conversations)
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """The view of a conversation; see `Conversation.load_history`."""
@@ -169,46 +169,46 @@ class Loader:
         load = await self._begin_warm(scope, policy) or await self._begin_cold(scope, policy)
         if load is None:
             return History(messages=[], report=HistoryReport(round_trips=1))
-        async with self._reader.reading(load.known):
+        async with self._reader.reading(load.cached):
             window = await self._choose(load)
             await self._remember(load, window)
             history = await self._show(load, window)
-        self._keep(load)
+        self._cache_end(load)
         return history
 
     async def _begin_warm(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
         """Read head and entries together, if the conversation is known."""
-        known = self._known.get(scope)
-        if known is None:
+        cached = self._cache.get(scope)
+        if cached is None:
             return None
-        start, tail = known.starts.get(_of_start(policy), UNKNOWN_START), known.tail or Totals()
+        start, tail = cached.starts.get(_start_key(policy), UNKNOWN_START), cached.tail or Totals()
         limit = _entries_needed(start, tail, policy)
-        held = self._known.ends.drop(known) or ()  # back once all went well
-        if not _reaches(held, start, limit):
-            held = ()
-        first = held[-1].number if held else start.entry
+        cached_end = self._cache.ends.drop(cached) or ()  # back once all went well
+        if not _is_sufficient(cached_end, start, limit):
+            cached_end = ()
+        first = cached_end[-1].number if cached_end else start.entry
 
         async def read() -> tuple[Head | None, list[Entry]]:
-            reading = self._log.newest_entries(known.conversation, start=first, limit=limit)
+            reading = self._log.newest_entries(cached.conversation, start=first, limit=limit)
             return await asyncio.gather(self._heads.find(dict(scope)), reading)
 
         def last(found: tuple[Head | None, list[Entry]]) -> int:
             head, entries = found
-            is_gone = head is None or head.conversation != known.conversation
-            return known.entries if is_gone else entries[-1].number if entries else 0
+            is_replaced = head is None or head.conversation != cached.conversation
+            return cached.entries if is_replaced else entries[-1].number if entries else 0
 
-        head, entries = await self._reader.read_your_writes(known, read, last=last)
-        if head is None or self._reader.seen(scope, head) is not known:
+        head, entries = await self._reader.read_your_writes(cached, read, last=last)
+        if head is None or self._reader.seen(scope, head) is not cached:
             return None
-        is_joined = bool(held) and _goes_on(held, entries)
-        if (held and not is_joined and len(entries) < limit) or _differs(tail, entries):
-            self._known.forget(known)  # the log was restored from a backup
-            return await self._begin_with(head, self._known.add(scope, head.conversation), policy, limit)
-        load = _Load(policy, known, head, start, documents=1, round_trips=1)
+        is_joined = bool(cached_end) and _is_continued_by(cached_end, entries)
+        if (cached_end and not is_joined and len(entries) < limit) or _differs(tail, entries):
+            self._cache.forget(cached)  # the log was restored from a backup
+            return await self._begin_with(head, self._cache.add(scope, head.conversation), policy, limit)
+        load = _Load(policy, cached, head, start, documents=1, round_trips=1)
         load.count(entries)
-        async with self._reader.reading(known):
-            held = held if is_joined else ()
-            await self._take(load, entries, held)
+        async with self._reader.reading(cached):
+            cached_end = cached_end if is_joined else ()
+            await self._take(load, entries, cached_end)
         if load.reaches_start and load.entries[0].number == load.start.entry:
             load.earlier_results = load.start.results
         return load
@@ -216,17 +216,19 @@ class Loader:
     async def _begin_cold(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
         """Read the head and then entries; None if there is no conversation."""
         head = await self._heads.find(dict(scope))
-        known = self._reader.seen(scope, head)
-        return None if head is None or known is None else await self._begin_with(head, known, policy)
+        cached = self._reader.seen(scope, head)
+        return None if head is None or cached is None else await self._begin_with(head, cached, policy)
 
-    async def _begin_with(self, head: Head, known: CachedConversation, policy: HistoryPolicy, least: int = 0) -> _Load:
-        """Read entries, `least` at least, of a conversation of which nothing is known but the head."""
+    async def _begin_with(
+        self, head: Head, cached: CachedConversation, policy: HistoryPolicy, minimum: int = 0
+    ) -> _Load:
+        """Read entries, `minimum` at least, of a conversation of which nothing is known but the head."""
         start = Start(*head.start)
-        if _of_start(policy) != _DEFAULT or start.counter != self._counter.name:
+        if _start_key(policy) != _DEFAULT or start.counter != self._counter.name:
             start = UNKNOWN_START
-        load = _Load(policy, known, head, start, documents=1, round_trips=2)
-        limit = max(least, _entries_needed(start, head.totals, policy))
-        async with self._reader.reading(known):
+        load = _Load(policy, cached, head, start, documents=1, round_trips=2)
+        limit = max(minimum, _entries_needed(start, head.totals, policy))
+        async with self._reader.reading(cached):
             reading, results = self._read(load, limit), None
             if start.entry > (head.summary.entry if head.summary else 1) and not start.marker:
                 entries, results = await asyncio.gather(reading, self._read_before(load, start.first))
@@ -239,65 +241,65 @@ class Loader:
                 load.earlier_results = load.named(results)
         return load
 
-    async def _take(self, load: _Load, entries: list[Entry], held: tuple[Entry, ...] = ()) -> None:
+    async def _take(self, load: _Load, entries: list[Entry], cached_end: tuple[Entry, ...] = ()) -> None:
         """Take what was read first, once it is known what of the log is live; it begins with the last that is held."""
         summary = load.head.summary
         if summary and (not entries or summary.last > entries[-1].totals.messages):
             # The head was read after the entries, or the log was restored from an older backup than the head.
             load.round_trips += 1
-            limit = len(held) + len(entries) + _FEWEST_ENTRIES
-            entries, held = await self._log.newest_entries(load.known.conversation, limit=limit), ()
+            limit = len(cached_end) + len(entries) + _MIN_ENTRIES
+            entries, cached_end = await self._log.newest_entries(load.cached.conversation, limit=limit), ()
             load.count(entries)
         if entries:
-            await self._follow(load, entries)
-            if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.gaps):
+            await self._read_rewinds(load, entries)
+            if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.rewound):
                 load.summary = summary
-                load.standing = self._reader.standing(summary, talk=load.policy.view == "conversation")
-            if (load.start.marker, load.start.revision) != (load.marker, load.head.revision):
+                load.summary_messages = self._reader.standing(summary, talk=load.policy.view == "conversation")
+            if (load.start.marker, load.start.revision) != (load.rewind_entry, load.head.revision):
                 load.start = UNKNOWN_START
-        load.end = [*held, *await self._reader.counted(entries[1:] if held else entries)]
+        load.end = [*cached_end, *await self._reader.counted(entries[1:] if cached_end else entries)]
         counted = [entry for entry in load.end if entry.number >= load.start.entry]
         if counted:
             # By the store's counter too, so that every process comes to the same start.
-            totals = await self._reader.recount_tail(load.known, entries[-1].totals)
+            totals = await self._reader.recount_tail(load.cached, entries[-1].totals)
             counted[-1] = replace(counted[-1], totals=totals)
         load.take(counted)
 
-    async def _follow(self, load: _Load, entries: Sequence[Entry]) -> None:
+    async def _read_rewinds(self, load: _Load, entries: Sequence[Entry]) -> None:
         """Take note of what is rewound as of the last of some entries."""
-        self._known.confirm(load.known, entries[-1].totals)
-        load.marker = entries[-1].totals.marker
-        if load.marker not in (0, load.known.marker):
+        self._cache.confirm(load.cached, entries[-1].totals)
+        load.rewind_entry = entries[-1].totals.marker
+        if load.rewind_entry not in (0, load.cached.marker):
             load.round_trips += 1
-        load.gaps = await self._reader.gaps(load.known, load.marker)
-        load.system = load.known.system if load.known.marker == load.marker else None
+        load.rewound = await self._reader.gaps(load.cached, load.rewind_entry)
+        load.system = load.cached.system if load.cached.marker == load.rewind_entry else None
 
     async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
         """The last entries, or the last before a number, no further back than the view is known to begin."""
-        least = max(load.start.entry, load.head.summary.entry if load.head.summary else 0)
-        start = least if before is None or before > least else 0
-        entries = await self._log.newest_entries(load.known.conversation, start=start, before=before, limit=limit)
+        minimum = max(load.start.entry, load.head.summary.entry if load.head.summary else 0)
+        start = minimum if before is None or before > minimum else 0
+        entries = await self._log.newest_entries(load.cached.conversation, start=start, before=before, limit=limit)
         load.count(entries)
         return entries
 
     async def _read_before(self, load: _Load, first: int) -> list[Entry]:
         """What a view needs of the log before an ordinal: leading system messages and names of results."""
-        conversation = load.known.conversation
+        conversation = load.cached.conversation
         _, results = await asyncio.gather(
             self._read_system(load),
-            self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS, gaps=load.gaps),
+            self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS, gaps=load.rewound),
         )
         load.count(results)
         return results
 
     async def _read_system(self, load: _Load) -> None:
         """The system messages that the log begins with; nearly always in its first entries."""
-        known, start, until = load.known, active_after(load.gaps, 1), _FIRST_ENTRIES
+        cached, start, until = load.cached, active_after(load.rewound, 1), _FIRST_ENTRIES
         while load.system is None:
-            entries = await self._reader.entries(known, start=start, before=start + until)
+            entries = await self._reader.entries(cached, start=start, before=start + until)
             load.count(entries)
             load.round_trips += until > _FIRST_ENTRIES
-            rows = rows_of(await self._reader.counted(entries), load.gaps)
+            rows = rows_of(await self._reader.counted(entries), load.rewound)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
                 load.learn_system(rows)
             until *= 4
@@ -318,9 +320,9 @@ class Loader:
                 load.earlier_results = load.named(await self._read_before(load, load.rows[0].message.ordinal))
                 continue
             before = load.before
-            entries = await self._read(load, min(_MOST_ENTRIES, 4 * len(load.entries)), before)
+            entries = await self._read(load, min(_MAX_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
-                raise CorruptDocumentError(entry_id(load.known.conversation, before - 1), "the entry is missing")
+                raise CorruptDocumentError(entry_id(load.cached.conversation, before - 1), "the entry is missing")
             load.take(await self._reader.counted(entries))
 
     def _window(self, load: _Load) -> Window | None:
@@ -334,7 +336,7 @@ class Loader:
             load.rows,
             load.policy,
             fixed_tokens=self._fixed_tokens(load),
-            note_tokens=cache(lambda place: count(self._counter, load.note(place))),
+            note_tokens=cache(lambda index: count(self._counter, load.note(index))),
             anchored=load.reaches_start,
             summarized=load.summary is not None,
             sizes=shown_sizes(load.rows, load.policy, codec=self._codec, counter=self._counter),
@@ -342,32 +344,32 @@ class Loader:
 
     def _fixed_tokens(self, load: _Load) -> int:
         """Size of what begins every view of the conversation: leading system messages and the summary."""
-        standing = sum(count(self._counter, message) for message in load.standing)
-        return standing + sum(message.tokens for message in load.system or ())
+        summary_tokens = sum(count(self._counter, message) for message in load.summary_messages)
+        return summary_tokens + sum(message.tokens for message in load.system or ())
 
     async def _remember(self, load: _Load, window: Window) -> None:
         """Keep where the next view begins, and what lies before it; tell the head if it would have saved reading."""
         if not window.lasting or window.start >= len(load.rows):
             return
         number = load.rows[window.start].entry
-        begin = next(place for place, row in enumerate(load.rows) if row.entry == number)
+        begin = next(index for index, row in enumerate(load.rows) if row.entry == number)
         first, results = load.rows[begin].message.ordinal, load.results_before(begin)
-        start = Start(load.marker, load.head.revision, number, first, self._counter.name, results)
-        policy = _of_start(load.policy)
-        load.known.remember_start(policy, start)
+        start = Start(load.rewind_entry, load.head.revision, number, first, self._counter.name, results)
+        policy = _start_key(load.policy)
+        load.cached.remember_start(policy, start)
         if policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
-            await self._heads.hint(dict(load.known.scope), load.known.conversation, start=start.position)
+            await self._heads.hint(dict(load.cached.scope), load.cached.conversation, start=start.position)
             load.round_trips += 1
 
-    def _keep(self, load: _Load) -> None:
+    def _cache_end(self, load: _Load) -> None:
         """Hold what later loads need of what was read: all that any policy shows."""
-        starts = [start.entry for start in load.known.starts.values() if start.entry]
+        starts = [start.entry for start in load.cached.starts.values() if start.entry]
         first = min([*starts, *(entry.number for entry in load.entries[:1])], default=0)
-        self._known.keep_end(load.known, [entry for entry in load.end if entry.number >= first])
+        self._cache.keep_end(load.cached, [entry for entry in load.end if entry.number >= first])
 
     async def _show(self, load: _Load, window: Window) -> History:
         rows = load.rows[window.start :]
-        payloads, read = await self._payloads.read(load.known, rows, payloads_needed(rows, load.policy))
+        payloads, read = await self._payloads.read(load.cached, rows, payloads_needed(rows, load.policy))
         if read:
             load.round_trips += 1
             load.documents += sum(len(ref.ends) for ref in read)
@@ -390,16 +392,16 @@ class Loader:
         return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
 
 
-def _reaches(held: Sequence[Entry], start: Start, limit: int) -> bool:
+def _is_sufficient(cached_end: Sequence[Entry], start: Start, limit: int) -> bool:
     """Whether what is held of the end of a log is as much as a load would read."""
-    if not held or start.entry:
-        return bool(held) and held[0].number <= start.entry
-    return held[0].number == 1 or len(held) >= limit
+    if not cached_end or start.entry:
+        return bool(cached_end) and cached_end[0].number <= start.entry
+    return cached_end[0].number == 1 or len(cached_end) >= limit
 
 
-def _goes_on(held: Sequence[Entry], entries: Sequence[Entry]) -> bool:
+def _is_continued_by(cached_end: Sequence[Entry], entries: Sequence[Entry]) -> bool:
     """Whether entries that were read now begin with the last one that is held."""
-    pair = [(one.totals, [message.digest for message in one.messages]) for one in (*held[-1:], *entries[:1])]
+    pair = [(one.totals, [message.digest for message in one.messages]) for one in (*cached_end[-1:], *entries[:1])]
     return len(pair) == 2 and pair[0] == pair[1]
 
 
@@ -408,20 +410,20 @@ def _differs(tail: Totals, entries: Sequence[Entry]) -> bool:
     return any(entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
 
 
-def _of_start(policy: HistoryPolicy) -> HistoryPolicy:
+def _start_key(policy: HistoryPolicy) -> HistoryPolicy:
     """A policy as far as it says where views begin; those of all providers begin at the same message."""
     return replace(policy, provider=None, compact="explicit")
 
 
 def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
     """How many entries to read first: those behind a known start, or about what fills the budget, or the turns."""
-    live = totals.entries * totals.live // totals.messages if totals.messages else 0
+    active = totals.entries * totals.live // totals.messages if totals.messages else 0
     if start.entry:
         needed = totals.entries - start.entry
     else:
         limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
-        needed = min([live, *(2 * most * live // there for most, there in limits if most and there)])
-    return min(max(0, needed) + _FEWEST_ENTRIES, _MOST_ENTRIES)
+        needed = min([active, *(2 * limit * active // total for limit, total in limits if limit and total)])
+    return min(max(0, needed) + _MIN_ENTRIES, _MAX_ENTRIES)
 
 
 def _report(load: _Load, window: Window, view: View) -> HistoryReport:

@@ -18,11 +18,11 @@ __all__ = ["ShownPayloads"]
 class ShownPayloads:
     """Payloads of the views of a store."""
 
-    def __init__(self, reader: LogReader, known: ConversationCache) -> None:
-        self._reader, self._known = reader, known
+    def __init__(self, reader: LogReader, conversations: ConversationCache) -> None:
+        self._reader, self._cache = reader, conversations
 
     async def read(
-        self, known: CachedConversation, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
+        self, cached: CachedConversation, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
     ) -> tuple[dict[str, str], list[PayloadRef]]:
         """Give the texts that a view of these rows needs, by message id, and what was read for it.
 
@@ -30,18 +30,20 @@ class ShownPayloads:
             CorruptDocumentError: A chunk is missing or damaged.
         """
         # As they are now: an append that ends while others are read drops them.
-        kept = self._known.payloads.get(known) or {}
-        own = {id_: kept[id_].text for id_, ref in needed if id_ in kept and len(kept[id_].text) >= ref.ends[-1]}
-        missing = {id_: ref for id_, ref in needed if id_ not in own}
-        read = await self._reader.payloads(known, list(missing.values()))
-        texts = own | dict(zip(missing, read, strict=True))
+        kept = self._cache.payloads.get(cached) or {}
+        cached_texts = {
+            id_: kept[id_].text for id_, ref in needed if id_ in kept and len(kept[id_].text) >= ref.ends[-1]
+        }
+        missing = {id_: ref for id_, ref in needed if id_ not in cached_texts}
+        read = await self._reader.payloads(cached, list(missing.values()))
+        texts = cached_texts | dict(zip(missing, read, strict=True))
         payloads = {id_: texts[id_][: ref.ends[-1]] for id_, ref in needed}
-        self._keep(known, rows, payloads, before=kept)
+        self._keep(cached, rows, payloads, before=kept)
         return payloads, list(missing.values())
 
     def _keep(
         self,
-        known: CachedConversation,
+        cached: CachedConversation,
         rows: Sequence[Row],
         payloads: Mapping[str, str],
         *,
@@ -58,6 +60,6 @@ class ShownPayloads:
             for row in rows
             if row.message.id in payloads
         }
-        appended = self._known.payloads.get(known) or {}
+        appended = self._cache.payloads.get(cached) or {}
         kept = shown | {id_: one for id_, one in appended.items() if id_ not in before}
-        self._known.keep_payloads(known, kept)
+        self._cache.keep_payloads(cached, kept)

@@ -25,7 +25,7 @@ __all__ = ["PROVIDERS", "Provider", "fit_for", "made_for", "with_original_ids"]
 
 _INSTRUCTION = "[Instruction of the application]"
 _NO_TEXT = "(no text)"
-_BEGINS = "(The conversation begins.)"
+_BEGINNING = "(The conversation begins.)"
 _Message = TypeVar("_Message", bound=BaseMessage)
 
 
@@ -77,15 +77,15 @@ def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseM
 
 def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
     """Messages in which results that came back under ids of `made_for` have those of their calls again."""
-    ids, made, known = _ids_for(provider), dict[str, str](), set[str]()
+    ids, original_ids, call_ids = _ids_for(provider), dict[str, str](), set[str]()
     restored: list[BaseMessage] = []
     for message in messages:
         for call in calls_of(message):
-            known.add(call.id)
+            call_ids.add(call.id)
             place = ids.place_of(message, call.id, call.position)
-            made[ids.give(call.id, tool=call.tool, place=place)] = call.id
-        is_renamed = isinstance(message, ToolMessage) and message.tool_call_id not in known
-        original = made.get(message.tool_call_id) if is_renamed and isinstance(message, ToolMessage) else None
+            original_ids[ids.give(call.id, tool=call.tool, place=place)] = call.id
+        is_renamed = isinstance(message, ToolMessage) and message.tool_call_id not in call_ids
+        original = original_ids.get(message.tool_call_id) if is_renamed and isinstance(message, ToolMessage) else None
         restored.append(message.model_copy(update={"tool_call_id": original}) if original is not None else message)
     return restored
 
@@ -110,30 +110,30 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
         provider: One of `PROVIDERS`.
     """
     ids = _ids_for(provider)
-    mended: list[BaseMessage] = []
+    adapted: list[BaseMessage] = []
     at_head = True
     for first, results in _groups(messages):
         at_head = at_head and isinstance(first, SystemMessage)
         if isinstance(first, AIMessage):
             own = first.response_metadata.get("model_provider") == provider
-            clean = _with_text(first if own else _cleaned(first), own=own)
+            clean = _with_text(first if own else _without_foreign_parts(first), own=own)
             renamed, answers = rename_calls(clean, results, ids)
-            mended += [renamed, *answers]
+            adapted += [renamed, *answers]
         elif isinstance(first, SystemMessage) and PROVIDERS[provider].system_first and not at_head:
-            mended += [_instruction(first), *results]
+            adapted += [_instruction(first), *results]
         else:
-            mended += [_with_text(first) if isinstance(first, HumanMessage | SystemMessage) else first, *results]
-    return _begun(mended) if PROVIDERS[provider].human_first else mended
+            adapted += [_with_text(first) if isinstance(first, HumanMessage | SystemMessage) else first, *results]
+    return _with_human_first(adapted) if PROVIDERS[provider].human_first else adapted
 
 
-def _begun(messages: list[BaseMessage]) -> list[BaseMessage]:
+def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
     """The messages, a human one in front if an AI message would be the first behind the leading system messages."""
     head = next((place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)), None)
     if head is None or not isinstance(messages[head], AIMessage):
         return messages
     return [
         *messages[:head],
-        HumanMessage(_BEGINS, id="beginning", additional_kwargs=mark("beginning")),
+        HumanMessage(_BEGINNING, id="beginning", additional_kwargs=mark("beginning")),
         *messages[head:],
     ]
 
@@ -142,7 +142,7 @@ def _ids_for(provider: str) -> _UniqueIds:
     return _UniqueIds(PROVIDERS[provider].call_ids, set(), defaultdict(int))
 
 
-def _cleaned(message: AIMessage) -> AIMessage:
+def _without_foreign_parts(message: AIMessage) -> AIMessage:
     clean = without_reasoning(message)
     return with_json_arguments(clean) if isinstance(clean, AIMessage) else message
 
@@ -150,8 +150,8 @@ def _cleaned(message: AIMessage) -> AIMessage:
 def _with_text(message: _Message, *, own: bool = False) -> _Message:
     """The message, with a text if nothing that this provider is sent stands in it."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
-    beside = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]
-    if calls_of(message) or any(beside) or not all(map(_is_blank, blocks)):
+    other_fields = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]
+    if calls_of(message) or any(other_fields) or not all(map(_is_blank, blocks)):
         return message
     return message.model_copy(update={"content": _NO_TEXT})
 

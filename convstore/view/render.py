@@ -124,9 +124,9 @@ def build_view(
     """
     shown = zip(rows, shown_whole(rows, policy), strict=True)
     visible = [(row, whole) for row, whole in shown if not is_hidden(row.message, policy)]
-    later = [_form(row.message, whole, policy, codec) for row, whole in visible]
+    forms_in_window = [_form(row.message, whole, policy, codec) for row, whole in visible]
     leading = [Form(message, whole=message.payload is None) for message in system]
-    forms = [*leading, *later]
+    forms = [*leading, *forms_in_window]
     made = [form.decode(codec, payloads) for form in forms]
     begin, end = len(leading), len(leading) + sum(row.turn == rows[0].turn for row, _ in visible)
     fitting = fitted(made[begin:end], room, counter=counter) if room else None
@@ -138,17 +138,19 @@ def build_view(
     pairing, late_results = pair(listed), tuple[str, ...]()
     if notes and pairing.orphans:
         # Their calls may be among what the notes stand for.
-        calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in later}
+        calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in forms_in_window}
         late_results, pairing = pairing.orphans, pair(without_orphans(listed, calls))
     safe = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
-    messages = _with_ids_of_their_own(safe, {form.message.id for form in forms})
+    messages = _with_unique_ids(safe, {form.message.id for form in forms})
     # What was counted at append is not counted again, unless it is shown in another way.
     sizes = {id(one.message): one.tokens for one in made if one.tokens is not None}
-    gone = set(pairing.orphans)
+    orphan_ids = set(pairing.orphans)
     return View(
         messages=messages,
         tokens=sum(sizes[id(one)] if id(one) in sizes else count(counter, one) for one in messages),
-        stubbed=tuple(form.message.id for form in later if form.stub is not None and form.message.id not in gone),
+        stubbed=tuple(
+            form.message.id for form in forms_in_window if form.stub is not None and form.message.id not in orphan_ids
+        ),
         placeholders=tuple(str(one.message.id) for one in made if one.has_placeholder),
         shortened=tuple(str(one.message.id) for one in made if one.is_shortened),
         is_fitting=not room or fitting is not None,
@@ -181,7 +183,7 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
     return stub if len(stub) < len(text) else None
 
 
-def _with_ids_of_their_own(messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
+def _with_unique_ids(messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
     """The messages of a view, each with another id: one that the store made gives way to those of the log.
 
     Args:
@@ -193,11 +195,11 @@ def _with_ids_of_their_own(messages: Sequence[BaseMessage], logged: set[str]) ->
     ['note-5~', 'note-5']
     """
     taken = logged | {message.id for message in messages if not kind_of(message)}
-    own: list[BaseMessage] = []
+    unique: list[BaseMessage] = []
     for message in messages:
         id_ = message.id
         while kind_of(message) and id_ is not None and id_ in taken:
             id_ += "~"
         taken.add(id_)
-        own.append(message if id_ == message.id else message.model_copy(update={"id": id_}))
-    return own
+        unique.append(message if id_ == message.id else message.model_copy(update={"id": id_}))
+    return unique
