@@ -115,7 +115,7 @@ class Passage:
     def header(self, start: int, end: int, *, limit: int) -> str:
         """What stands above a part of it; its label is cut to a weight.
 
-        >>> Passage("11", "[11] Seals of the North", 9_120, same=", the same as [2]").header(0, 4_000, limit=30)
+        >>> Passage("11", "[11] Seals of the North", 9_120, suffix=", the same as [2]").header(0, 4_000, limit=30)
         '[11] Seals of, the same as [2], characters 0-4000 of 9120'
         """
         return f"{self._name(limit)}, characters {start}-{end} of {self.length}"

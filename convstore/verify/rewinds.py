@@ -69,7 +69,7 @@ class ActiveTotals:
         names = _NAMES if len(self._counters) <= 1 else _NAMES[:3]
         said = [getattr(entry.totals, name) for name in names]
         wrong = [name for name, one, other in zip(names, said, self._active, strict=False) if one != other]
-        return [*found, f"what is live is earlier wrongly: {', '.join(wrong)}"] if wrong else found
+        return [*found, f"what is live is counted wrongly: {', '.join(wrong)}"] if wrong else found
 
     async def _rewound_sums(self, range_: RewoundRange, number: int) -> _Sums:
         """The sums over what was rewound, as far as they are not known from an earlier marker."""

@@ -191,7 +191,7 @@ def _with_unique_ids(messages: Sequence[BaseMessage], logged: set[str]) -> list[
         logged: Ids that are taken, whether the view has their messages or a text in their place.
 
     >>> note = HumanMessage("[Note: ...]", id="note-5", additional_kwargs=mark("note"))
-    >>> [message.id for message in _with_ids_of_their_own([note, HumanMessage("hi", id="note-5")], set())]
+    >>> [message.id for message in _with_unique_ids([note, HumanMessage("hi", id="note-5")], set())]
     ['note-5~', 'note-5']
     """
     taken = logged | {message.id for message in messages if not kind_of(message)}
