@@ -1,7 +1,8 @@
-"""Summarises old turns: plans, asks the summarizer, commits.
+"""Summarises old turns: plans a compaction, asks the summarizer, commits the summary.
 
-Layer 4. A lease keeps a second worker from paying for the same summary, and the head takes a summary only if it still
-is as it was when the summary was planned; so two workers never both commit. Whatever fails, history loads as before.
+Floor 5. `conversation` calls it. A lease keeps a second worker from paying for the same summary. The head accepts a
+summary only if it has not changed since the summary was planned, so two workers never both commit. After any failure,
+history loads as before.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _NO_SUMMARIZER = (
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A summary to be made: of which rows, behind which earlier one."""
+    """A planned summary: the rows it covers and the earlier summary it extends."""
 
     head: Head
     cached: CachedConversation
@@ -74,12 +75,12 @@ class _Plan:
 
     @property
     def is_inside_turn(self) -> bool:
-        """Whether the turn that the last message is in goes on behind it."""
+        """Return True if the turn of the last summarised message continues after the cut."""
         return self.cut < len(self.rows) and self.rows[self.cut].message.type != "human"
 
 
 class Compactor:
-    """Makes summaries."""
+    """Makes summaries for all conversations of a store."""
 
     def __init__(
         self,
@@ -102,12 +103,12 @@ class Compactor:
 
     @property
     def has_summarizer(self) -> bool:
-        """Whether the store has one; without it `rule` and `compact` raise."""
+        """Return True if the store has a summarizer; without one, `rule` and `compact` raise."""
         return self._strategy is not None
 
     @property
     def rule(self) -> CompactionRule:
-        """When turns are summarised.
+        """Return the rule that says when turns are summarised.
 
         Raises:
             InvalidInputError: The store has no summarizer.
@@ -117,19 +118,19 @@ class Compactor:
         return self._strategy.rule
 
     def may_be_due(self, history: History, *, later_tokens: int = 0) -> bool:
-        """Whether `compact` may find work: after a load, or once so much was appended behind it."""
+        """Return True if `compact` may find work after a load and `later_tokens` appended since."""
         return history.report.tokens_unsummarized + later_tokens > self.rule.max_tokens_before_summary
 
     async def compact_in_time(self, scope: Scope) -> Compaction:
-        """`compact`, for callers that must not hang with a summarizer: what takes too long goes on without them."""
+        """Run `compact`, but return after a timeout while the summarizer continues in the background."""
         done = await self._background.finish(self.compact(scope), seconds=self._wait_seconds)
         return done or Compaction(
             status="running",
-            problem=f"the summarizer was not done after {self._wait_seconds:g} s; what it makes is committed later",
+            problem=f"the summarizer was not done after {self._wait_seconds:g} s; its summary is committed later",
         )
 
     async def close(self) -> None:
-        """Cancel compactions that still run behind `compact_in_time`; their leases are given back."""
+        """Cancel background compactions started by `compact_in_time` and release their leases."""
         await self._background.close()
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
@@ -151,7 +152,7 @@ class Compactor:
         return await self._make(plan, owner)
 
     async def _plan(self, head: Head, cached: CachedConversation, rule: CompactionRule, *, force: bool) -> _Plan:
-        """Read what is not summarised, and decide how much of it is to be."""
+        """Read the messages that are not summarised, and decide how many of them to fold into a summary."""
         totals = await self._log.last_totals(cached.conversation)
         rewound = await self._reader.gaps(cached, totals.marker)
         earlier = head.summary
@@ -167,7 +168,7 @@ class Compactor:
     async def _entries(
         self, cached: CachedConversation, rewound: Sequence[RewoundRange], start: int, *, maximum: int
     ) -> list[Entry]:
-        """Entries from a number on that hold about so many tokens: a long log is summarised in several summaries."""
+        """Read entries that hold about `maximum` tokens in total; a very long log gets several summaries."""
         found: list[Entry] = []
         while maximum > 0:
             entries = await self._reader.entries(cached, start=start, before=start + _BATCH)
@@ -180,7 +181,7 @@ class Compactor:
         return found
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
-        """Ask the summarizer and commit what it says; give the lease back whatever happens."""
+        """Ask the summarizer and commit its summary; always release the lease."""
         scope, wait = dict(plan.cached.scope), None
         try:
             record = await self._record(plan, owner)
@@ -195,20 +196,20 @@ class Compactor:
                 return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
             found = {record.token: record}
             if record.parent:
-                found |= await self._summaries.all(plan.cached.conversation)  # their results are told, too
+                found |= await self._summaries.all(plan.cached.conversation)  # the result lists their results as well
             return Compaction(status="done", summary=self._history.public(record, found, is_current=True))
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a summarizer raises, history loads as before
+        except Exception as error:  # noqa: BLE001 - a summarizer may raise anything; history loads as before
             doublings = min(plan.head.failures, _MAX_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
             return Compaction(status="failed", problem=_error_text(error))
         finally:
-            with suppress(StoreError):  # it ends by itself
+            with suppress(StoreError):  # the lease expires by itself
                 await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
 
     async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
-        """Whether nothing was rewound while a summary was made; if so, the one before it is the current one again."""
+        """Return True if the new summary is still valid after rewinds made meanwhile; otherwise reselect an earlier one."""
         async with self._reader.reading(cached):
             rewind_entry = (await self._log.last_totals(cached.conversation)).marker
             rewound = await self._reader.gaps(cached, rewind_entry)
@@ -216,13 +217,13 @@ class Compactor:
         return fits(record, rewound)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
-        """Let the summary be made; None if there is nothing that the summarizer would fold.
+        """Make the summary; return None if the summarizer has nothing to fold.
 
         Raises:
-            SummaryError: What came is not a summary.
+            SummaryError: The summarizer returned no usable summary.
         """
         strategy, earlier = self._strategy, plan.earlier
-        assert strategy is not None  # noqa: S101 - asked for its rule before
+        assert strategy is not None  # noqa: S101 - `rule` was read before
         messages = await self._shown_messages(plan, len(plan.rows) if strategy.reads_all else plan.cut)
 
         async def size(result: CompactionResult) -> int:
@@ -242,16 +243,16 @@ class Compactor:
         record = await self._build_record(replace(plan, cut=result.cut), owner, result)
         shown, replaced = self._shown(record), sum(weigh(plan.rows)[: result.cut])
         if result.messages and shown > self.rule.max_tokens_before_summary:
-            raise SummaryError(f"what stands for old messages would take {shown} tokens; {_TOO_LARGE}")
+            raise SummaryError(f"the messages that replace old ones would take {shown} tokens; {_TOO_LARGE}")
         if sum(map(len, record.messages)) > _MAX_BODY_CHARACTERS:
             raise SummaryError(
-                f"what stands for old messages has more than {_MAX_BODY_CHARACTERS:,} characters; {_TOO_LARGE}"
+                f"the messages that replace old ones have more than {_MAX_BODY_CHARACTERS:,} characters; {_TOO_LARGE}"
             )
         replaced += self._shown(earlier) if earlier else 0
         if shown >= replaced:
             raise SummaryError(
-                f"the summary takes {shown} tokens, what it stands for {replaced}; "
-                "it was refused: bind max_tokens to the model, or raise max_tokens_before_summary"
+                f"the summary was rejected: it takes {shown} tokens, the messages it replaces only {replaced}; "
+                "bind max_tokens to the model, or raise max_tokens_before_summary"
             )
         return record
 
@@ -259,7 +260,10 @@ class Compactor:
         return sum(count(self._counter, message) for message in self._reader.standing(record))
 
     async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
-        """The first messages in full: what is left out now would be in no later summary. Media have a description."""
+        """Read the first messages in full, with descriptions of media.
+
+        Nothing may be left out here, because no later summary would include it.
+        """
         messages = [row.message for row in plan.rows[:number]]
         async with self._reader.reading(plan.cached):
             return await self._whole(plan.cached, messages)
@@ -269,7 +273,7 @@ class Compactor:
         return [without_media(without_mark(one), everywhere=True) for one in whole]
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
-        """The human message of the turn that the summary ends in; an earlier summary may stand for it."""
+        """Return the human message of the turn that the summary ends in, even if an earlier summary covers it."""
         messages, before = [row.message for row in plan.folded], plan.folded[0].message.ordinal
         while messages:
             found = next((message for message in reversed(messages) if message.type == "human"), None)
@@ -311,10 +315,10 @@ class Compactor:
         )
 
     async def _text(self, plan: _Plan, result: CompactionResult) -> str:
-        """The text of the summary, behind it the question if its turn goes on and no message shows it.
+        """Return the text of the summary, plus the question if its turn continues and no message shows it.
 
         Raises:
-            SummaryError: It is too long.
+            SummaryError: The text is too long.
         """
         text = result.text
         if result.messages:
@@ -328,7 +332,7 @@ class Compactor:
         return text
 
     def _bodies(self, plan: _Plan, result: CompactionResult) -> tuple[str, ...]:
-        """The messages that take the place of others as they are kept, results among them as stubs."""
+        """Encode the messages that replace others; tool results among them become stubs."""
         results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
         history = [
             self._reader.stubbed(results[str(message.id)])
@@ -341,10 +345,10 @@ class Compactor:
     async def _while_leased(
         self, plan: _Plan, owner: str, work: Coroutine[Any, Any, CompactionResult | None]
     ) -> CompactionResult | None:
-        """Await the summarizer and keep the lease meanwhile; what takes too long, or lost its lease, is cancelled.
+        """Await the summarizer and renew the lease meanwhile; cancel it if it takes too long or loses the lease.
 
         Raises:
-            SummaryError: That was so.
+            SummaryError: The summarizer was cancelled or failed.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -356,20 +360,21 @@ class Compactor:
                     raise SummaryError("another worker took over while the summary was written")
             raise SummaryError(f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s")
         finally:
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # asked for, so not logged
+            # Retrieve the exception, so that asyncio does not log it.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             task.cancel()
-            await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # one that does not end is not waited for
+            await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # abandon a task that ignores its cancellation
 
 
 def _in_words_of_views(message: BaseMessage) -> BaseMessage:
-    """The result of an open call in the words of views: not in those of a chain, which ask to call again."""
+    """Return the placeholder for an open call in the wording of views; that of a chain asks to call again."""
     return message.model_copy(update={"content": MISSING_TEXT}) if kind_of(message) == "missing_result" else message
 
 
 def _cuts(rows: Sequence[Row]) -> list[int]:
-    """Where messages may take the place of others: not inside a turn in progress whose question has large parts.
+    """Return where messages may replace others: not inside a turn in progress whose question has a payload.
 
-    Those stay with the log, and the question is shown whole while its turn goes on.
+    The payload stays in the log, and the question is shown whole while its turn continues.
     """
     cuts = [cut for cut, _ in clean_cuts(rows)]
     last_question = max((index for index, row in enumerate(rows) if row.message.type == "human"), default=0)
@@ -378,11 +383,11 @@ def _cuts(rows: Sequence[Row]) -> list[int]:
 
 
 def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:
-    """What the summarizer gave.
+    """Return the summarizer's result.
 
     Raises:
-        SummaryError: It was cancelled by itself, or failed with an error of a store, which may be another than ours,
-            or with one that is no `Exception`, such as the group of a cancelled task group.
+        SummaryError: The summarizer was cancelled, or raised a `StoreError` (perhaps of another store), or an error
+            that is no `Exception`, such as the group of a cancelled task group.
     """
     if task.cancelled():
         raise SummaryError("the summarizer was cancelled")
@@ -393,7 +398,7 @@ def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult |
 
 
 def _error_text(error: BaseException) -> str:
-    """What an error says; one that cannot even be written has its name."""
+    """Return the text of an error, or only its class name if it cannot be formatted."""
     with suppress(Exception):
         return f"{type(error).__name__}: {error}"[:_MAX_PROBLEM]
     return type(error).__name__

@@ -1,7 +1,8 @@
-"""The summaries that were made of a conversation: lists them, gives their messages back, takes the current one back.
+"""Keeps the history of a conversation's summaries: lists them, expands them, undoes the current one.
 
-Layer 4. Every summary is kept; the head names the current one, and each one that it extends. One whose messages were
-rewound is set aside, and the newest before it that still fits takes its place, until the rewind is taken back.
+Floor 5. `conversation` and the compactor call it. Every summary is kept. The head names the current one, and each
+summary names the one it extends. A summary whose messages were rewound is set aside until the rewind is undone; until
+then, the newest earlier summary that is still valid is the current one.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ __all__ = ["SummaryHistory"]
 
 
 class SummaryHistory:
-    """Reads stored summaries, and says which one counts."""
+    """Reads stored summaries and selects the current one."""
 
     def __init__(self, reader: LogReader, heads: Heads, log: Log, summaries: Summaries) -> None:
         self._reader, self._heads, self._log, self._summaries = reader, heads, log, summaries
 
     async def all(self, scope: Scope) -> list[Summary]:
-        """Every summary that was made, oldest first; see `Conversation.summaries`."""
+        """Return all summaries, oldest first; see `Conversation.summaries`."""
         head = await self._heads.find(dict(scope))
         cached = self._reader.seen(scope, head)
         if head is None or cached is None or not head.newest:
@@ -44,7 +45,7 @@ class SummaryHistory:
             return [self.public(record, found, is_current=record.token == current) for record in made]
 
     async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
-        """The messages that a summary stands for; see `Conversation.expand_summary`."""
+        """Return the messages that a summary replaces; see `Conversation.expand_summary`."""
         head = await self._heads.find(dict(scope))
         cached = self._reader.seen(scope, head)
         committed: list[SummaryRecord] = []
@@ -54,7 +55,7 @@ class SummaryHistory:
                 committed = _whole_chain(cached.conversation, found, head.newest, "previous")
         record = next((one for one in committed if one.version == version), None)
         if record is None or cached is None:
-            raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() tells which there are")
+            raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() lists all versions")
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1, is_whole=True)
             messages = [message for entry in entries for message in entry.messages]
@@ -63,7 +64,7 @@ class SummaryHistory:
             return await self._reader.decode_whole(cached, [one for one in inside if is_active(rewound, one.ordinal)])
 
     async def undo(self, scope: Scope) -> bool:
-        """Make the summary before the current one the current one; see `Conversation.undo_compaction`."""
+        """Restore the summary before the current one; see `Conversation.undo_compaction`."""
         head = await self._heads.find(dict(scope))
         cached = self._reader.seen(scope, head)
         if head is None or cached is None or head.summary is None:
@@ -75,9 +76,10 @@ class SummaryHistory:
         return await self._heads.commit(dict(scope), head, parent, marker=rewind_entry)
 
     async def reselect(self, scope: Scope, gaps: Sequence[RewoundRange], *, marker: int) -> None:
-        """Make the longest summary that fits the current one, of those it extends and those that a rewind set aside.
+        """Make the longest valid summary the current one.
 
-        Due after a rewind and after one is taken back; again it does nothing.
+        The candidates are the current summary, those it extends, and those that a rewind set aside. Call it after a
+        rewind and after a restore; a second call does nothing.
         """
         while head := await self._heads.find(dict(scope)):
             current = head.summary.token if head.summary else ""
@@ -96,7 +98,7 @@ class SummaryHistory:
                 return
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
-        """A summary as users get it, from all that were found."""
+        """Convert a stored summary to the public model; `found` holds the summaries it extends."""
         results = [result for one in reversed(_chain(found, record.token, "parent")) for result in one.folded]
         return Summary(
             version=record.version,
@@ -115,10 +117,10 @@ class SummaryHistory:
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """Summaries from one back along a link, newest first, as far as they were found.
+    """Follow a link from one summary back, newest first, as far as summaries were found.
 
     Raises:
-        CorruptDocumentError: One leads to a later one, and so round in a circle.
+        CorruptDocumentError: A link leads to a later summary, so the links form a circle.
     """
     chain: list[SummaryRecord] = []
     while record := found.get(token):
@@ -131,12 +133,12 @@ def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[Su
 
 
 def _whole_chain(conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """All summaries from one back along a link, newest first.
+    """Follow a link from one summary back to the first one, newest first.
 
     Raises:
-        CorruptDocumentError: One is missing, or they lead round in a circle.
+        CorruptDocumentError: A summary is missing, or the links form a circle.
     """
     chain = _chain(found, token, link)
     if missing := getattr(chain[-1], link) if chain else token:
-        raise CorruptDocumentError(summary_id(conversation, missing), "it is missing", collection=SUMMARIES)
+        raise CorruptDocumentError(summary_id(conversation, missing), "the summary is missing", collection=SUMMARIES)
     return chain

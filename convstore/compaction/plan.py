@@ -1,7 +1,7 @@
-"""When turns are summarised, and which: planned from what is known of messages without reading them.
+"""Plans a compaction: decides from sizes and types of messages when to summarise and which turns.
 
-Layer 1. A compaction folds the oldest turns behind the current summary into the next one. It is made rarely and then
-folds much, so that views stay as they are for many turns.
+Floor 5, pure. The compactor calls it. A compaction folds the oldest turns after the current summary into the next one.
+It runs rarely and then folds many turns, so that the prefix of views stays the same for a long time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _MAX_OPEN_ROUNDS = 8
 
 
 _MIN_SAVING = 8
-"""At least this part of the trigger must be saved: less is not worth a model call and another prompt prefix."""
+"""Divisor of the trigger. Saving a smaller part is not worth a model call and a new prompt prefix."""
 
 
 def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = False) -> int:
-    """How many of the live messages behind the current summary are to be folded into the next one; 0 for none.
+    """Return how many active messages after the current summary to fold into the next one; 0 for none.
 
-    Whole turns are folded. Of a turn in progress only older calls with all their results are, with its question, when
-    it is itself what makes the view large.
+    Whole turns are folded. If the turn in progress is itself too large, its question and its older calls are folded,
+    each call with all its results.
 
     Args:
-        rows: All live messages behind the current summary, or behind the leading system messages.
-        rule: When and how many.
-        force: Fold as much as the rule allows, also if that would save little.
+        rows: All active messages after the current summary, or after the leading system messages.
+        rule: Says when to summarise and how much to keep.
+        force: Fold as much as the rule allows, even if that saves little.
     """
     sizes = [0, *accumulate(weigh(rows))]
     total, room = sizes[-1], rule.max_tokens_before_summary // 2
@@ -50,10 +50,11 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
 
 
 def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
-    """Where a log may be parted without parting calls from their results, in order, each with whether a turn begins.
+    """Return the indexes where a log may be cut without separating calls from their results, in order.
 
-    Before a human message, before an AI message when all calls of its turn have results, and behind a finished log. A
-    call that is still open when the agent has gone on several times is given up: it is not answered any more.
+    Each index comes with True if a turn begins there. A cut may be before a human message, before an AI message if all
+    calls of its turn have results, and after a finished log. A call that is still open after several more AI messages
+    is treated as abandoned.
     """
     cuts, calls, answered, rounds = list[tuple[int, bool]](), 0, set[str](), 0
     for index, message in enumerate(row.message for row in rows):
@@ -61,7 +62,7 @@ def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
             cuts += [(index, True)] if index else []
             calls, answered, rounds = 0, set(), 0
         elif message.type == "tool":
-            answered.add(message.call)  # a second result for a call answers no other
+            answered.add(message.call)  # a set, because a call may have several results
         elif message.type == "ai":
             rounds += 1
             if len(answered) >= calls or rounds > _MAX_OPEN_ROUNDS:
@@ -72,9 +73,9 @@ def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
 
 
 def _cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Where a running summary may end, in order, each with the number of turns that stay behind it.
+    """Return where a running summary may end, in order, each with the number of turns that remain after it.
 
-    In the turn in progress also before an AI message, once its question is not all that is folded.
+    In the turn in progress, it may also end before an AI message, if more than the question is folded.
     """
     begins = [index for index, row in enumerate(rows) if row.message.type == "human"]
     last = len(rows) if is_finished(rows) else begins[-1] if begins else 0

@@ -1,8 +1,8 @@
-"""How each kind of summarizer makes what stands for old messages in views.
+"""Compaction strategies: one for each kind of summarizer.
 
-Layer 1, pure but for the summarizer's own calls; long chains are read in threads. A running summary is one text for all
-that is folded; a chain summarizer gives messages that take the place of those it read, headers included. Both stand for
-one range of the log.
+Floor 5, pure except for the summarizer's own calls; long chains are processed in threads. The compactor calls them. A
+running summary is a single text for all folded messages. A chain summarizer returns messages that replace those it
+read, headers included. Both replace one range of the log.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from convstore.values.policy import CompactionRule
 __all__ = ["CompactionRequest", "CompactionResult", "CompactionStrategy", "as_strategy"]
 
 _RUNNING = re.compile(r"summary-\d+")
-"""Ids of the messages of running summaries."""
+"""Matches ids of the messages of running summaries."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """What is to be folded.
+    """The input of a strategy.
 
     Attributes:
-        messages: The live messages behind the earlier summary as views show them, up to `cut` at least.
-        cut: How many of them the plan folds.
-        size: Gives the tokens that views would show of what was folded.
-        cuts: Where a summary may end, in messages, in order.
+        messages: The active messages after the earlier summary as views show them, up to `cut` at least.
+        cut: Number of messages that the plan folds.
+        size: Return the tokens that a result takes in views.
+        cuts: Indexes of messages where a summary may end, in order.
         earlier: Text of the earlier summary, None if there is none.
-        summary_messages: The messages that show it.
+        summary_messages: The messages that show the earlier summary in views.
     """
 
     messages: Sequence[BaseMessage]
@@ -54,12 +54,12 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What stands for the first messages.
+    """The replacement for the first messages.
 
     Attributes:
-        cut: How many.
+        cut: Number of messages that are replaced.
         text: The summary.
-        messages: What takes their place in views, the standing ones included; empty if the text alone does.
+        messages: The messages that replace them and the earlier summary in views; empty if the text alone does.
     """
 
     cut: int
@@ -68,29 +68,29 @@ class CompactionResult:
 
 
 class CompactionStrategy(Protocol):
-    """Makes what stands for old messages.
+    """Folds old messages into a replacement.
 
     Attributes:
-        reads_all: Whether it is given all messages, not only those that the plan folds.
+        reads_all: True if the strategy is given all messages, not only those that the plan folds.
     """
 
     reads_all: bool
 
     @property
     def rule(self) -> CompactionRule:
-        """When it is asked."""
+        """Return the rule that says when to compact."""
         ...
 
     @property
     def name(self) -> str:
-        """What is kept as the model of a summary."""
+        """Return the name stored as the model of a summary."""
         ...
 
     async def fold(self, request: CompactionRequest) -> CompactionResult | None:
-        """What takes the place of the first messages; None if there is nothing to fold.
+        """Return the replacement for the first messages; None if there is nothing to fold.
 
         Raises:
-            SummaryError: The summarizer failed, or some messages would be lost.
+            SummaryError: The summarizer failed, or messages would be lost.
         """
         ...
 
@@ -113,16 +113,16 @@ class _RunningStrategy:
 
     async def fold(self, request: CompactionRequest) -> CompactionResult:
         earlier = request.earlier
-        if len(request.summary_messages) > 1:  # of a chain: its text alone has no questions
+        if len(request.summary_messages) > 1:  # made by a chain summarizer: its text alone lacks the questions
             earlier = "\n\n".join(f"{one.type}: {indented(words_of(one), '  ')}" for one in request.summary_messages)
         text = await self._summarizer.summarize(request.messages[: request.cut], summary=earlier)
         if not isinstance(text, str) or not text.strip():
-            raise SummaryError(f"the summarizer gave {type(text).__name__} without text")
+            raise SummaryError(f"the summarizer returned {type(text).__name__} without text")
         return CompactionResult(request.cut, text)
 
 
 class _ChainStrategy:
-    """Puts summary pairs in the place of old pairs of the chain; human messages stay as headers."""
+    """Replaces old pairs of the chain by summary pairs; human messages stay as headers."""
 
     reads_all = True
 
@@ -139,27 +139,29 @@ class _ChainStrategy:
         folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await request.size(folded) > self.rule.max_tokens_before_summary
         if folded is None or is_large:
-            # Nothing was worth a summary of its own, or there are too many of them: what is old becomes one. All of it,
-            # not as little as the limits ask for: a store asks in large steps.
+            # No section was worth its own summary, or the summaries take too much room: fold all old sections into one.
+            # All of them, not only as many as the limits require, because a store compacts rarely and in large steps.
             again = _checked(await self._changed().fold_qa_pairs(done.messages))
             if again.calls:
                 done = _combined(done, again)
                 folded = await asyncio.to_thread(read.folded, done) or folded
         if folded is None and done.calls:
-            raise SummaryError("the conversation cannot be parted where its summaries end; try again when it went on")
+            raise SummaryError(
+                "the conversation cannot be cut where its summaries end; try again after more messages were appended"
+            )
         return folded
 
     async def _fit_for(self, read: _ChainInput, request: CompactionRequest) -> ChainSummarizer:
-        """The summarizer; one that folds questions, too, if those that would stay take more than half of the trigger.
+        """Return the summarizer, set to fold questions as well if those alone would exceed half the trigger.
 
         Raises:
-            SummaryError: System messages alone are larger than the trigger. No model was called.
+            SummaryError: System messages alone exceed the trigger. No model was called.
         """
         limit, end = self.rule.max_tokens_before_summary, request.cuts[-1]
         system, questions = read.headers(self._summarizer.config.keep_sections)
         if system and (size := await request.size(CompactionResult(end, "", system))) > limit:
             raise SummaryError(
-                f"system messages among old turns stay as they are and take {size} tokens; "
+                f"system messages in old turns take {size} tokens and cannot be summarised; "
                 "raise max_tokens_before_summary"
             )
         if questions and await request.size(CompactionResult(end, "", questions)) > limit // 2:
@@ -167,17 +169,17 @@ class _ChainStrategy:
         return self._summarizer
 
     def _changed(self, **options: bool) -> ChainSummarizer:
-        """The summarizer with other options; it folds however few sections there are."""
+        """Return a copy of the summarizer with other options that folds any number of sections."""
         made = copy(self._summarizer)
         made.config = replace(made.config, max_qa_sections=made.config.keep_sections, **options)
         return made
 
 
 class _ChainInput:
-    """What is to be folded as a chain, and where in the list each message of the chain comes from.
+    """The messages to fold as a chain, and the index in the list from which each message of the chain comes.
 
-    System messages are no part of it. What has no place in a chain, such as a result whose call is missing, is told as
-    what an AI message said, so that it is shown.
+    System messages are not part of the chain. A message that does not fit into a chain, such as a result without its
+    call, becomes the text of an AI message, so that it is not lost.
     """
 
     def __init__(self, request: CompactionRequest) -> None:
@@ -192,7 +194,7 @@ class _ChainInput:
         self.chain = [_as_text(messages[index], is_kept=index in kept) for index in self._indexes]
 
     def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
-        """The system and the human messages of all sections but the last ones: what no summary of answers replaces."""
+        """Return the system and the human messages of older sections, which summaries of answers do not replace."""
         is_human = [isinstance(one, HumanMessage) for one in self.chain]
         begins = [at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])]
         older = self._messages[: self._indexes[begins[-keep]]] if len(begins) >= keep else []
@@ -200,7 +202,10 @@ class _ChainInput:
         return system, [one for one in older if isinstance(one, HumanMessage)]
 
     def folded(self, done: ChainSummary) -> CompactionResult | None:
-        """What stands for the messages up to a cut: the first one behind all new summaries, else the last before."""
+        """Return the replacement for the messages up to a cut.
+
+        The cut is the first possible one after all new summaries, otherwise the last one before.
+        """
         came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
         new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
         last = max((self._indexes[origin] for _, origins in new for origin in origins), default=-1)
@@ -214,7 +219,7 @@ class _ChainInput:
         return None
 
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
-        """What stands for all messages before a place and for no others; empty if there is no such list."""
+        """Return messages that replace exactly those before index `end`; empty if there is no such list."""
         after = [any(self._indexes[origin] >= end for origin in origins) for origins in done.origins]
         count = after.index(True) if True in after else len(after)
         covered = {self._indexes[origin] for origins in done.origins[:count] for origin in origins}
@@ -225,7 +230,7 @@ class _ChainInput:
         return [*system, *map(self._with_joined_id, shown, done.origins)]
 
     def _with_joined_id(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
-        """A message; several questions that became one under an id and with a mark that no message of the log has."""
+        """Return the message; joined questions get an id and a mark that no message of the log has."""
         if len(origins) < 2 or not isinstance(message, HumanMessage) or is_summary(message):
             return message
         marks = message.additional_kwargs | mark("joined")
@@ -233,16 +238,16 @@ class _ChainInput:
 
 
 def as_strategy(given: SummarizerLike | ChainSummarizer) -> CompactionStrategy:
-    """What folds messages for a summarizer of any kind.
+    """Return the strategy for a summarizer of any kind.
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: `given` is not a summarizer.
     """
     return _ChainStrategy(given) if isinstance(given, ChainSummarizer) else _RunningStrategy(as_summarizer(given))
 
 
 def _as_answer(message: BaseMessage) -> BaseMessage:
-    """The message of a running summary as a summary of a chain, so that it is not taken for a question."""
+    """Convert the message of a running summary to a chain summary, so that it is not treated as a question."""
     if not (isinstance(message, HumanMessage) and is_summary(message) and _RUNNING.fullmatch(str(message.id))):
         return message
     said = f"{SUMMARY_PREFIX}{message.text}"
@@ -250,7 +255,7 @@ def _as_answer(message: BaseMessage) -> BaseMessage:
 
 
 def _as_text(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
-    """What has no place in a chain as text; any other message as it is."""
+    """Return the message, or its text as an AI message if it does not fit into a chain."""
     if is_kept and isinstance(message, HumanMessage | AIMessage | ToolMessage):
         return message
     what = (
@@ -261,10 +266,10 @@ def _as_text(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
 
 
 def _checked(done: ChainSummary) -> ChainSummary:
-    """What the chain summarizer made.
+    """Return the chain summarizer's result.
 
     Raises:
-        SummaryError: It failed, in all that it tried.
+        SummaryError: All of its calls failed.
     """
     errors = [call.error for call in done.calls]
     if done.error or (errors and all(errors)):
@@ -274,6 +279,6 @@ def _checked(done: ChainSummary) -> ChainSummary:
 
 
 def _combined(first: ChainSummary, second: ChainSummary) -> ChainSummary:
-    """Two steps as one: the second read what the first made."""
+    """Combine two steps, of which the second read the result of the first."""
     origins = [sorted({index for one in ones for index in first.origins[one]}) for ones in second.origins]
     return replace(second, calls=(*first.calls, *second.calls), origins=tuple(map(tuple, origins)))

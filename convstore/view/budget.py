@@ -1,10 +1,11 @@
-"""Where a view begins: whole turns, chosen by the budget in large steps.
+"""Chooses where a view begins: at a whole turn, moved by the budget in large steps.
 
-Layer 1. Positions are counted in tokens of the default view from the beginning of the log, which entries hold as
-running totals. What the budget asks for is rounded up to a large step and never taken back, so every process comes to
-the same start, and a provider's prompt cache outlives many turns. A turn counts with all its results in full while it
-is in progress, with stubs afterwards; a turn that is larger than the whole budget moves the start only while it is in
-progress.
+Floor 4, pure. The loader calls it with the rows at the end of the log.
+
+Positions are counted in tokens of the default view from the beginning of the log; entries store them as running
+totals. The start required by the budget is rounded up to a large step and never moves back. So every process computes
+the same start, and a provider's prompt cache survives many turns. A turn in progress counts with all its results in
+full, a finished turn with stubs. A turn that exceeds the whole budget moves the start only while it is in progress.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from convstore.values.policy import HistoryPolicy
 __all__ = ["Window", "choose_window"]
 
 _MAX_NOTE_TOKENS = 600
-"""More than a note that names the newest results by uuids takes."""
+"""Upper bound for the size of a note that names the newest results by UUID."""
 
 _SHORTENED_TEXT_TOKENS = 100
-"""About what a text takes that is shortened as far as it can be."""
+"""Approximate size of a text that was shortened as far as possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The rows of a view.
+    """The range of rows that a view shows.
 
     Attributes:
-        start: Index of its first row, leading system messages apart.
-        left_out_turns: Turns before it.
-        lasting: Later views under the same policy begin here or further on.
-        room: Tokens that the newest finished turn, with which the view begins, is to be shortened to; 0 if it fits.
-        without: The window without that turn, if its texts do not shorten enough.
+        start: Index of the first row, not counting leading system messages.
+        left_out_turns: Number of turns before the first row.
+        lasting: True if later views under the same policy begin at this row or after it.
+        room: Tokens to shorten the newest finished turn to, if the view begins with it; 0 if the turn fits.
+        without: The window without that turn, used if its texts cannot be shortened enough.
     """
 
     start: int
@@ -64,18 +65,18 @@ def choose_window(
     summarized: bool = False,
     sizes: Sequence[int] | None = None,
 ) -> Window | None:
-    """Where the view begins; None if earlier rows must be read to tell.
+    """Choose where the view begins; return None if earlier rows must be read first.
 
-    A newest finished turn that is too large to be shown beside the next one is kept all the same, to be shortened.
+    If the newest finished turn is too large to be shown along with the next one, it is kept and marked for shortening.
 
     Args:
         rows: The end of the log, without holes.
-        policy: What the view may hold.
+        policy: Limits of the view.
         fixed_tokens: Size of the leading system messages.
-        note_tokens: Size of the note of a view that begins at a row.
-        anchored: The rows hold an earlier lasting start under this policy.
-        summarized: The rows follow a summary, so that none of them is a leading system message.
-        sizes: Of each row in a finished turn, if the policy shows texts or media otherwise than the default one.
+        note_tokens: Return the size of the note in a view that begins at a given row.
+        anchored: True if the rows include an earlier lasting start under this policy.
+        summarized: True if the rows follow a summary, so that none of them is a leading system message.
+        sizes: Size of each row in a finished turn, if the policy shows texts or media differently from the default.
     """
     first = _first_row(rows, fixed_tokens) if not summarized else 0 if rows and rows[0].place == 1 else -1
     complete = first >= 0
@@ -83,7 +84,7 @@ def choose_window(
     if not turns:
         return Window(len(rows), 0, lasting=False) if complete or not rows else None
     first_number = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
-    # What `max_turns` leaves out has a note, which the budget must have room for.
+    # Turns left out by `max_turns` are named in a note, which must fit in the budget.
     first_allowed = _index_of_number(turns, first_number)
     reaches_allowed = first_number >= turns[0].number
     index, stable, is_certain = first_allowed, first_allowed, complete or anchored or reaches_allowed
@@ -99,7 +100,7 @@ def choose_window(
                 _first_fitting_turn(budget, position, turns, first_allowed),
                 is_certain or position > rows[0].before,
             )
-            # The last turn may still outgrow the budget, and then does not count any more.
+            # The last turn may still outgrow the budget; then it no longer moves the start.
             stable = _first_fitting_turn(budget, budget.position(turns[:-1]), turns[:-1], first_allowed)
             if index > last_finished < 0 and not (complete or reaches_allowed):
                 return None
@@ -113,7 +114,9 @@ def choose_window(
 
 
 def _turns_at_once(policy: HistoryPolicy) -> int:
-    """How many turns leave together under a policy that shortens texts: of the longest ones half the budget.
+    """Return how many turns leave the view together under a policy that shortens texts.
+
+    That many turns of the greatest length fill half the budget.
 
     >>> _turns_at_once(HistoryPolicy(shorten_over=500)), _turns_at_once(HistoryPolicy(shorten_over=20_000))
     (8, 1)
@@ -127,9 +130,9 @@ def _window(turn: _Turn, first: int, *, lasting: bool) -> Window:
 
 
 def _first_fitting_turn(budget: _Budget, position: int, turns: Sequence[_Turn], first_allowed: int) -> int:
-    """The first turn from `first_allowed` on, behind a position, with which views are in the budget.
+    """Return the index of the first turn that keeps every view within the budget.
 
-    That is every view while one of `turns` was the last.
+    The turn is not before `first_allowed` or `position`. Every view means: with each of `turns` as the last one.
     """
     last = len(turns) - 1
     index = max(
@@ -146,18 +149,18 @@ def _first_fitting_turn(budget: _Budget, position: int, turns: Sequence[_Turn], 
 
 
 def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
-    """Index of the first row behind the leading system messages of the log, -1 if it is not among the rows."""
+    """Return the index of the first row after the log's leading system messages, -1 if it is not among the rows."""
     first = len(leading_system(rows))
     if rows and rows[0].place == 1:
         return first
     row = rows[first] if first < len(rows) else None
-    # Leading system messages may stand in entries of their own, which were not read again.
+    # Leading system messages may be in separate entries that were not read this time.
     begins_log = row and row.before == fixed_tokens and row.turn == (row.message.type == "human") and not row.result
     return first if begins_log else -1
 
 
 def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
-    """The whole turns among rows; what precedes the first human message counts if the log's `first` row is there."""
+    """Split rows into whole turns; rows before the first human message form a turn if the log's `first` row is there."""
     begins = [index for index, row in enumerate(rows) if row.message.type == "human" and index >= first]
     if 0 <= first < len(rows) and begins[:1] != [first]:
         begins.insert(0, first)
@@ -170,7 +173,7 @@ def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
 
 
 def _first_turn(turns: Sequence[_Turn], maximum: int) -> int:
-    """Number of the first turn that `max_turns` allows, rounded up to a quarter of it once there are more turns."""
+    """Return the number of the first turn allowed by `max_turns`, rounded up to a quarter of it in longer logs."""
     first = turns[-1].number - maximum + 1
     return _round_up(first, max(1, maximum // 4)) if first > 1 else 0
 
@@ -184,7 +187,7 @@ def _turns_left_out(turn: _Turn, begin: int, first: int) -> int:
 
 
 class _Budget:
-    """Finds the start of a view under a token budget, and tells sizes of views in constant time."""
+    """Finds the start of a view under a token budget; computes the size of any view in constant time."""
 
     def __init__(
         self,
@@ -212,10 +215,10 @@ class _Budget:
         )
 
     def position(self, turns: Sequence[_Turn]) -> int:
-        """Tokens of the default view behind which the view begins: the most that any moment in `turns` asked for.
+        """Return the position where the view begins: the maximum that any row of `turns` required.
 
-        A moment is a row: the turns before its turn as stubs and its turn in full up to it have to fit. What is asked
-        for is rounded up to a step, the larger the more room there is beside the turn, so that it seldom changes.
+        For each row, its turn up to the row in full and the earlier turns as stubs must fit. The required position is
+        rounded up to a step, so that it seldom changes. The step is larger if the turn leaves more room.
         """
         position = 0
         for turn in reversed(turns):
@@ -226,9 +229,9 @@ class _Budget:
         return position
 
     def fits(self, index: int, last: int) -> bool:
-        """Whether a view from one turn to another is within the budget while the other is in progress.
+        """Return True if a view from turn `index` to turn `last` is within the budget while `last` is in progress.
 
-        One that is larger than the budget is finished: it counts as it is shown then.
+        A turn larger than the whole budget counts as finished, in the size in which it is shown then.
         """
         begin, turn = self.turns[index].begin, self.turns[last]
         whole = self.size_alone(turn) <= self.budget
@@ -237,10 +240,10 @@ class _Budget:
         return size <= self.budget
 
     def room(self, index: int) -> int:
-        """What a finished turn may take beside the one behind it if it is too large to be shown as it is, else 0.
+        """Return the tokens to shorten an oversized finished turn to, so that it fits before the turn after it.
 
-        A part of the budget that seldom changes while the next turn goes on. 0 also if the budget has no room, or if
-        the turn has more in it than long texts.
+        The result is a fixed part of the budget, so that it seldom changes while the next turn continues. It is 0 if
+        the turn fits as it is, if the budget has no room, or if shortening long texts would not be enough.
         """
         turn = self.turns[index]
         later = self.full[self.turns[-1].end] - self.full[turn.end]
@@ -258,13 +261,13 @@ class _Budget:
         return [self.final[row + 1] - self.final[row] for row in range(turn.begin, turn.end)]
 
     def size_alone(self, turn: _Turn) -> int:
-        """A turn in full with the system messages before it."""
+        """Return the size of a turn in full plus the leading system messages."""
         return self.fixed + self.full[turn.end] - self.full[turn.begin]
 
     def _required_position(self, turn: _Turn) -> int:
         if turn.before + self.size_alone(turn) + self.note_reserve <= self.budget:
-            return 0  # there is room for any note; making one for every turn would cost more than the rest of a load
-        # Notes that name other results differ a little in size.
+            return 0  # any note fits; building one for every turn would cost more than the rest of a load
+        # The margin covers notes that name other results and differ slightly in size.
         base = self.fixed + self._note(turn.begin) * 5 // 4
         maximum = 0
         for end in range(turn.begin + 1, turn.end + 1):
@@ -274,14 +277,14 @@ class _Budget:
         return maximum
 
     def _step(self, room: int) -> int:
-        """The largest of a half, a quarter, an eighth … of the budget that leaves half the room filled."""
+        """Return the largest of a half, a quarter, an eighth … of the budget that is at most half of `room`."""
         step = self.budget // 2
         while step > max(1, room // 2):
             step //= 2
         return max(1, step)
 
     def _finished(self, begin: int, end: int) -> int:
-        """What rows of finished turns hold while the view goes on behind them."""
+        """Return the size of rows of finished turns when other turns follow them."""
         kept_from = max(begin, min(end, self._kept_row(end)))
         return self.final[kept_from] - self.final[begin] + self.kept[end] - self.kept[kept_from]
 
@@ -289,7 +292,7 @@ class _Budget:
         return 0 if begin == self.first else self.note(begin)
 
     def _kept_row(self, end: int) -> int:
-        """The row from which results are kept whole when the finished turns end before a row."""
+        """Return the first row whose results are kept whole when the finished turns end before row `end`."""
         if not self.policy.keep_last_results:
             return end
         least = kept_result(results_before(self.rows, end), self.policy)
@@ -297,10 +300,10 @@ class _Budget:
 
 
 class _TurnBudget(_Budget):
-    """Counts positions in turns, several at a time: no totals in the log tell what texts take that are shortened."""
+    """Counts positions in groups of turns, because the log's totals do not include the sizes of shortened texts."""
 
     def position(self, turns: Sequence[_Turn]) -> int:
-        """As that of a `_Budget`: tokens of the default view behind which the view begins."""
+        """Return the position where the view begins, in tokens of the default view, as `_Budget.position` does."""
         number = 0
         for turn in reversed(turns):
             if turn.number <= number:
@@ -310,7 +313,7 @@ class _TurnBudget(_Budget):
         return next((turn.before for turn in self.turns if turn.number >= number), 0) if number else 0
 
     def _first_number(self, turn: _Turn) -> int:
-        """The number of the first turn of a view while one is in progress; 0 if all that are known fit."""
+        """Return the number of the first turn in a view while `turn` is in progress; 0 if all read turns fit."""
         room = self.budget - self._note(turn.begin) * 5 // 4 - self.size_alone(turn)
         earlier = [one for one in self.turns if one.begin < turn.begin]
         index = bisect_left(earlier, -room, key=lambda one: -self._finished(one.begin, turn.begin))
@@ -321,7 +324,7 @@ class _TurnBudget(_Budget):
 
 
 def _sums(weights: Iterable[int]) -> list[int]:
-    """Sums up to each place, from 0."""
+    """Return the running sums, beginning with 0."""
     return [0, *accumulate(weights)]
 
 

@@ -1,6 +1,6 @@
-"""Makes a finished turn fit in a budget that it exceeds by itself: its longest texts lose their middle.
+"""Shortens a finished turn that exceeds the budget by itself: its longest texts lose their middle.
 
-Layer 1, pure. The same turn and room give the same messages.
+Floor 4, pure. `render` calls it. The same turn and room always give the same messages.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from convstore.sources.shortening import with_short_texts
 __all__ = ["fitted"]
 
 _MIN_TEXT_TOKENS = 20
-"""Texts are not shortened to fewer tokens."""
+"""Lower limit for the length of a shortened text."""
 
 
 def fitted(turn: Sequence[Shown], room: int, *, counter: TokenCounter) -> list[Shown] | None:
-    """The messages of a turn with texts and arguments shortened, the longest first, until they fit in `room`.
+    """Shorten the texts and arguments of a turn, the longest first, until they fit in `room` tokens.
 
-    None if there is too much in it besides long texts.
+    Return None if the turn does not fit even with all long texts shortened.
     """
     shortened, limit = [_with_tokens(one, counter) for one in turn], room
     while sum(one.tokens or 0 for one in shortened) > room:

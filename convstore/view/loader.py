@@ -1,9 +1,11 @@
 """Loads the view of a conversation for the next model call.
 
-Layer 4, on the reader. The log is read from its end, back to where the last view under the same policy began, which
-this process remembers or the head tells; head and entries are asked for together. If neither knows, it is read on until
-the budget is full. What lies before that and is shown all the same, the leading system messages and the names of the
-newest results, never changes and is read once.
+Floor 4. `conversation` calls it.
+
+The log is read from its end back to the start of the last view under the same policy. That start is cached in this
+process or stored in the head; head and entries are read concurrently. If the start is unknown, reading continues until
+the budget is full. The leading system messages and the names of the newest results precede that range. They never
+change and are read once.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _MIN_ENTRIES, _MAX_ENTRIES = 16, 1_000
 
 @dataclass(slots=True)
 class _Load:
-    """One load under way: what is read so far and what it cost."""
+    """State of one load: the rows read so far and the cost of reading them."""
 
     policy: HistoryPolicy
     cached: CachedConversation
@@ -71,22 +73,22 @@ class _Load:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything is read that is not summarised."""
+        """Return True if every entry that is not summarised was read."""
         return not self.entries or self.before <= (self.summary.entry if self.summary else 1)
 
     @property
     def before(self) -> int:
-        """The entry behind the last one that is not read and may hold live messages."""
+        """Return the number before which unread entries may hold active messages."""
         return active_before(self.rewound, self.entries[0].number)
 
     @property
     def reaches_start(self) -> bool:
-        """Whether what is read goes back to where an earlier view began."""
+        """Return True if the entries read so far reach back to the start of an earlier view."""
         return bool(self.start.entry and self.entries and self.entries[0].number <= self.start.entry)
 
     @property
     def unsummarized(self) -> int:
-        """Tokens behind the summary or the leading system messages, as the plan of a compaction weighs them."""
+        """Return the tokens after the summary or the leading system messages, weighed as in a compaction plan."""
         system = () if self.summary else self.system or ()
         before = self.rows[0].before if self.rows else 0
         return max(0, before + sum(weigh(self.rows)) - sum(message.view_tokens for message in system))
@@ -97,10 +99,10 @@ class _Load:
         self.bytes += sum(entry.size for entry in entries)
 
     def take(self, entries: list[Entry]) -> None:
-        """Take entries that stand right before those that are there.
+        """Prepend entries that directly precede those already read.
 
         Raises:
-            CorruptDocumentError: One is missing in between.
+            CorruptDocumentError: An entry in between is missing.
         """
         last = self.before - 1 if self.entries else entries[-1].number if entries else self.start.entry
         check_dense(self.cached, entries, last=last)
@@ -113,29 +115,29 @@ class _Load:
             self.learn_system(self.rows)
 
     def learn_system(self, rows: Sequence[Row]) -> None:
-        """Take the system messages that the log begins with; keep them if no append and no rewind adds to them."""
+        """Set the leading system messages; cache them if no append or rewind can add to them."""
         self.system = tuple(row.message for row in leading_system(rows))
         if len(self.system) < len(rows) and self.cached.marker == self.rewind_entry:
             self.cached.system = self.system
 
     def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
-        """The newest of some tool results that come newest first; the summary names its own."""
+        """Return the names of the newest results, given newest first; the summary names the results it covers."""
         last = self.summary.last if self.summary else 0
         found = (message for message in named_in(results, self.rewound) if message.ordinal > last)
         return tuple(message.name for message in found)[:NOTE_RESULTS]
 
     def results_before(self, index: int) -> tuple[NamedResult, ...]:
-        """The newest results before a row, newest first."""
+        """Return the newest results before a row, newest first."""
         earlier = (self.rows[at].message for at in range(index - 1, -1, -1))
         own = islice((message.name for message in earlier if message.is_named), NOTE_RESULTS)
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
 
     def note(self, index: int, left_out: int = 99_999) -> HumanMessage:
-        """The note of a view that begins with a row."""
+        """Build the note of a view that begins with a row."""
         return make_note(left_out, self.results_before(index), first=self.rows[index].message.ordinal)
 
     def notes(self, window: Window) -> list[BaseMessage]:
-        """What stands for the messages before a view."""
+        """Build the messages that replace everything before the view: summary and note."""
         note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
         return [*self.summary_messages, *note]
 
@@ -158,9 +160,9 @@ class Loader:
         self._payloads = ShownPayloads(reader, conversations)
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
-        """The view of a conversation; see `Conversation.load_history`."""
+        """Return the view of a conversation; see `Conversation.load_history`."""
         for _ in range(_TRIES):
-            # Deleted meanwhile, the scope has another conversation now, or none; that is what is asked for.
+            # The conversation was deleted during the load: retry with the scope's new conversation, or none.
             with suppress(ConversationDeletedError):
                 return await self._load(scope, policy)
         return await self._load(scope, policy)
@@ -177,13 +179,13 @@ class Loader:
         return history
 
     async def _begin_warm(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
-        """Read head and entries together, if the conversation is known."""
+        """Read head and entries concurrently if the conversation is cached; return None if the cache is stale."""
         cached = self._cache.get(scope)
         if cached is None:
             return None
         start, tail = cached.starts.get(_start_key(policy), UNKNOWN_START), cached.tail or Totals()
         limit = _entries_needed(start, tail, policy)
-        cached_end = self._cache.ends.drop(cached) or ()  # back once all went well
+        cached_end = self._cache.ends.drop(cached) or ()  # cached again after a successful load
         if not _is_sufficient(cached_end, start, limit):
             cached_end = ()
         first = cached_end[-1].number if cached_end else start.entry
@@ -214,7 +216,7 @@ class Loader:
         return load
 
     async def _begin_cold(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
-        """Read the head and then entries; None if there is no conversation."""
+        """Read the head and then entries; return None if there is no conversation."""
         head = await self._heads.find(dict(scope))
         cached = self._reader.seen(scope, head)
         return None if head is None or cached is None else await self._begin_with(head, cached, policy)
@@ -222,7 +224,7 @@ class Loader:
     async def _begin_with(
         self, head: Head, cached: CachedConversation, policy: HistoryPolicy, minimum: int = 0
     ) -> _Load:
-        """Read entries, `minimum` at least, of a conversation of which nothing is known but the head."""
+        """Read at least `minimum` entries of a conversation of which only the head is known."""
         start = Start(*head.start)
         if _start_key(policy) != _DEFAULT or start.counter != self._counter.name:
             start = UNKNOWN_START
@@ -242,10 +244,13 @@ class Loader:
         return load
 
     async def _take(self, load: _Load, entries: list[Entry], cached_end: tuple[Entry, ...] = ()) -> None:
-        """Take what was read first, once it is known what of the log is live; it begins with the last that is held."""
+        """Process the entries read first: apply rewinds and the summary, then join them with the cached end.
+
+        If there is a cached end, `entries` begins with its last entry.
+        """
         summary = load.head.summary
         if summary and (not entries or summary.last > entries[-1].totals.messages):
-            # The head was read after the entries, or the log was restored from an older backup than the head.
+            # The head is newer than the entries: it was read later, or the log was restored from an older backup.
             load.round_trips += 1
             limit = len(cached_end) + len(entries) + _MIN_ENTRIES
             entries, cached_end = await self._log.newest_entries(load.cached.conversation, limit=limit), ()
@@ -260,13 +265,13 @@ class Loader:
         load.end = [*cached_end, *await self._reader.counted(entries[1:] if cached_end else entries)]
         counted = [entry for entry in load.end if entry.number >= load.start.entry]
         if counted:
-            # By the store's counter too, so that every process comes to the same start.
+            # Recounted with the store's counter, so that every process computes the same start.
             totals = await self._reader.recount_tail(load.cached, entries[-1].totals)
             counted[-1] = replace(counted[-1], totals=totals)
         load.take(counted)
 
     async def _read_rewinds(self, load: _Load, entries: Sequence[Entry]) -> None:
-        """Take note of what is rewound as of the last of some entries."""
+        """Read the rewound ranges as of the last of some entries."""
         self._cache.confirm(load.cached, entries[-1].totals)
         load.rewind_entry = entries[-1].totals.marker
         if load.rewind_entry not in (0, load.cached.marker):
@@ -275,7 +280,7 @@ class Loader:
         load.system = load.cached.system if load.cached.marker == load.rewind_entry else None
 
     async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
-        """The last entries, or the last before a number, no further back than the view is known to begin."""
+        """Read the last entries, or the last before a number, but none before the known start of the view."""
         minimum = max(load.start.entry, load.head.summary.entry if load.head.summary else 0)
         start = minimum if before is None or before > minimum else 0
         entries = await self._log.newest_entries(load.cached.conversation, start=start, before=before, limit=limit)
@@ -283,7 +288,7 @@ class Loader:
         return entries
 
     async def _read_before(self, load: _Load, first: int) -> list[Entry]:
-        """What a view needs of the log before an ordinal: leading system messages and names of results."""
+        """Read the leading system messages and return the newest results before an ordinal."""
         conversation = load.cached.conversation
         _, results = await asyncio.gather(
             self._read_system(load),
@@ -293,7 +298,7 @@ class Loader:
         return results
 
     async def _read_system(self, load: _Load) -> None:
-        """The system messages that the log begins with; nearly always in its first entries."""
+        """Read the log's leading system messages, which are nearly always in its first entries."""
         cached, start, until = load.cached, active_after(load.rewound, 1), _FIRST_ENTRIES
         while load.system is None:
             entries = await self._reader.entries(cached, start=start, before=start + until)
@@ -305,7 +310,7 @@ class Loader:
             until *= 4
 
     async def _choose(self, load: _Load) -> Window:
-        """Where the view begins; reads further back until that can be told."""
+        """Choose where the view begins, reading further back until it is certain."""
         while True:
             window = self._window(load)
             if window is not None and load.is_complete and load.entries and load.system is None:
@@ -316,7 +321,7 @@ class Loader:
                 return window
             load.round_trips += 1
             if window is not None:
-                # Only now is it worth reading what stands before; the note is a little larger with it.
+                # Read these only once the start is certain; they make the note slightly larger.
                 load.earlier_results = load.named(await self._read_before(load, load.rows[0].message.ordinal))
                 continue
             before = load.before
@@ -326,10 +331,10 @@ class Loader:
             load.take(await self._reader.counted(entries))
 
     def _window(self, load: _Load) -> Window | None:
-        """Where the view begins, None if what is read does not tell."""
+        """Choose where the view begins; return None if more entries must be read first."""
         summary = load.summary
         if not load.is_complete and (not load.rows or (summary and summary.counter != self._counter.name)):
-            return None  # sizes up to a summary by another counter do not tell where rows behind it begin
+            return None  # positions after a summary are unknown if another counter measured the summarised messages
         if not load.rows:
             return Window(0, 0, lasting=False)
         return choose_window(
@@ -343,12 +348,12 @@ class Loader:
         )
 
     def _fixed_tokens(self, load: _Load) -> int:
-        """Size of what begins every view of the conversation: leading system messages and the summary."""
+        """Return the size of the messages at the beginning of every view: leading system messages and the summary."""
         summary_tokens = sum(count(self._counter, message) for message in load.summary_messages)
         return summary_tokens + sum(message.tokens for message in load.system or ())
 
     async def _remember(self, load: _Load, window: Window) -> None:
-        """Keep where the next view begins, and what lies before it; tell the head if it would have saved reading."""
+        """Cache the start of the next view; store it in the head as well if that would have saved a round trip."""
         if not window.lasting or window.start >= len(load.rows):
             return
         number = load.rows[window.start].entry
@@ -362,7 +367,7 @@ class Loader:
             load.round_trips += 1
 
     def _cache_end(self, load: _Load) -> None:
-        """Hold what later loads need of what was read: all that any policy shows."""
+        """Cache the end of the log, back to the earliest start of a view under any policy."""
         starts = [start.entry for start in load.cached.starts.values() if start.entry]
         first = min([*starts, *(entry.number for entry in load.entries[:1])], default=0)
         self._cache.keep_end(load.cached, [entry for entry in load.end if entry.number >= first])
@@ -393,30 +398,30 @@ class Loader:
 
 
 def _is_sufficient(cached_end: Sequence[Entry], start: Start, limit: int) -> bool:
-    """Whether what is held of the end of a log is as much as a load would read."""
+    """Return True if the cached end of a log holds as much as a load would read."""
     if not cached_end or start.entry:
         return bool(cached_end) and cached_end[0].number <= start.entry
     return cached_end[0].number == 1 or len(cached_end) >= limit
 
 
 def _is_continued_by(cached_end: Sequence[Entry], entries: Sequence[Entry]) -> bool:
-    """Whether entries that were read now begin with the last one that is held."""
+    """Return True if the entries just read begin with the last cached one."""
     pair = [(one.totals, [message.digest for message in one.messages]) for one in (*cached_end[-1:], *entries[:1])]
     return len(pair) == 2 and pair[0] == pair[1]
 
 
 def _differs(tail: Totals, entries: Sequence[Entry]) -> bool:
-    """Return True if the log now has another entry in the place of a remembered tail."""
+    """Return True if the log now has another entry at the number of the cached tail."""
     return any(entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
 
 
 def _start_key(policy: HistoryPolicy) -> HistoryPolicy:
-    """A policy as far as it says where views begin; those of all providers begin at the same message."""
+    """Return the part of a policy that decides where views begin; the provider makes no difference."""
     return replace(policy, provider=None, compact="explicit")
 
 
 def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
-    """How many entries to read first: those behind a known start, or about what fills the budget, or the turns."""
+    """Estimate how many entries to read first: those after a known start, or enough to fill the limits."""
     active = totals.entries * totals.live // totals.messages if totals.messages else 0
     if start.entry:
         needed = totals.entries - start.entry

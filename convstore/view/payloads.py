@@ -1,6 +1,7 @@
-"""Reads the payloads that a view shows, and keeps them in memory for the next view.
+"""Reads the payloads that a view shows and caches them for the next view.
 
-Layer 4, on the reader. A payload never changes, so what this store appended or showed costs no round trip.
+Floor 4. The loader calls it. A payload never changes, so a payload that this store appended or showed before costs no
+round trip.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["ShownPayloads"]
 
 
 class ShownPayloads:
-    """Payloads of the views of a store."""
+    """Reads and caches payloads for the views of a store."""
 
     def __init__(self, reader: LogReader, conversations: ConversationCache) -> None:
         self._reader, self._cache = reader, conversations
@@ -24,12 +25,12 @@ class ShownPayloads:
     async def read(
         self, cached: CachedConversation, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
     ) -> tuple[dict[str, str], list[PayloadRef]]:
-        """Give the texts that a view of these rows needs, by message id, and what was read for it.
+        """Return the texts that a view of these rows needs, by message id, and the payloads read from the database.
 
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
         """
-        # As they are now: an append that ends while others are read drops them.
+        # Taken before reading: an append that finishes during the read may drop cached payloads.
         kept = self._cache.payloads.get(cached) or {}
         cached_texts = {
             id_: kept[id_].text for id_, ref in needed if id_ in kept and len(kept[id_].text) >= ref.ends[-1]
@@ -49,7 +50,7 @@ class ShownPayloads:
         *,
         before: Mapping[str, CachedPayload],
     ) -> None:
-        """Keep what this view shows, and what was appended while it was read."""
+        """Cache the payloads that this view shows and those appended while it was read."""
         current = None if is_finished(rows) else rows[-1].turn
         shown = {
             row.message.id: CachedPayload(

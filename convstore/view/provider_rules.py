@@ -1,9 +1,18 @@
-"""Makes a view safe for a provider that did not write all of it.
+"""Adapts a view to a provider that did not write all of its messages.
 
-Layer 1. Providers refuse whole requests over what another one wrote: ids of calls in another form, reasoning with a
-foreign signature, arguments that are no JSON, a message without content, a system message in the middle, an assistant
-that speaks first. What the provider itself wrote stays byte for byte, an empty answer apart; everything else is mended
-the same way each time and at its place, so that prompt caches live.
+Floor 4, pure. `render` and the LangChain extensions call it.
+
+Providers reject whole requests because of messages that another provider wrote:
+
+- call ids in another format,
+- reasoning with a foreign signature,
+- arguments that are not JSON,
+- a message without content,
+- a system message in the middle of the list,
+- an assistant message at the beginning.
+
+Messages that the provider itself wrote stay byte for byte, except for empty answers. All others are adapted in place
+and always in the same way, so that prompt caches stay valid.
 """
 
 from __future__ import annotations
@@ -31,12 +40,12 @@ _Message = TypeVar("_Message", bound=BaseMessage)
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What a provider takes.
+    """Rules of a provider for the messages that it accepts.
 
     Attributes:
-        call_ids: The form of tool call ids that it takes.
-        system_first: Whether system messages are taken at the head alone.
-        human_first: Whether the first message behind those must not be an AI message; Gemini refuses one with calls.
+        call_ids: Accepted format of tool call ids.
+        system_first: True if system messages are accepted only at the beginning.
+        human_first: True if the first message after those must not be an AI message; Gemini rejects one with calls.
     """
 
     call_ids: CallIdTemplate
@@ -51,11 +60,11 @@ PROVIDERS = {
     "mistralai": Provider(CallIdTemplate("{r:9:x}"), system_first=False),
     "openai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=False),
 }
-"""By the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
+"""Providers by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
 
 class _UniqueIds(NewIds):
-    """Ids that fit stay, unless they came before: some adapters find a result by its id in the whole request."""
+    """Keeps ids that fit and are unique, because some adapters look up a result by its id in the whole request."""
 
     def give(self, call_id: str, *, tool: str, place: str) -> str:
         if call_id not in self.taken and self.template.fits(call_id, tool=tool):
@@ -65,7 +74,7 @@ class _UniqueIds(NewIds):
 
 
 def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
-    """Any messages as a list that a provider accepts: paired, and unless it is `None` made for it.
+    """Turn any messages into a list that a provider accepts: paired, and adapted unless `provider` is `None`.
 
     >>> [message.type for message in fit_for([ToolMessage("2", tool_call_id="c"), HumanMessage("hi")], None)]
     ['human']
@@ -76,7 +85,7 @@ def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseM
 
 
 def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
-    """Messages in which results that came back under ids of `made_for` have those of their calls again."""
+    """Restore the original call ids in results that came back under ids that `made_for` assigned."""
     ids, original_ids, call_ids = _ids_for(provider), dict[str, str](), set[str]()
     restored: list[BaseMessage] = []
     for message in messages:
@@ -91,22 +100,23 @@ def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[Ba
 
 
 def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
-    """The messages as the provider takes them; the same objects where nothing has to change.
+    """Adapt messages to a provider; messages that need no change stay the same objects.
 
-    Ids that do not fit, or that came before, are replaced in the call and in its result; the same message always gets
-    the same ids. Of messages that another provider wrote, or nobody knows who, reasoning and signatures go, and
-    arguments become JSON. A system, human or AI message that says and calls nothing says "(no text)": left out, it
-    could leave two messages of one kind in a row, which some providers refuse, too.
-
-    Where a provider takes system messages at the head alone, a later one stays at its place, as a human message behind
-    the line "[Instruction of the application]". At the head it would speak before it was said, and each new one would
-    change the beginning of the view. A user can write that line, too, so it has no more weight than a user's words.
-
-    Where a provider takes no AI message as the first one, as of an assistant that greets, a human message "(The
-    conversation begins.)" stands before it, marked ``{"convstore": {"kind": "beginning"}}``.
+    - Ids that do not fit, or that are not unique, are replaced in the call and in its result. The same message always
+      gets the same ids.
+    - Messages written by another or an unknown provider lose reasoning and signatures, and their arguments become
+      JSON.
+    - A system, human or AI message without text and calls gets the text "(no text)". Dropping it could leave two
+      messages of one kind in a row, which some providers reject as well.
+    - If the provider accepts system messages only at the beginning, a later one stays in place. It becomes a human
+      message that begins with the line "[Instruction of the application]". Moving it to the beginning would change
+      the order of events, and every new one would change the prefix of the view. A user can write the same line, so it
+      has no more authority than a user's words.
+    - If the provider rejects an AI message as the first one, such as a greeting, a human message "(The conversation
+      begins.)" is inserted before it, marked ``{"convstore": {"kind": "beginning"}}``.
 
     Args:
-        messages: A list in which each result follows its call, as `pairing.pair` makes it.
+        messages: A list in which each result follows its call, as `tool_calls.pair` returns it.
         provider: One of `PROVIDERS`.
     """
     ids = _ids_for(provider)
@@ -127,7 +137,7 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
 
 
 def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """The messages, a human one in front if an AI message would be the first behind the leading system messages."""
+    """Insert a human message if an AI message would be the first one after the leading system messages."""
     head = next((place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)), None)
     if head is None or not isinstance(messages[head], AIMessage):
         return messages
@@ -148,7 +158,7 @@ def _without_foreign_parts(message: AIMessage) -> AIMessage:
 
 
 def _with_text(message: _Message, *, own: bool = False) -> _Message:
-    """The message, with a text if nothing that this provider is sent stands in it."""
+    """Return the message, with a placeholder text if nothing in it would be sent to this provider."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
     other_fields = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]
     if calls_of(message) or any(other_fields) or not all(map(_is_blank, blocks)):
@@ -162,14 +172,14 @@ def _is_blank(block: Any) -> bool:
 
 
 def _instruction(message: SystemMessage) -> HumanMessage:
-    """A system message as the provider takes it in the middle of a list; its id stays."""
+    """Convert a system message to a human one that the provider accepts in the middle of a list; keep its id."""
     said = message.content
     text = f"{_INSTRUCTION}\n{said}" if isinstance(said, str) else [{"type": "text", "text": _INSTRUCTION}, *said]
     return HumanMessage(text, id=message.id, name=message.name, additional_kwargs=message.additional_kwargs)
 
 
 def _groups(messages: Sequence[BaseMessage]) -> Iterator[tuple[BaseMessage, list[ToolMessage]]]:
-    """Each message with the results that follow it."""
+    """Yield each message with the tool results that follow it."""
     place = 0
     while place < len(messages):
         first, results = messages[place], list[ToolMessage]()

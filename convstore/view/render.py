@@ -1,8 +1,8 @@
-"""Makes the view: the list of messages that a model gets.
+"""Builds the view: the list of messages that a model gets.
 
-Layer 1. Rows of the log are decoded as stubs, with placeholders or in full, a note stands for what is left out, and
-`pairing` makes the list one that any provider accepts. Nothing here reads the log; what it needs of payloads is asked
-for first (`payloads_needed`).
+Floor 4, pure. The loader calls it. Rows of the log are decoded as stubs, with placeholders or in full. A note replaces
+the turns that are left out, and `tool_calls.pair` makes the list acceptable to any provider. The caller reads the
+payloads that `payloads_needed` names and passes their texts in.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from convstore.view.provider_rules import made_for, with_original_ids
 __all__ = ["NOTE_RESULTS", "View", "build_view", "get_conversational_history", "make_note", "payloads_needed"]
 
 NOTE_RESULTS = 20
-"""How many tool message ids a note names."""
+"""Maximum number of tool message ids that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view with what was done to make it; ids in the order of the view.
+    """A view and a record of the changes made to build it; ids are in the order of the view.
 
     `is_fitting` is False if the first turn could not be shortened to its room.
     """
@@ -53,7 +53,7 @@ class View:
 
 
 def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The talk without the tools: system, human and AI messages without tool calls, in order, the same objects.
+    """Return the conversation without tools: system, human and AI messages without tool calls, as the same objects.
 
     >>> from langchain_core.messages import HumanMessage, ToolMessage
     >>> log = [HumanMessage("hi"), ToolMessage("x", tool_call_id="1")]
@@ -69,7 +69,7 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
 
 
 def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int) -> HumanMessage:
-    """The note that stands for turns left out before the ordinal `first`; the same for the same values."""
+    """Build the note that replaces the turns left out before the ordinal `first`; equal arguments give equal notes."""
     turns = "1 earlier turn is" if left_out_turns == 1 else f"{left_out_turns} earlier turns are"
     text = f"[Note: {turns} left out here to save context."
     if results:
@@ -79,7 +79,7 @@ def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int
 
 
 def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
-    """Message id and place of each payload, or part of one, that the view of these rows shows."""
+    """Return the message id and the range of each payload that the view of these rows shows."""
     return [
         (row.message.id, ref)
         for row, whole, current in zip(rows, shown_whole(rows, policy), is_current(rows), strict=True)
@@ -91,7 +91,7 @@ def _payload_in_view(message: EntryMessage, policy: HistoryPolicy, *, whole: boo
     ref = message.payload
     if ref is None or is_hidden(message, policy):
         return None
-    # Media stand behind the texts of a payload.
+    # Media follow the texts of a payload.
     has_media = policy.media == "never" and message.type != "tool" and ref.shown < ref.ends[-1]
     return payload_needed(message, whole=whole or has_media, shorten_over=None if current else policy.shorten_over)
 
@@ -111,16 +111,16 @@ def build_view(
 
     Args:
         rows: From the start of the view to the end of the log.
-        policy: What is shown in full.
+        policy: Says which messages are shown in full.
         codec: Decodes bodies.
-        counter: Counts what is not in the log.
+        counter: Counts messages whose size is not stored in the log.
         system: Leading system messages.
-        notes: Stand for what is summarised and for what is left out.
-        payloads: By message id the texts that `payloads_needed` named.
-        room: Tokens that the first turn is to be shortened to; 0 for no limit.
+        notes: Messages that replace summarised turns and turns left out.
+        payloads: The texts that `payloads_needed` named, by message id.
+        room: Tokens to shorten the first turn to; 0 for no limit.
 
     Raises:
-        CorruptDocumentError: A stored message is damaged; names its entry.
+        CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
     shown = zip(rows, shown_whole(rows, policy), strict=True)
     visible = [(row, whole) for row, whole in shown if not is_hidden(row.message, policy)]
@@ -137,12 +137,12 @@ def build_view(
         listed = with_original_ids(listed, policy.provider)
     pairing, late_results = pair(listed), tuple[str, ...]()
     if notes and pairing.orphans:
-        # Their calls may be among what the notes stand for.
+        # Their calls may be in turns that the notes replace.
         calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in forms_in_window}
         late_results, pairing = pairing.orphans, pair(without_orphans(listed, calls))
     safe = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
     messages = _with_unique_ids(safe, {form.message.id for form in forms})
-    # What was counted at append is not counted again, unless it is shown in another way.
+    # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(one.message): one.tokens for one in made if one.tokens is not None}
     orphan_ids = set(pairing.orphans)
     return View(
@@ -171,11 +171,11 @@ def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Code
 
 
 def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
-    """The stub of a result that only a policy with a lower `stub_min_tokens` wants as one."""
+    """Return a stub for a result that becomes one only under a policy with a lower `stub_min_tokens`."""
     if message.payload or message.sources or not policy.stub_min_tokens < message.tokens:
         return None
     if message.tokens > HistoryPolicy().stub_min_tokens:
-        return None  # was longer than its stub would be, or would have one
+        return None  # large enough for a stored stub; it has none because its stub would be longer
     result = read_message(codec, message)
     text = text_of(result.content)
     error = failure_in(getattr(result, "status", "success"), text, parse_json(text))
@@ -184,11 +184,11 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
 
 
 def _with_unique_ids(messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
-    """The messages of a view, each with another id: one that the store made gives way to those of the log.
+    """Give each message of a view a unique id: generated messages yield to messages of the log.
 
     Args:
         messages: In order.
-        logged: Ids that are taken, whether the view has their messages or a text in their place.
+        logged: Ids in use by the log, including those of messages replaced by a stub.
 
     >>> note = HumanMessage("[Note: ...]", id="note-5", additional_kwargs=mark("note"))
     >>> [message.id for message in _with_unique_ids([note, HumanMessage("hi", id="note-5")], set())]

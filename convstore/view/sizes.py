@@ -1,7 +1,7 @@
-"""Sizes of messages of finished turns under policies that show texts or media otherwise than the default one.
+"""Computes sizes of messages in finished turns under policies that show texts or media differently from the default.
 
-Layer 1. A payload is not read for this: where a policy shows more of a long text than its entry keeps, the size is
-estimated.
+Floor 4, pure. The loader calls it. No payload is read: if a policy shows more of a long text than its entry holds, the
+size is estimated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["shown_sizes"]
 
 
 def shown_sizes(rows: Sequence[Row], policy: HistoryPolicy, *, codec: Codec, counter: TokenCounter) -> list[int] | None:
-    """What each message takes once its turn is finished; None if that is its size in the default view.
+    """Return the size of each message once its turn is finished; None if all have their size in the default view.
 
     Raises:
         CorruptDocumentError: A stored message is damaged.
@@ -38,7 +38,7 @@ def _size(message: EntryMessage, policy: HistoryPolicy, codec: Codec, counter: T
     if policy.shorten_over is None or message.type not in SHORTENED or length <= policy.shorten_over:
         return message.view_tokens + media
     if payload_needed(message, shorten_over=policy.shorten_over):
-        # About what is left if the payload is one text.
+        # Estimate: the part that remains if the payload is a single text.
         return min(message.view_tokens, message.view_tokens * policy.shorten_over * CHARACTERS_PER_TOKEN // length)
     decoded = read_message(codec, message)
     shown = with_short_texts(decoded, policy.shorten_over)
