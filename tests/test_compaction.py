@@ -326,7 +326,7 @@ class Play:
             expected, behind = model.current, [str(message.id) for message in model.behind()]
             done = await self.chat.compact(force=True if again else force)
             if done.status == "failed":
-                assert "it was refused" in done.problem
+                assert "was rejected" in done.problem
             if done.summary is None:
                 return
             summary = done.summary

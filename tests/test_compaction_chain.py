@@ -462,7 +462,7 @@ async def compact(chat: Conversation, handler: Scripted, live: Sequence[BaseMess
     handler.prompts.clear()
     done = await chat.compact()
     if done.status == "failed":
-        assert any(words in done.problem for words in ("it was refused", "shorter", "would take", "cannot be parted"))
+        assert any(words in done.problem for words in ("was rejected", "shorter", "would take", "cannot be cut"))
     if done.summary is None:
         return
     summary, leading = done.summary, 0

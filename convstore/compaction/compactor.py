@@ -209,7 +209,7 @@ class Compactor:
                 await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
 
     async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
-        """Return True if the new summary is still valid after rewinds made meanwhile; otherwise reselect an earlier one."""
+        """Return True if no rewind made meanwhile invalidates the new summary; otherwise restore an earlier one."""
         async with self._reader.reading(cached):
             rewind_entry = (await self._log.last_totals(cached.conversation)).marker
             rewound = await self._reader.gaps(cached, rewind_entry)

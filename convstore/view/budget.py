@@ -160,7 +160,10 @@ def _first_row(rows: Sequence[Row], fixed_tokens: int) -> int:
 
 
 def _turns(rows: Sequence[Row], first: int) -> list[_Turn]:
-    """Split rows into whole turns; rows before the first human message form a turn if the log's `first` row is there."""
+    """Split rows into whole turns.
+
+    Rows before the first human message form a turn if the log's `first` row is among them.
+    """
     begins = [index for index, row in enumerate(rows) if row.message.type == "human" and index >= first]
     if 0 <= first < len(rows) and begins[:1] != [first]:
         begins.insert(0, first)
