@@ -1,6 +1,6 @@
-"""Conversations as a list shows them: title, dates, counts.
+"""Lists and describes conversations: title, dates, counts.
 
-Layer 4, on the repository.
+Floor 4. `store` and `conversation` call it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Catalog:
         self._codec, self._clock = codec, clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
-        """What is known of a conversation, exactly."""
+        """Return exact information about a conversation; the counts come from the log, not from the head."""
         head = await self._heads.find(dict(scope))
         if head is None:
             return ConversationInfo(scope=dict(scope))
@@ -55,7 +55,7 @@ class Catalog:
         return self._info(replace(head, totals=totals, updated_at=updated_at))
 
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
-        """Conversations with these scope values, newest first."""
+        """Return a page of the conversations with these scope values, newest first."""
         check_number(limit, name="limit", least=1, most=_MAX_PAGE)
         if cursor is None:
             await self._open_heads.flush(partial_scope)
@@ -64,7 +64,7 @@ class Catalog:
         overdue = [head for head, _ in shown if head.open_until and head.open_until <= now]
         read = {head.conversation: head for head in await in_parallel(self._with_last_entry, overdue)}
         heads = [read.get(head.conversation, head) for head, _ in shown]
-        # The cursor goes by the order of the heads as stored, the page by the dates that it shows.
+        # The cursor follows the stored order of heads; the page is sorted by the dates it shows.
         heads.sort(key=lambda head: head.updated_at, reverse=True)
         return ConversationPage(
             conversations=[self._info(head) for head in heads],
@@ -72,11 +72,11 @@ class Catalog:
         )
 
     async def _with_last_entry(self, head: Head) -> Head:
-        """A head that nobody has closed in time, with what the log says: a process that died may have appended more."""
+        """Return an overdue open head with totals from the log, because its process may have died after an append."""
         try:
             totals = await self._log.last_totals(head.conversation)
         except CorruptDocumentError:
-            return head  # loads and `verify` tell of the damage; it does not keep the other conversations from a list
+            return head  # loads and `verify` report the damage; the listing still shows the other conversations
         return replace(head, totals=totals, updated_at=max(head.updated_at, totals.updated_at or head.updated_at))
 
     async def update(
@@ -84,24 +84,24 @@ class Catalog:
     ) -> None:
         """Set title or metadata, or both."""
         if title is not ... and title is not None and type(title) is not str:
-            raise InvalidInputError(f"title is a str or None, not {type(title).__name__}")
+            raise InvalidInputError(f"title must be a str or None, not {type(title).__name__}")
         if metadata is not ... and type(metadata) is not dict:
-            raise InvalidInputError(f"metadata is a dict, not {type(metadata).__name__}")
+            raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
         details = {name: value for name, value in (("title", title), ("metadata", metadata)) if value is not ...}
         encoded = {name: self._codec.encode(value, path=name) for name, value in details.items()}
         if too_long := [name for name, text in encoded.items() if len(text) > _DETAIL_CHARACTERS]:
             raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
         described = False
-        while not described:  # once more if the conversation is deleted in between
+        while not described:  # retry if the conversation was deleted in between
             head, _ = await self._heads.claim(dict(scope), at=self._clock.now())
             cached = self._cache.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
 
     def _details(self, head: Head) -> tuple[Any, Any]:
-        """Title and metadata as they were set.
+        """Return title and metadata as they were set.
 
         Raises:
-            CorruptDocumentError: They are not what was written.
+            CorruptDocumentError: The stored values are damaged.
         """
         try:
             details = {name: self._codec.decode(text) for name, text in head.details.items()}
@@ -109,7 +109,9 @@ class Catalog:
             raise CorruptDocumentError(head_id(head.scope), str(error), collection=HEADS) from error
         title, metadata = details.get("title"), details.get("metadata", {})
         if not isinstance(title, str | None) or not isinstance(metadata, dict):
-            raise CorruptDocumentError(head_id(head.scope), "its title or metadata are none", collection=HEADS)
+            raise CorruptDocumentError(
+                head_id(head.scope), "its title or its metadata has the wrong type", collection=HEADS
+            )
         return title, metadata
 
     def _info(self, head: Head) -> ConversationInfo:

@@ -1,10 +1,11 @@
-"""Ends conversations: one, all of a user, or those that nobody has written to for long; and removes what is left.
+"""Deletes conversations: a single one, all of a user, or idle ones; sweeps documents written after a deletion.
 
-Layer 4. First the head is replaced by a tombstone, so that the conversation cannot be found any more, then everything
-in it is removed. Another process may still know the old id, so the tombstone stays until all that such a process may
-have written is removed in a second sweep, and for a day more until a third one: a network that was cut, or a process
-that was stopped, may deliver a command long after its caller gave it up. Whatever breaks off in the middle is finished
-by the next call.
+Floor 4. `store` and `conversation` call it.
+
+First the head is replaced by a tombstone, so that the conversation can no longer be found. Then all its documents are
+removed. Another process may still have the old id cached, so the tombstone stays until a second sweep has removed
+late writes of such a process. It stays a day longer until a third sweep, because a broken network or a suspended
+process may deliver a command long after its caller gave up. An interrupted deletion is finished by the next call.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from convstore.values.scope import Scope
 __all__ = ["LEAST_AGE", "Retention"]
 
 LEAST_AGE = timedelta(minutes=5)
-"""No policy may be shorter. A process that writes without a look at the head has opened it less than 10 seconds ago; so
-a closed head that is older than this can be replaced without losing what is just being written."""
+"""Lower limit for `older_than`. A process that writes without reading the head opened it less than 10 seconds ago. So a
+closed head older than this can be replaced without losing an append in flight."""
 
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + ID_LIFETIME + 5)
-"""By then every append that did not know of a deletion has ended."""
+"""Delay after which every append that started before a deletion has ended."""
 
 _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 
@@ -40,7 +41,7 @@ _EMPTY_RECEIPT = ErasureReceipt()
 
 
 class Retention:
-    """Ends conversations and says what was removed."""
+    """Deletes conversations and returns receipts of the removed documents."""
 
     def __init__(
         self,
@@ -57,17 +58,17 @@ class Retention:
         self._clock, self._forget = clock, forget
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
-        """End one conversation; see `Conversation.delete`."""
+        """Delete one conversation; see `Conversation.delete`."""
         head = await self._tombstones.find(dict(scope))
         if head and not head.conversation:
-            raise CorruptDocumentError(head.key, "it does not say which conversation it is of", collection=HEADS)
+            raise CorruptDocumentError(head.key, "it does not name its conversation", collection=HEADS)
         receipt = await (self._end(head) if head else self._finish(scope))
-        self._forget(dict(scope))  # though another process was quicker
+        self._forget(dict(scope))  # even if another process deleted it first
         await self.sweep()
         return receipt
 
     async def erase(self, partial_scope: Scope, *, dry_run: bool) -> ErasureReceipt:
-        """End all conversations with these scope values; see `ConversationStore.erase`."""
+        """Delete all conversations with these scope values; see `ConversationStore.erase`."""
         receipt, after, damaged = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope), "", ""
         end = self._count if dry_run else self._end
         while heads := await self._tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
@@ -77,16 +78,14 @@ class Retention:
         if not dry_run:
             await self.sweep()
         if damaged:
-            problem = (
-                f"it does not say which conversation it is of; all others are {'counted' if dry_run else 'erased'}"
-            )
+            problem = f"it does not name its conversation; all others are {'counted' if dry_run else 'erased'}"
             raise CorruptDocumentError(damaged, f"{problem}: {receipt}", collection=HEADS)
         return receipt
 
     async def prune(self, partial_scope: Scope, *, older_than: timedelta, dry_run: bool) -> ErasureReceipt:
-        """End the conversations that nobody has written to for long; see `ConversationStore.prune`."""
+        """Delete idle conversations; see `ConversationStore.prune`."""
         if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
-            raise InvalidInputError(f"older_than is a timedelta of at least {LEAST_AGE}, not {older_than!r}")
+            raise InvalidInputError(f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}")
         try:
             before = self._clock.now() - older_than
         except OverflowError:
@@ -95,7 +94,7 @@ class Retention:
 
         async def end(head: HeadKey) -> ErasureReceipt:
             try:
-                # Heads lag behind the log by seconds, or longer if a process died.
+                # The head may lag the log by seconds, or longer if a process died.
                 is_idle = bool(head.conversation) and await self._is_idle(head, before)
             except CorruptDocumentError as error:
                 damaged.append(error)
@@ -114,10 +113,10 @@ class Retention:
         return receipt
 
     async def sweep(self, *, most: int | None = None) -> int:
-        """Remove what writers in flight added to conversations that ended a while ago; gives how many were looked at.
+        """Remove documents that late writers added to deleted conversations; return the number of tombstones examined.
 
         Args:
-            most: Look at no more; None for all that are due.
+            most: Maximum number of tombstones to examine; None for all that are due.
         """
         now, examined = self._clock.now(), 0
         while due := await self._tombstones.due(at=now, limit=min(_BATCH, most or _BATCH)):
@@ -145,7 +144,7 @@ class Retention:
         return written_at is None or written_at < before
 
     async def _end(self, head: HeadKey, *, pruned: bool = False) -> ErasureReceipt:
-        """End a conversation, unless another was quicker or, for a policy, somebody wrote to it."""
+        """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
         now = self._clock.now()
         if not await self._tombstones.write_tombstone(head, at=now, sweep_at=now + _SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
@@ -153,7 +152,7 @@ class Retention:
         return (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
 
     async def _finish(self, partial_scope: Scope) -> ErasureReceipt:
-        """Remove what is left of conversations with these scope values whose end broke off."""
+        """Finish interrupted deletions of conversations with these scope values."""
         receipt = _EMPTY_RECEIPT
         for conversation in await self._tombstones.unswept(dict(partial_scope)):
             if await self._tombstones.is_ended(conversation):

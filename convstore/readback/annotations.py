@@ -1,6 +1,7 @@
-"""What an application says of single messages: feedback, labels, notes of an audit.
+"""Stores annotations of single messages: feedback, labels, audit notes.
 
-Layer 4. Kept beside the log, which never changes; no model sees it.
+Floor 4. `conversation` and `records` call it. Annotations are stored separately from the log, which never changes. No
+model sees them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _MAX_VALUES, _MAX_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 1
 
 
 class Annotator:
-    """Keeps annotations and gives them back."""
+    """Writes and reads annotations."""
 
     def __init__(self, reader: LogReader, annotations: Annotations, *, codec: Codec, clock: Clock) -> None:
         self._reader, self._annotations = reader, annotations
         self._codec, self._clock = codec, clock
 
     async def annotate(self, scope: Scope, message_id: str, values: Mapping[str, Any]) -> None:
-        """Set values of a message; see `Conversation.annotate`."""
+        """Set or remove annotations of a message; see `Conversation.annotate`."""
         given = self._encode(values)
         cached = await self._reader.find(scope)
         rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
@@ -46,12 +47,12 @@ class Annotator:
         kept = {name: text for name, text in (stored | given).items() if name not in removed}
         if (size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())) > _MAX_BYTES:
             raise InvalidInputError(
-                f"the annotations of a message would be {size:,} bytes; at most {_MAX_BYTES:,} can be"
+                f"the annotations of a message would take {size:,} bytes; the limit is {_MAX_BYTES:,}"
             )
         await self._annotations.change(cached.conversation, ordinal, given=given, gone=removed, at=self._clock.now())
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What is said of some messages, by id; see `Conversation.annotations`."""
+        """Return the annotations of messages, by id; see `Conversation.annotations`."""
         cached = await self._reader.find(scope)
         if cached is None:
             return {}
@@ -62,7 +63,7 @@ class Annotator:
         }
 
     async def of(self, cached: CachedConversation, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """What is said of the messages with some ordinals.
+        """Return the annotations of messages, by ordinal.
 
         Raises:
             CorruptDocumentError: A stored value is damaged.
@@ -79,10 +80,13 @@ class Annotator:
 
     def _encode(self, values: Mapping[str, Any]) -> dict[str, str]:
         if not values:
-            raise InvalidInputError("name at least one value, such as rating=1; None removes it")
+            raise InvalidInputError("pass at least one value, such as rating=1; None removes a value")
         for name in values:
             if not name.isidentifier() or len(name) > _NAME_CHARACTERS:
-                raise InvalidInputError(f"{name[:50]!r} is no name of an annotation; use one like a Python variable")
+                raise InvalidInputError(
+                    f"{name[:50]!r} is not a valid annotation name; use a Python identifier of at most "
+                    f"{_NAME_CHARACTERS} characters"
+                )
         given = {name: self._codec.encode(value, path=name) for name, value in values.items() if value is not None}
         if too_long := [name for name, text in given.items() if len(text) > _VALUE_CHARACTERS]:
             raise InvalidInputError(f"{too_long[0]} is longer than {_VALUE_CHARACTERS:,} characters; shorten it")

@@ -1,6 +1,7 @@
-"""Shows each text of a tool result once, although content, artifact and sources mostly hold the same.
+"""Removes repeated texts from a tool result, whose content, artifact and sources often hold the same text.
 
-Layer 4, pure. Works on texts at hand, see `Pager`; what is left out says in its place where it was shown.
+Floor 4, pure. `passages` calls it with texts already in memory. Each removed text is replaced by a reference to the
+place where it is shown.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _BLANK = frozenset(string.whitespace + string.punctuation)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tool result whose texts are at hand.
+    """A tool result with all its texts in memory.
 
     Attributes:
         sources: The texts of its sources, by number.
-        items: All that the tool said of each source, by number.
-        content: The texts that its content is read as.
-        artifact: The texts that its artifact is read as.
-        value: The artifact itself, None for none.
+        items: The complete item that the tool returned for each source, by number.
+        content: The texts that its content consists of.
+        artifact: The texts that its artifact consists of.
+        value: The artifact itself; None if there is none.
     """
 
     sources: Mapping[int, str]
@@ -41,12 +42,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a result is read.
+    """A tool result without repeated texts.
 
     Attributes:
-        content: Its texts; None for one that says nothing else than the sources.
-        artifact: Its texts; None for one that says nothing else than sources and content.
-        items: Numbers of the sources of which the content says all that the tool said.
+        content: Its texts; None for a text that only repeats the sources.
+        artifact: Its texts; None for a text that only repeats sources and content.
+        items: Numbers of the sources whose complete item is in the content.
     """
 
     content: list[str | None]
@@ -55,7 +56,7 @@ class Shown:
 
 
 def deduplicated(result: Result, codec: Codec) -> Shown:
-    """Leave out of the content what is the text of a source, and of the artifact what stands in either.
+    """Remove texts of sources from the content, and texts of sources or content from the artifact.
 
     >>> song = "Whales sing all night long."
     >>> shown = deduplicated(Result({3: song}, {}, [f"1 hit: {song}"], [f'{{"n":1,"text":"{song}"}}'], None), Codec())
@@ -79,7 +80,7 @@ def deduplicated(result: Result, codec: Codec) -> Shown:
 def _without(
     text: str, found: Sequence[Sequence[Range]], names: Sequence[str], *, blank: str | frozenset[str]
 ) -> str | None:
-    """A text with a name in the place of each range; None if nothing else is left of it."""
+    """Replace each range of a text by a name; return None if nothing else is left of the text."""
     named = sorted((range_, name) for ranges, name in zip(found, names, strict=True) for range_ in ranges)
     pieces: list[str] = []
     remaining: list[str] = []
@@ -95,7 +96,7 @@ def _without(
 
 
 def _items_in(codec: Codec, parsed: Any, items: Mapping[int, Any]) -> frozenset[int]:
-    """The items that stand in a value as they are."""
+    """Return the numbers of the items that a value contains unchanged."""
     if parsed is None or not items:
         return frozenset()
     shown_texts = {codec.encode(one, omitted=[]) for one in dicts(parsed)}

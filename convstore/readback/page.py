@@ -1,7 +1,7 @@
-"""A page of passages while it is filled.
+"""Fills a page with passages.
 
-Layer 4, pure. What a page shows is measured by `tokens.weight`, which is known only of what was read; so a page is
-planned by characters first, and cut when its texts are there.
+Floor 4, pure. The pager calls it. Sizes are measured by `tokens.weight`, which needs the text. So a page is first
+planned by characters, and cut once its texts are read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["MAX_APPENDS", "Page", "Piece", "fill_matches", "fill_texts", "next_t
 
 _MIN_TEXT = 200
 MAX_APPENDS = 8
-"""A page shows payloads of so many appends, as each of them is a command; a text is looked for in so many."""
+"""Maximum number of appends whose payloads a page shows or searches; each of them costs a command."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """A part of a passage, and what the tool said of the source that it is of; both are empty until they are read.
+    """A part of a passage and the item of its source; both are empty until they are read.
 
-    The item stays None if it is too much to read.
+    The item is the tool's data about the source. It stays None if it is too large to read.
     """
 
     passage: Passage
@@ -34,7 +34,7 @@ class Piece:
     item: str | None = None
 
     def cut(self, length: int) -> Piece:
-        """The beginning of it."""
+        """Return the first `length` characters of the piece."""
         text = self.text[:length]
         return replace(self, end=self.start + len(text), text=text)
 
@@ -44,11 +44,11 @@ class Page:
     """A page that is being filled.
 
     Attributes:
-        room: What is left of it, as `tokens.weight` measures.
-        label: The largest weight of the name of a passage.
-        parts: What it shows.
-        following: Where the next page begins, "" on the last.
-        appends: Those that came with payloads it has to read.
+        room: Remaining room, measured by `tokens.weight`.
+        label: Maximum weight of a passage's name.
+        parts: The pieces that the page shows.
+        following: Cursor of the next page, "" on the last page.
+        appends: Tokens of the appends whose payloads the page reads.
     """
 
     room: int
@@ -58,36 +58,37 @@ class Page:
     appends: set[str] = field(default_factory=set)
 
     def room_for(self, passage: Passage) -> int:
-        """What is left for the text of a passage."""
+        """Return the room that remains for the text of a passage."""
         return self.room - passage.overhead(self.label)
 
     def add(self, part: Piece) -> None:
-        """Show a part that was read."""
+        """Add a piece whose text was read."""
         self.room -= part.passage.overhead(self.label) + weight(part.text)
         self.parts.append(part)
 
     def may_read(self, passage: Passage) -> bool:
-        """Whether a passage costs no command too many."""
+        """Return True if reading a passage stays within the limit of commands."""
         if passage.ref is None or passage.ref.token in self.appends:
             return True
         return len(self.appends) < MAX_APPENDS
 
     def will_read(self, passage: Passage) -> None:
-        """Note that it is read."""
+        """Count the append of a passage that the page will read."""
         if passage.ref is not None:
             self.appends.add(passage.ref.token)
 
     @property
     def text(self) -> Iterator[str]:
-        """The page as a model reads it."""
+        """Yield the page as text for a model."""
         for part in self.parts:
             yield f"{part.passage.header(part.start, part.end, limit=self.label)}\n{part.text}"
 
 
 def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[list[Piece], str]:
-    """What to read for a page, from a place of the first passage on, and where the next page begins if all of it fits.
+    """Return the pieces to read for a page, and the cursor of the next page if all of them fit.
 
-    That it fits is sure of English text alone, so nothing is added to the page yet.
+    The first piece begins at `offset` of the first passage. Only English text is certain to fit, so no piece is added
+    to the page yet.
     """
     pieces: list[Piece] = []
     room = page.room
@@ -109,7 +110,7 @@ def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[li
 
 
 def fill_texts(page: Page, pieces: Sequence[Piece], following: str) -> None:
-    """Show as much of what was read as there is room for."""
+    """Add as many of the pieces that were read as fit."""
     for piece in pieces:
         room = page.room_for(piece.passage)
         if page.parts and room < min(weight(piece.text), _MIN_TEXT):
@@ -124,7 +125,7 @@ def fill_texts(page: Page, pieces: Sequence[Piece], following: str) -> None:
 
 
 def fill_matches(page: Page, piece: Piece, find: str) -> None:
-    """Show what is around each match in a piece that is read, as long as there is room."""
+    """Add the text around each match in a piece that was read, as long as it fits."""
     passage = piece.passage
     for start, stop in snippets(piece.text, find, limit=page.room):
         room, excerpt = page.room_for(passage), piece.text[start:stop]
@@ -139,7 +140,7 @@ def fill_matches(page: Page, piece: Piece, find: str) -> None:
 
 
 def _end_after_match(text: str, find: str, start: int, end: int) -> int:
-    """Where to cut a text at the latest so that no match is cut in two."""
+    """Return the last position up to `end` where a text can be cut without splitting a match."""
     excerpt = text[start : end + len(fold(find))]
     cut = next((first for first, last in matches(excerpt, find) if start + last > end), len(excerpt))
     return min(end, start + cut) if cut else end

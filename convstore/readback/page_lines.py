@@ -1,6 +1,6 @@
-"""Lines of a page that say what of a call is not done, in words for a model.
+"""Builds the lines of a page that tell a model which parts of its call could not be done.
 
-Layer 4, pure. What a model sent stands in them in one line, and no longer than there is room for.
+Floor 4, pure. The pager calls it. Text that the model sent is quoted on one line and cut to the available room.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _NAME_CHARACTERS = 60
 
 
 def no_match(request: Request, page: Page | None = None) -> str:
-    """The line for a text that nothing on a page holds."""
+    """Return the line for a search without a match."""
     so_far = " in what was read so far" if page and page.following else ""
     return f"No match for '{_quoted(request.find, 50)}'{so_far}."
 
 
 def unknown_cursor(request: Request) -> str:
-    """The line for a cursor that names no place."""
+    """Return the line for an invalid cursor."""
     return f"Unknown cursor '{_quoted(request.cursor, 50)}'. Ask again without a cursor."
 
 
 def remarks(names: Sequence[int | str], valid: Sequence[str], request: Request) -> list[str]:
-    """Lines that say what of a call is not done, in three eighths of a page at most."""
+    """Return the lines about parts of a call that could not be done, in three eighths of a page at most."""
     lines = _not_found(names, valid, room=request.characters // 4)
     room = request.characters * 3 // 8 - sum(weight(line) + 1 for line in lines)
     for remark in request.remarks:
@@ -42,7 +42,7 @@ def remarks(names: Sequence[int | str], valid: Sequence[str], request: Request) 
 
 
 def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -> list[str]:
-    """A line that says what is not there and what could be asked for; none if all is there."""
+    """Return a line with the names that were not found and valid ones; an empty list if all were found."""
     if not names:
         return []
     named: list[str] = []
@@ -63,6 +63,6 @@ def _not_found(names: Sequence[int | str], valid: Sequence[str], *, room: int) -
 
 
 def _quoted(text: Any, limit: int) -> str:
-    """The beginning of what somebody sent, in a line of ours, up to a weight."""
+    """Return the beginning of a text that a model sent, printable and cut to a weight."""
     shown = in_line(text, limit)
     return shown[: fitting(shown, limit)]

@@ -1,6 +1,6 @@
-"""Messages in full by id, with their sources.
+"""Returns messages in full by id, with their sources.
 
-Layer 4, on the reader.
+Floor 4. `conversation` calls it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MAX_PAGE = 1_000
 
 
 class Records:
-    """Gives messages of the log in full."""
+    """Reads messages of the log in full."""
 
     def __init__(self, reader: LogReader, annotator: Annotator, *, codec: Codec) -> None:
         self._reader, self._annotator, self._codec = reader, annotator, codec
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
-        """Those messages that the conversation has, in the order asked for."""
+        """Return the messages with these ids that exist, in the order of `ids`."""
         cached = await self._reader.find(scope)
         if cached is None:
             return []
@@ -50,7 +50,7 @@ class Records:
     async def page(
         self, scope: Scope, *, before: int | None, after: int | None, limit: int, full: bool
     ) -> list[StoredMessage]:
-        """Messages by place, oldest first, in full or as views show them."""
+        """Return messages by ordinal, oldest first, in full or as views show them."""
         if before is not None and after is not None:
             raise InvalidInputError("pass before= or after=, not both")
         for name, ordinal in (("before", before), ("after", after)):
@@ -96,7 +96,7 @@ class Records:
         )
 
     def _source(self, source: EntrySource, payload: str | None) -> Source:
-        """A source as it stands in its message's payload, or beside a small message."""
+        """Decode a source from its message's payload, or from its entry if the message is small."""
         held, place = source.piece or payload or "", source.place
         text, item = held[place.start : place.middle], held[place.middle : place.end]
         try:

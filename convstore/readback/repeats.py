@@ -1,7 +1,8 @@
-r"""Finds where a text repeats others, so that each is read back once.
+r"""Finds the ranges of a text that repeat other texts, so that each text is read back once.
 
-Layer 1. Tools that put their sources into an artifact mostly write them into the content as well: as they are, line by
-line between headings, cut off, or as strings of JSON. Time is bounded; a repetition that is missed is read twice.
+Floor 4, pure. `dedup` calls it. Tools that put their sources into an artifact usually write them into the content as
+well: unchanged, line by line between headings, truncated, or as JSON strings. The search time is bounded; a missed
+repetition is only read twice.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import Any
 __all__ = ["Range", "dicts", "leaves", "repeats"]
 
 Range = tuple[int, int]
-"""From one character of a text to another."""
+"""Start and end of a part of a text."""
 
 _MIN_LENGTH = 20
-"""A shorter line may stand in a text by chance."""
+"""A shorter line may occur in a text by chance."""
 _MIN_TEXT_FOR_LINES = 200
-"""A shorter text is compared with whole parts, not with their lines."""
+"""A shorter text is searched for whole parts only, not for their lines."""
 _PREFIX = 60
-"""A line that is cut off is known by so many characters."""
+"""Number of characters by which a truncated line is recognised."""
 _MAX_MISSED = 3
-"""After so many lines that are not there, the rest of a part is not looked for."""
+"""Number of consecutive missing lines after which the search for a part ends."""
 _SCANS = 8
-"""A text is scanned in vain about so many times, or for so many characters:"""
+"""Limit of fruitless search: about this many scans of the text, or the number of characters below."""
 _MIN_SCANNED = 200_000
 _MAX_FOUND, _MAX_NODES = 1_000, 20_000
 
@@ -34,9 +35,9 @@ _Form = Callable[[str], str]
 
 
 def repeats(text: str, parts: Sequence[str]) -> list[list[Range]]:
-    r"""For each part the ranges of a text that repeat it or lines of it, in order; no two ranges overlap.
+    r"""Return for each part the ranges of a text that repeat it or its lines, in order; no two ranges overlap.
 
-    If a text that is no JSON holds nothing else but white space, that belongs to the ranges.
+    If the rest of a text that is not JSON is white space, the ranges include it.
 
     >>> song, bark = "Whales sing all night long.", "Seals bark when they are hungry."
     >>> repeats(f"[1] Whales\n{song}\n\n[2] Seals\n{bark}", [song, bark])
@@ -50,7 +51,7 @@ def repeats(text: str, parts: Sequence[str]) -> list[list[Range]]:
 
 
 def leaves(value: Any) -> list[str]:
-    """The texts in dicts and lists that are long enough to be looked for, in order, up to a number.
+    """Return the strings in nested dicts and lists that are long enough to search for, in order, up to a maximum.
 
     >>> leaves({"a": ["x" * 20, 7], "b": "short"})
     ['xxxxxxxxxxxxxxxxxxxx']
@@ -60,7 +61,7 @@ def leaves(value: Any) -> list[str]:
 
 
 def dicts(value: Any) -> list[dict[Any, Any]]:
-    """The dicts in dicts and lists, in order, up to a number.
+    """Return the dicts in nested dicts and lists, in order, up to a maximum.
 
     >>> dicts([{"a": {"b": 1}}, 7])
     [{'a': {'b': 1}}, {'b': 1}]
@@ -80,7 +81,7 @@ def _nodes(value: Any) -> Iterator[Any]:
 
 @dataclass(slots=True)
 class _Search:
-    """Looks for one part after the other: first behind the part before, as tools keep their order."""
+    """Searches for one part after the other, first after the previous match, because tools keep the order."""
 
     text: str
     budget: int
@@ -128,7 +129,7 @@ class _Search:
         return self._take(position, sum(1 for _ in alike))
 
     def _find(self, needle: str) -> int:
-        """Where a text stands and nothing was found yet; -1 if nowhere."""
+        """Return the position of a text outside earlier matches; -1 if there is none."""
         if self.budget <= 0 or len(needle) > len(self.text):
             return -1
         position = self.text.find(needle, self.position)
@@ -147,7 +148,7 @@ class _Search:
 
 
 def _lines(part: str) -> Iterator[str]:
-    """Lines that are long enough to be looked for."""
+    """Yield the lines that are long enough to search for."""
     return (line for one in part.splitlines() if len(line := one.strip()) >= _MIN_LENGTH)
 
 
@@ -168,7 +169,7 @@ def _quoted_in_ascii(text: str) -> str:
 
 
 def _joined(text: str, ranges: Sequence[Range]) -> list[Range]:
-    """Ranges in order, those that nothing but white space parts made one."""
+    """Sort ranges and join those with only white space between them."""
     joined: list[Range] = []
     for start, end in sorted(ranges):
         touches = bool(joined) and not text[joined[-1][1] : start].replace("\\n", "").strip()
@@ -177,7 +178,7 @@ def _joined(text: str, ranges: Sequence[Range]) -> list[Range]:
 
 
 def _with_blanks(text: str, found: list[list[Range]]) -> list[list[Range]]:
-    """The same ranges, and all of the text if the rest of it is white space."""
+    """Extend the ranges to the whole text if the rest of it is white space."""
     order = sorted((range_, index) for index, ranges in enumerate(found) for range_ in ranges)
     starts = [0, *(start for (start, _), _ in order[1:]), len(text)]
     between = [text[end:start] for ((_, end), _), start in zip(order, starts[1:], strict=True)] if order else [text]

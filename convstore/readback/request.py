@@ -1,6 +1,6 @@
-"""What a model or a program asks of the read-back.
+"""The request for a page of the read-back.
 
-Layer 4, pure.
+Floor 4, pure. The tool and `conversation` build it; the pager answers it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["Request"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for, in the order in which it is shown.
+    """A request for a page; its fields are in the order in which a page shows them.
 
     Attributes:
-        tool_message_ids: Messages, each with its sources; or tool calls, each with its results.
-        source_ids: Single sources.
-        find: Show only what is around this text, in any case; "" for everything.
-        cursor: Where the page before ended; "" for the first page. Alone it goes on in its passage.
+        tool_message_ids: Ids of messages, shown with their sources, or of tool calls, shown with their results.
+        source_ids: Ids of single sources.
+        find: Show only the text around matches of this, ignoring case; "" for everything.
+        cursor: Cursor of the previous page; "" for the first page. Without names, it continues its passage.
         page_tokens: Size of a page.
-        remarks: Lines for the model: what of its call is not done.
+        remarks: Lines that tell the model which parts of its call could not be done.
     """
 
     tool_message_ids: Sequence[str] = ()
@@ -36,10 +36,10 @@ class Request:
 
     @property
     def characters(self) -> int:
-        """Size of a page, in characters of English text; see `tokens.weight`."""
+        """Return the size of a page, in characters of English text; see `tokens.weight`."""
         return self.page_tokens * CHARACTERS_PER_TOKEN
 
     @property
     def names(self) -> list[int | str]:
-        """Everything that is asked for by name."""
+        """Return all ids in the request, without duplicates."""
         return [*dict.fromkeys(self.tool_message_ids[:MAX_IDS]), *dict.fromkeys(self.source_ids)]

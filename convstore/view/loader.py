@@ -1,11 +1,9 @@
 """Loads the view of a conversation for the next model call.
 
-Floor 4. `conversation` calls it.
-
-The log is read from its end back to the start of the last view under the same policy. That start is cached in this
-process or stored in the head; head and entries are read concurrently. If the start is unknown, reading continues until
-the budget is full. The leading system messages and the names of the newest results precede that range. They never
-change and are read once.
+Floor 4. `conversation` calls it. The log is read from its end back to the start of the last view under the same policy.
+That start is cached in this process or stored in the head; head and entries are read concurrently. If it is unknown,
+reading continues until the budget is full. Leading system messages and names of earlier results never change and are
+read once.
 """
 
 from __future__ import annotations
@@ -221,15 +219,13 @@ class Loader:
         cached = self._reader.seen(scope, head)
         return None if head is None or cached is None else await self._begin_with(head, cached, policy)
 
-    async def _begin_with(
-        self, head: Head, cached: CachedConversation, policy: HistoryPolicy, minimum: int = 0
-    ) -> _Load:
-        """Read at least `minimum` entries of a conversation of which only the head is known."""
+    async def _begin_with(self, head: Head, cached: CachedConversation, policy: HistoryPolicy, least: int = 0) -> _Load:
+        """Read at least `least` entries of a conversation of which only the head is known."""
         start = Start(*head.start)
         if _start_key(policy) != _DEFAULT or start.counter != self._counter.name:
             start = UNKNOWN_START
         load = _Load(policy, cached, head, start, documents=1, round_trips=2)
-        limit = max(minimum, _entries_needed(start, head.totals, policy))
+        limit = max(least, _entries_needed(start, head.totals, policy))
         async with self._reader.reading(cached):
             reading, results = self._read(load, limit), None
             if start.entry > (head.summary.entry if head.summary else 1) and not start.marker:
@@ -244,10 +240,7 @@ class Loader:
         return load
 
     async def _take(self, load: _Load, entries: list[Entry], cached_end: tuple[Entry, ...] = ()) -> None:
-        """Process the entries read first: apply rewinds and the summary, then join them with the cached end.
-
-        If there is a cached end, `entries` begins with its last entry.
-        """
+        """Apply rewinds and the summary to the entries read first; they overlap the cached end by one entry."""
         summary = load.head.summary
         if summary and (not entries or summary.last > entries[-1].totals.messages):
             # The head is newer than the entries: it was read later, or the log was restored from an older backup.
