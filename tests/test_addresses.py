@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from convstore import ConversationStore, InvalidInputError, StoreError, StoreUnavailableError
 from convstore.cli.commands import app
-from convstore.cli.import_ import Source, Target
+from convstore.cli.endpoints import Source, Target
 from convstore.cli.replay.replay import Replay
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver

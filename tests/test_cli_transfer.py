@@ -20,7 +20,8 @@ from pymongo import MongoClient
 from test_cli import convstore, lines, recording
 
 from convstore import ConversationStore
-from convstore.cli.transferring import EXPORT, IMPORT
+from convstore.cli.export import EXPORT
+from convstore.cli.import_ import IMPORT
 
 ROOT = Path(__file__).parent.parent
 

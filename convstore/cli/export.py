@@ -1,6 +1,6 @@
-"""What ``convstore export`` does: writes a file that is there when it is whole, or prints.
+"""``convstore export``: conversations written to a file or to stdout.
 
-Talks to ``transferring`` and to `export_conversations`.
+Floor 8. Parses the options of `export_conversations`. A file gets its name only once it is complete.
 """
 
 from __future__ import annotations
@@ -12,20 +12,87 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Annotated, cast
 
-from convstore.cli.import_ import Target, print_problems, progress
-from convstore.cli.output import plain, screen
+import typer
+
+from convstore.cli.endpoints import Target
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, ScopeValues, Uri, read_pairs
+from convstore.cli.output import plain, run, screen, write_json
+from convstore.cli.problems import print_problems, progress
 from convstore.exceptions import InvalidInputError
 from convstore.transfer import ExportReport, export_conversations
 from convstore.transfer.exporting import ExportFormat
 
-__all__ = ["ExportCommand", "print_export"]
+__all__ = ["EXPORT", "export_command"]
+
+EXPORT = """Write conversations to a file, one after the other.
+
+\b
+--format convstore    everything, for `convstore import`: messages with ids
+                      and artifacts, dates, numbers of sources, titles,
+                      metadata, annotations, rewound messages
+         openai       {"id": …, "scope": …, "messages": [OpenAI format]}, one
+                      conversation a line, without rewound messages
+         fine-tuning  {"messages": […]} as OpenAI's fine-tuning takes it:
+                      finished turns alone, and none that breaks its rules
+
+\b
+The file is there when it is whole, and only its owner can read it; one that
+ends in .gz is compressed. What the format cannot hold, such as artifacts
+in fine-tuning, is said at the end. Exit code 1 if anything was left out.
+
+\b
+Examples:
+  convstore export --uri mongodb://localhost:27017/app -o backup.jsonl.gz
+  convstore export --uri mongodb://… --scope user_id=ada --format openai
+  convstore export --uri mongodb://… --format fine-tuning -o train.jsonl
+"""
+
+
+class _Format(StrEnum):
+    CONVSTORE = "convstore"
+    OPENAI = "openai"
+    FINE_TUNING = "fine-tuning"
+
+
+def export_command(
+    *,
+    uri: Uri,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else it is printed.")] = None,
+    format_: Annotated[_Format, typer.Option("--format", help="What is written.")] = _Format.CONVSTORE,
+    scope: ScopeValues = None,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Conversations, newest first; all if not given.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    as_document: Json = False,
+) -> None:
+    """See `EXPORT`."""
+    if as_document and output is None:
+        raise typer.BadParameter("give --output too; without it the conversations are what is printed")
+    work = _Export(
+        target=Target(uri, scope_key or DEFAULT_SCOPE_KEYS, collection_prefix),
+        output=output,
+        format=format_.value,
+        scope=read_pairs("--scope", scope),
+        limit=limit,
+        force=force,
+        quiet=as_document,
+    )
+    outcome = run(work.run(), as_document=as_document)
+    if as_document:
+        write_json(outcome.as_json())
+    else:
+        _print(outcome, output)
+    if not outcome.is_complete:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportCommand:
+class _Export:
     """One run of the command; fields as its options."""
 
     target: Target
@@ -62,7 +129,7 @@ class ExportCommand:
             return report
 
 
-def print_export(report: ExportReport, output: Path | None) -> None:
+def _print(report: ExportReport, output: Path | None) -> None:
     """The report for eyes, on stderr: stdout may be the export."""
     console = screen(stderr=True)
     name = plain(str(output)) if output else "stdout"

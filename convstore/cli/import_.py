@@ -1,88 +1,121 @@
-"""What ``convstore import`` does: opens sources and store, shows how far it is, tells what became of everything.
+"""``convstore import``: conversations from files or from another store's collection.
 
-Talks to ``transferring`` and to `import_conversations`.
+Floor 8. Parses the options of `import_conversations`, imports source after source and prints one report.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+import typer
 from rich.table import Table
-from rich.text import Text
 
-from convstore.cli.output import plain, screen
-from convstore.exceptions import InvalidInputError
-from convstore.mongo.driver import close_client, driver_errors, open_client
+from convstore.cli.endpoints import Source, Target, open_records
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri, read_pairs
+from convstore.cli.output import run, screen, write_json
+from convstore.cli.problems import print_problems, progress
+from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.store import ConversationStore
-from convstore.transfer import (
-    ImportReport,
-    Problem,
-    ScopeRule,
-    import_conversations,
-    read_file,
-    read_history_collection,
-)
+from convstore.transfer import ImportReport, Problem, ScopeRule, import_conversations
 from convstore.transfer.files import check_readable
-from convstore.transfer.importing import Records
-from convstore.values.addresses import is_address, safe_address
+from convstore.values.scope import check_scope_keys
 
-__all__ = ["ImportCommand", "Source", "Target", "print_import", "print_problems", "progress"]
+__all__ = ["IMPORT", "import_command"]
 
-_SHOWN_PROBLEMS = 20
-_DATABASE_IN = re.compile(r"mongodb(\+srv)?://[^/]+/[^?]")
-_LANGCHAINS_DATABASE = "chat_history"
+IMPORT = """Take conversations over from files or from another store's collection.
+
+\b
+SOURCE is one or more of
+  - JSON lines, plain or gzip: {"id": …, "messages": [OpenAI format]}, one
+    conversation a line; messages may be LangChain's dicts too;
+  - a file that `convstore export` wrote;
+  - mongodb://host/database: the collection that langchain-mongodb's
+    MongoDBChatMessageHistory filled. It is only read.
+
+\b
+Whose a conversation is, its scope, has a value for each scope key: what
+--scope says, else --scope-from, else --scope-match, else what an export
+says. The last key takes the conversation's id if nothing else is said.
+
+\b
+Run it again after it was stopped, or when the source has grown: what is
+there already is not written again. A conversation with a message that can
+not be stored is left out and named; --skip-messages takes the rest of it.
+Exit code 1 if anything was left out. Ids of messages without one are made
+from the conversation's id and the message's place.
+
+\b
+Examples:
+  convstore import chats.jsonl --uri mongodb://localhost:27017/app \\
+      --scope user_id=ada
+  convstore import chats.jsonl.gz --uri mongodb://… --dry-run \\
+      --scope-from user_id=meta.user --scope-from thread_id=id
+  convstore import mongodb://old-host/chat_history --uri mongodb://… \\
+      --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The store: its address, scope keys and prefix."""
-
-    uri: str = field(repr=False)
-    scope_keys: Sequence[str]
-    prefix: str
-
-    @asynccontextmanager
-    async def opened(self, *, setup: bool) -> AsyncIterator[ConversationStore]:
-        """The store; values of an application's own types go through it as they are."""
-        options: dict[str, Any] = {"scope_keys": self.scope_keys, "collection_prefix": self.prefix}
-        async with await ConversationStore.connect(self.uri, **options) as store:
-            store.codec.keep_unknown()
-            if setup:
-                await store.setup()
-            yield store
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file, or the address of a database with a collection and the names of its fields."""
-
-    name: str = field(repr=False)
-    collection: str
-    session_key: str
-    history_key: str
-
-    @property
-    def is_address(self) -> bool:
-        """Whether it is a database; a malformed address is one too, so that no error takes it for a file's name."""
-        return is_address(self.name) and not os.path.lexists(self.name)
-
-    @property
-    def shown(self) -> str:
-        """Its name for people, without user info and options."""
-        return f"{safe_address(self.name)}, collection {self.collection}" if self.is_address else self.name
+def import_command(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, or the address of a collection.")],
+    *,
+    uri: Uri,
+    scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
+    scope_from: Annotated[
+        Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="The value of a field.")
+    ] = None,
+    scope_match: Annotated[
+        Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups of a field.")
+    ] = None,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
+    session_key: Annotated[str, typer.Option(help="In a collection: the field with the session id.")] = "SessionId",
+    history_key: Annotated[str, typer.Option(help="In a collection: the field with the message.")] = "History",
+    jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
+    limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each source; all if not given.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and compare everything; write nothing.")] = False,
+    skip_messages: Annotated[bool, typer.Option("--skip-messages", help="Leave out single messages only.")] = False,
+    report: Annotated[Path | None, typer.Option(help="A file for all that was left out, as JSON lines.")] = None,
+    as_document: Json = False,
+) -> None:
+    """See `IMPORT`."""
+    keys = scope_key or DEFAULT_SCOPE_KEYS
+    try:
+        rule = ScopeRule(
+            keys=check_scope_keys(keys),
+            constant=read_pairs("--scope", scope),
+            fields=read_pairs("--scope-from", scope_from, form="KEY=FIELD"),
+            match=read_pairs("--scope-match", scope_match, form="FIELD=REGEX"),
+        )
+    except InvalidScopeError as error:
+        raise typer.BadParameter(str(error)) from error
+    work = _Import(
+        target=Target(uri, keys, collection_prefix),
+        sources=[Source(name, collection, session_key, history_key) for name in sources],
+        rule=rule,
+        jobs=jobs,
+        limit=limit,
+        dry_run=dry_run,
+        skip_messages=skip_messages,
+        report_to=report,
+        quiet=as_document,
+    )
+    outcome = run(work.run(), as_document=as_document)
+    if as_document:
+        write_json({"dry_run": dry_run, **outcome.as_json()})
+    else:
+        _print(outcome, dry_run=dry_run, report_to=report)
+    if not outcome.is_complete:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportCommand:
+class _Import:
     """One run of the command; fields as its options."""
 
     target: Target
@@ -116,7 +149,7 @@ class ImportCommand:
             self.total.note(problem)
             tell(problem)
 
-        async with _records(source, store) as (records, total, position):
+        async with open_records(source, store) as (records, total, position):
             with progress(source.shown, total, quiet=self.quiet) as show:
                 report = await import_conversations(
                     store,
@@ -133,30 +166,6 @@ class ImportCommand:
             setattr(self.total, name, getattr(self.total, name) + getattr(report, name))
         if not report.conversations:
             note(Problem("conversation", source.shown, "", "there is no conversation in it"))
-
-
-@asynccontextmanager
-async def _records(
-    source: Source, store: ConversationStore
-) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
-    """The records of a source, the length of the bar, and what tells how far it is."""
-    if not source.is_address:
-        path, read = Path(source.name), [0]
-        size = await asyncio.to_thread(os.path.getsize, path)
-        records = read_file(path, codec=store.codec, on_bytes=lambda place: read.__setitem__(0, place))
-        yield records, size, lambda _: read[0]
-        return
-    client, database = open_client(source.name)
-    try:
-        if not _DATABASE_IN.match(source.name):
-            database = client[_LANGCHAINS_DATABASE]
-        collection = database[source.collection]
-        async with driver_errors():
-            documents = await collection.estimated_document_count()
-        keys = {"session_key": source.session_key, "history_key": source.history_key}
-        yield read_history_collection(collection, **keys), documents, lambda report: report.messages + report.known
-    finally:
-        await close_client(client)
 
 
 @contextmanager
@@ -177,24 +186,11 @@ def _lines_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
         yield lambda problem: print(json.dumps(asdict(problem)), file=file, flush=True)
 
 
-@contextmanager
-def progress(name: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """A bar on stderr, if a person looks at it; told how far it is and a few words."""
-    console = screen(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda _place, _words: None
-        return
-    columns = (BarColumn(20), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(plain(name), total=total or None)
-        yield lambda place, words: bar.update(task, completed=place, description=plain(words))
-
-
 def _so_far(report: ImportReport) -> str:
     return f"{report.conversations:,} conversations, {report.messages:,} messages, {report.left_out:,} left out"
 
 
-def print_import(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
+def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
     """The report for eyes."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(justify="right", no_wrap=True)
@@ -219,27 +215,3 @@ def print_import(report: ImportReport, *, dry_run: bool, report_to: Path | None)
     print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
     if report.is_complete:
         console.print("Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""), style="green")
-
-
-def print_problems(report: Any, *, more: str, stderr: bool = False) -> None:
-    """The first things that were left out or changed, each on a line; those with the same reason on one."""
-    console = screen(stderr=stderr)
-    alike: dict[tuple[str, str], list[Problem]] = {}
-    for problem in report.problems:
-        alike.setdefault((problem.what, problem.reason), []).append(problem)
-    shown = list(alike.values())[:_SHOWN_PROBLEMS]
-    for problems in shown:
-        style = "yellow" if problems[0].what == "changed" else "red"
-        console.print(Text(plain(_told(problems)), style=style), soft_wrap=True)
-    rest = report.left_out + report.messages_left_out + report.changed - sum(map(len, shown))
-    if rest:
-        console.print(f"… and {rest:,} more; {more}.", style="red", soft_wrap=True)
-
-
-def _told(problems: Sequence[Problem]) -> str:
-    first = problems[0]
-    what = {"conversation": "left out", "message": "message left out", "changed": "changed"}[first.what]
-    name = f" ({first.conversation[:80]})" if first.conversation not in ("", first.where) else ""
-    more = len(problems) - 1
-    others = f" and {more:,} other{'' if more == 1 else 's'}" if more else ""
-    return f"{what}: {first.where[:200]}{name}{others}: {first.reason[:400]}"

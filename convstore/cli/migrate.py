@@ -1,28 +1,63 @@
-"""Shows and runs the migrations of a database.
+"""``convstore migrate``: apply pending migrations to a database, or list them.
 
-Talks to ``commands`` and to the `Migrator`.
+Floor 8. Parses the options of the `Migrator` and prints what it did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.output import plain
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, Uri
+from convstore.cli.output import plain, run, screen, write_json
 from convstore.mongo.driver import Driver, close_client, open_client
 from convstore.mongo.migrator import Migrator, discover
 from convstore.store import ConversationStore
+from convstore.values.addresses import safe_address
 
-__all__ = ["Outcome", "migrate", "outcome_as_json", "print_outcome"]
+__all__ = ["MIGRATE", "migrate_command"]
+
+
+MIGRATE = """Bring a database to the shape that this convstore expects.
+
+\b
+Shows which migrations were applied and runs those that are pending, one
+process at a time. Safe to run twice: the second run changes nothing. It
+is what `await store.setup()` does, for deployments that do it ahead.
+
+\b
+Examples:
+  convstore migrate --uri mongodb://localhost:27017/app --dry-run
+  convstore migrate --uri mongodb://localhost:27017/app
+  convstore migrate --uri mongodb://… --scope-key team --scope-key room
+"""
+
+
+def migrate_command(
+    *,
+    uri: Uri,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
+) -> None:
+    """See `MIGRATE`."""
+    work = _migrated(uri, scope_keys=scope_key or DEFAULT_SCOPE_KEYS, prefix=collection_prefix, dry_run=dry_run)
+    outcome = run(work, as_document=as_document)
+    if as_document:
+        write_json({"database": safe_address(uri), "dry_run": dry_run, **asdict(outcome)})
+    else:
+        _print(screen(), outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class _Outcome:
     """What was found and done: names of migrations that had run before, that ran now, and that are still to run."""
 
     applied: list[str]
@@ -30,7 +65,7 @@ class Outcome:
     pending: list[str]
 
 
-async def migrate(uri: str, *, scope_keys: Sequence[str], prefix: str, dry_run: bool) -> Outcome:
+async def _migrated(uri: str, *, scope_keys: Sequence[str], prefix: str, dry_run: bool) -> _Outcome:
     """Run what is pending, or with `dry_run` only look; safe to repeat and to race.
 
     Raises:
@@ -46,17 +81,12 @@ async def migrate(uri: str, *, scope_keys: Sequence[str], prefix: str, dry_run: 
         applied = await migrator.applied()
         pending = [migration.name for migration in await migrator.pending()]
         ran = [] if dry_run else await migrator.run()
-        return Outcome(applied, ran, pending if dry_run else [])
+        return _Outcome(applied, ran, pending if dry_run else [])
     finally:
         await close_client(client)
 
 
-def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    """The outcome for a program."""
-    return {"applied": outcome.applied, "ran": outcome.ran, "pending": outcome.pending}
-
-
-def print_outcome(console: Console, outcome: Outcome) -> None:
+def _print(console: Console, outcome: _Outcome) -> None:
     """The outcome for eyes: each migration, what became of it and what it does."""
     summaries = {migration.name: migration.summary for migration in discover()}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
@@ -74,7 +104,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     console.print(_verdict(outcome), style="dim")
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: _Outcome) -> str:
     if outcome.pending:
         return f"{len(outcome.pending)} to run; nothing was changed. Run it again without --dry-run."
     return f"{len(outcome.ran)} run now. The database is up to date." if outcome.ran else "The database is up to date."

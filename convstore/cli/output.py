@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from convstore.exceptions import ConvstoreError, StoreUnavailableError
 from convstore.values.addresses import without_addresses
 
-__all__ = ["compact", "percent", "plain", "run", "screen", "short", "write_json"]
+__all__ = ["compact", "percent", "plain", "run", "screen", "short", "table_of", "write_json"]
 
 _Result = TypeVar("_Result")
 
@@ -45,6 +46,16 @@ def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Re
             write_json({"error": _line(error)})
         typer.echo(f"convstore: {_line(error)}", err=True)
         raise typer.Exit(1) from error
+
+
+def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(headings[0])
+    table.add_column(headings[1], justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def write_json(document: Mapping[str, Any]) -> None:

@@ -1,0 +1,36 @@
+"""``convstore demo``: run the demo and print what was stored, shown and read back.
+
+Floor 8. Parses the options of `run_demo`.
+"""
+
+from __future__ import annotations
+
+from convstore.cli.demo.demo import demo_as_json, print_demo, run_demo
+from convstore.cli.options import AnyUri, Json
+from convstore.cli.output import run, screen, write_json
+
+__all__ = ["DEMO", "demo_command"]
+
+DEMO = """Show what convstore does with a conversation about two questions.
+
+\b
+A small agent is asked two questions and finds ten passages for each.
+You see what is stored, what the model gets at the third question, how it
+reads an old result back, and what that saves. Works in memory, without a
+server; what it writes to a server it removes again.
+
+\b
+Examples:
+  convstore demo
+  convstore demo --uri mongodb://localhost:27017/app
+  convstore demo --json | jq .tokens
+"""
+
+
+def demo_command(*, uri: AnyUri = "memory://", as_document: Json = False) -> None:
+    """See `DEMO`."""
+    demo = run(run_demo(uri), as_document=as_document)
+    if as_document:
+        write_json(demo_as_json(demo))
+    else:
+        print_demo(screen(), demo)

@@ -1,0 +1,119 @@
+"""``convstore doctor``: check all stored data for damage, and repair what can be rebuilt.
+
+Floor 8. Parses the options of `ConversationStore.verify` and prints its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
+from convstore.cli.output import plain, run, screen, table_of, write_json
+from convstore.values.addresses import safe_address
+from convstore.values.models import Finding, VerifyReport
+
+__all__ = ["DOCTOR", "FOUND", "doctor_command"]
+
+DOCTOR = """Look whether everything in the database is as it should be.
+
+\b
+Reads every entry and every payload, compares them with their checksums
+and with each other, and looks at heads, summaries, annotations, indexes,
+options and migrations, beside running writers. What it finds is named by
+collection and document; docs/operations.md tells each kind of finding.
+Heads that seem out of date are looked at again 15 seconds later.
+
+\b
+--repair mends what follows from the rest: what heads repeat of the log,
+missing indexes and migrations; and removes what broken appends and
+deletions left behind more than 24 hours ago. It gives up entries that are
+missing: restore them first if you can. No entry is changed or removed.
+Exit code 3 if anything was found that was not repaired, 1 if it could not
+look at everything, 2 if the command line makes no sense.
+
+\b
+Examples:
+  convstore doctor --uri mongodb://localhost:27017/app
+  convstore doctor --uri mongodb://… --scope user_id=ada --json
+  convstore doctor --uri mongodb://… --repair
+"""
+
+FOUND = 3
+"""Exit code of a doctor that looked at everything and left something unrepaired; 1 says that it could not look."""
+
+_SHOWN = 50
+
+
+def doctor_command(
+    *,
+    uri: Uri,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without guessing.")] = False,
+    scope: ScopeValues = None,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
+) -> None:
+    """See `DOCTOR`."""
+    chosen = read_pairs("--scope", scope)
+
+    async def work() -> VerifyReport:
+        with _progress() as advance:
+            async with await connect(uri, scope_key, collection_prefix, chosen) as store:
+                return await store.verify(repair=repair, progress=advance, **chosen)
+
+    report = run(work(), as_document=as_document)
+    if as_document:
+        said = {"database": safe_address(uri), "repair": repair, "ok": report.ok}
+        write_json({**said, **report.model_dump(mode="json")})
+    else:
+        _print_report(screen(), report, repair=repair)
+    if not report.ok:
+        raise typer.Exit(FOUND)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[VerifyReport], None] | None]:
+    """A line on stderr that tells how far it is, if a person looks at it."""
+    console = screen(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("looking") as status:
+        yield lambda report: status.update(f"{report.conversations:,} conversations, {report.entries:,} entries")
+
+
+def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:
+    looked = report.model_dump(exclude={"findings", "counts", "left"})
+    console.print(table_of(("looked at", ""), [(name.replace("_", " "), f"{n:,}") for name, n in looked.items()]))
+    if report.findings:
+        console.print()
+    for finding in report.findings[:_SHOWN]:
+        console.print(Text(f"{finding.kind}, {_state(finding)}", style="green" if finding.repaired else "yellow"))
+        console.print(f"  {plain(finding.collection)} {plain(finding.document_id)}", soft_wrap=True)
+        console.print(f"  {plain(finding.problem)}", soft_wrap=True)
+    total = sum(report.counts.values())
+    if total > _SHOWN:
+        console.print(f"… and {total - _SHOWN:,} more; --json lists 1,000")
+    console.print()
+    console.print(_verdict(report, total, repair=repair), style="dim")
+
+
+def _state(finding: Finding) -> str:
+    if finding.repaired:
+        return "repaired"
+    return "can be repaired" if finding.repairable else "not repaired"
+
+
+def _verdict(report: VerifyReport, total: int, *, repair: bool) -> str:
+    if not total:
+        return "All is as it should be."
+    text = f"{total:,} found, {total - report.left:,} repaired."
+    if not repair and any(finding.repairable for finding in report.findings):
+        text += " Run it again with --repair."
+    return text

@@ -1,0 +1,89 @@
+"""Both ends of an import: the files and collections that it reads, and the store that it writes to.
+
+Floor 8. ``import_`` opens them; ``export`` reads from a `Target` too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from convstore.mongo.driver import close_client, driver_errors, open_client
+from convstore.store import ConversationStore
+from convstore.transfer import ImportReport, read_file, read_history_collection
+from convstore.transfer.importing import Records
+from convstore.values.addresses import is_address, safe_address
+
+__all__ = ["Source", "Target", "open_records"]
+
+_DATABASE_IN = re.compile(r"mongodb(\+srv)?://[^/]+/[^?]")
+_LANGCHAINS_DATABASE = "chat_history"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The store: its address, scope keys and prefix."""
+
+    uri: str = field(repr=False)
+    scope_keys: Sequence[str]
+    prefix: str
+
+    @asynccontextmanager
+    async def opened(self, *, setup: bool) -> AsyncIterator[ConversationStore]:
+        """The store; values of an application's own types go through it as they are."""
+        options: dict[str, Any] = {"scope_keys": self.scope_keys, "collection_prefix": self.prefix}
+        async with await ConversationStore.connect(self.uri, **options) as store:
+            store.codec.keep_unknown()
+            if setup:
+                await store.setup()
+            yield store
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, or the address of a database with a collection and the names of its fields."""
+
+    name: str = field(repr=False)
+    collection: str
+    session_key: str
+    history_key: str
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it is a database; a malformed address is one too, so that no error takes it for a file's name."""
+        return is_address(self.name) and not os.path.lexists(self.name)
+
+    @property
+    def shown(self) -> str:
+        """Its name for people, without user info and options."""
+        return f"{safe_address(self.name)}, collection {self.collection}" if self.is_address else self.name
+
+
+@asynccontextmanager
+async def open_records(
+    source: Source, store: ConversationStore
+) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
+    """The records of a source, the length of the bar, and what tells how far it is."""
+    if not source.is_address:
+        path, read = Path(source.name), [0]
+        size = await asyncio.to_thread(os.path.getsize, path)
+        records = read_file(path, codec=store.codec, on_bytes=lambda place: read.__setitem__(0, place))
+        yield records, size, lambda _: read[0]
+        return
+    client, database = open_client(source.name)
+    try:
+        if not _DATABASE_IN.match(source.name):
+            database = client[_LANGCHAINS_DATABASE]
+        collection = database[source.collection]
+        async with driver_errors():
+            documents = await collection.estimated_document_count()
+        keys = {"session_key": source.session_key, "history_key": source.history_key}
+        yield read_history_collection(collection, **keys), documents, lambda report: report.messages + report.known
+    finally:
+        await close_client(client)

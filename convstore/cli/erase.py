@@ -1,0 +1,66 @@
+"""``convstore erase``: remove all conversations with some scope values, or all of the database.
+
+Floor 8. Parses the options of `ConversationStore.erase` and prints its receipt. ``prune`` prints the same receipt.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
+from convstore.cli.output import run, screen, table_of, write_json
+from convstore.values.addresses import safe_address
+from convstore.values.models import ErasureReceipt
+
+__all__ = ["ERASE", "erase_command", "print_receipt"]
+
+ERASE = """Remove all conversations of a user, or with other scope values.
+
+\b
+Without --yes it only counts. With it, whole conversations are removed for
+good: messages, results, summaries and annotations. Conversations that begin
+meanwhile may stay. Safe to repeat, to kill and to race.
+
+\b
+Examples:
+  convstore erase --uri mongodb://localhost:27017/app --scope user_id=ada
+  convstore erase --uri mongodb://… --scope user_id=ada --yes
+  convstore erase --uri mongodb://… --everything --yes --json
+"""
+
+
+def erase_command(
+    *,
+    uri: Uri,
+    scope: ScopeValues = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All conversations, without --scope.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; only counted without.")] = False,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
+) -> None:
+    """See `ERASE`."""
+    chosen = read_pairs("--scope", scope)
+    if everything == bool(chosen):
+        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
+
+    async def work() -> ErasureReceipt:
+        async with await connect(uri, scope_key, collection_prefix, chosen) as store:
+            return await store.erase(everything=everything, dry_run=not yes, **chosen)
+
+    receipt = run(work(), as_document=as_document)
+    if as_document:
+        write_json({"database": safe_address(uri), "dry_run": not yes, **receipt.model_dump()})
+        return
+    print_receipt(screen(), receipt, dry_run=not yes)
+    if not yes:
+        screen().print("\nNothing was removed. Run it again with --yes to remove this for good.", style="dim")
+
+
+def print_receipt(console: Console, receipt: ErasureReceipt, *, dry_run: bool) -> None:
+    """Print how many documents of each kind were removed, or would be."""
+    rows = [(name.replace("_", " "), f"{number:,}") for name, number in receipt.model_dump().items()]
+    console.print(table_of(("removed" if not dry_run else "would be removed", ""), rows))

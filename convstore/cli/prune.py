@@ -1,0 +1,79 @@
+"""``convstore prune``: remove conversations whose last message is older than an age.
+
+Floor 8. Parses the options of `ConversationStore.prune` and prints its receipt.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from convstore.cli.erase import print_receipt
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
+from convstore.cli.output import run, screen, write_json
+from convstore.values.addresses import safe_address
+from convstore.values.models import ErasureReceipt
+
+__all__ = ["PRUNE", "prune_command", "read_age"]
+
+PRUNE = """Remove conversations to which nothing was appended for long.
+
+\b
+Whole conversations, by their last message: messages, results, summaries
+and annotations. One that is written to in the same moment is not lost.
+Nothing in the database expires by itself; run this as often as your
+policy wants, from cron for example. Safe to repeat, to kill and to race.
+
+\b
+Examples:
+  convstore prune --uri mongodb://localhost:27017/app --older-than 90d \\
+      --dry-run
+  convstore prune --uri mongodb://… --older-than 12w --scope user_id=ada
+  convstore prune --uri mongodb://… --older-than 36h --json
+"""
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def prune_command(
+    *,
+    uri: Uri,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count; change nothing.")] = False,
+    scope: ScopeValues = None,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
+) -> None:
+    """See `PRUNE`."""
+    age, chosen = read_age(older_than), read_pairs("--scope", scope)
+
+    async def work() -> ErasureReceipt:
+        async with await connect(uri, scope_key, collection_prefix, chosen) as store:
+            return await store.prune(older_than=age, dry_run=dry_run, **chosen)
+
+    receipt = run(work(), as_document=as_document)
+    if as_document:
+        said = {"database": safe_address(uri), "dry_run": dry_run, "older_than_seconds": int(age.total_seconds())}
+        write_json({**said, **receipt.model_dump()})
+    else:
+        print_receipt(screen(), receipt, dry_run=dry_run)
+
+
+def read_age(text: str) -> timedelta:
+    """A length of time as people write it.
+
+    >>> read_age("90d"), read_age("36h")
+    (datetime.timedelta(days=90), datetime.timedelta(days=1, seconds=43200))
+
+    Raises:
+        typer.BadParameter: None, or longer than there are dates.
+    """
+    found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
+    age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max
+    if age > datetime.now(UTC) - datetime.min.replace(tzinfo=UTC):
+        raise typer.BadParameter(f"an age is a number and m, h, d or w, such as 90d, not {text!r}")
+    return age

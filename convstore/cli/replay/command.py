@@ -1,0 +1,110 @@
+"""``convstore replay``: replay recorded conversations through a store and print every broken promise.
+
+Floor 8. Parses the options of `Replay` and prints one report per file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from convstore import __version__
+from convstore.cli.options import AnyUri, Json
+from convstore.cli.output import run, screen, write_json
+from convstore.cli.recordings import check_readable, count_lines
+from convstore.cli.replay.replay import Replay
+from convstore.cli.replay.report import FileReport, as_json, print_report
+from convstore.values.addresses import safe_address
+
+__all__ = ["REPLAY", "replay_command"]
+
+REPLAY = """Replay recorded conversations and check that nothing is lost.
+
+\b
+FILE holds one conversation a line, {"id": …, "messages": [OpenAI format]},
+as plain JSON lines or gzip. A tool message may carry "sources", a list of
+what was retrieved. Each conversation is appended turn by turn, and loaded
+before each turn as an agent would; at its end a question is added. Then:
+
+\b
+  - the log must equal the file, message by message;
+  - every view must be one that any provider accepts (calls and results);
+  - every tool result must come back through the retrieval tool, to its end;
+  - each view must begin with the view of the turn before (prompt caches),
+    unless the token budget cut it.
+
+\b
+Exit code 1 if anything is lost, changed or unreachable, or a view is wrong.
+Conversations get a user_id of their own and are deleted at the end. Times
+are those of one caller among --jobs; use --jobs 1 for those of a single one.
+
+\b
+Examples:
+  convstore replay chats.jsonl
+  convstore replay --uri mongodb://localhost:27017/app data/*.jsonl.gz
+  convstore replay --limit 20 --json chats.jsonl.gz > figures.json
+"""
+
+
+def replay_command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON lines, plain or gzip.")],
+    *,
+    uri: AnyUri = "memory://",
+    jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
+    limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each file; all if not given.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the conversations in the database.")] = False,
+    as_document: Json = False,
+) -> None:
+    """See `REPLAY`."""
+    user_id = Replay.new_user_id()
+    work = _replayed(files, limit, quiet=as_document, uri=uri, jobs=jobs, keep=keep, user_id=user_id)
+    reports = run(work, as_document=as_document)
+    problems = [problem for report in reports for problem in report.problems]
+    if as_document:
+        write_json(_document(uri, user_id, reports))
+    else:
+        print_report(screen(), reports)
+        if keep:
+            typer.echo(f"The conversations stay in the database, with user_id {user_id!r}.")
+    if problems:
+        raise typer.Exit(1)
+
+
+async def _replayed(files: list[Path], limit: int | None, *, quiet: bool, **options: Any) -> list[FileReport]:
+    for path in files:
+        check_readable(path)
+    with _progress(files, limit, quiet=quiet) as advance:
+        return await Replay(limit=limit, on_conversation=advance, **options).files(files)
+
+
+@contextmanager
+def _progress(files: list[Path], limit: int | None, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, if a person looks at it."""
+    console = screen(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        total = sum(min(count_lines(path), limit or sys.maxsize) for path in files)
+        task = progress.add_task("conversations", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, Any]:
+    problems = [asdict(problem) for report in reports for problem in report.problems]
+    return {
+        "version": __version__,
+        "database": safe_address(uri),
+        "user_id": user_id,
+        "ok": not problems,
+        "files": [as_json(report) for report in reports],
+        "errors": problems,
+    }
