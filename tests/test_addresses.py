@@ -158,7 +158,7 @@ async def test_a_password_that_cannot_be_sent_says_so(server_uri):
     """SASLprep refuses some characters before anything is sent."""
     uri = server_uri.replace("mongodb://", f"mongodb://{LOGIN}%00@").replace("?", "?authMechanism=SCRAM-SHA-256&")
     async with await ConversationStore.connect(uri) as store:
-        with pytest.raises(StoreError, match="has a character that cannot be sent") as caught:
+        with pytest.raises(StoreError, match="contains a character that cannot be sent") as caught:
             await store.setup()
     assert not tells_secret(*said_of(caught.value))
 

@@ -319,5 +319,5 @@ async def test_a_closed_client_is_named(server_uri: str, database_name: str):
     store = ConversationStore(client[database_name])
     await store.setup()
     await client.close()
-    with pytest.raises(StoreClosedError, match=r"closed.*close it behind the store"):
+    with pytest.raises(StoreClosedError, match=r"closed.*close the store before its client"):
         await store.list_conversations()

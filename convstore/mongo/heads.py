@@ -1,6 +1,7 @@
-"""The ``heads`` collection: which conversation a scope has, and what is told of it in listings.
+"""Read and write the ``heads`` collection, which maps a scope to its conversation and serves listings.
 
-Layer 3. A head is found by the hash of its scope. `tombstones` has what ends a conversation.
+Floor 2; the writer, loader, catalog and compactor call it. A head is found by the hash of its scope. `tombstones` has
+the commands that end a conversation.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ _Start = tuple[int, int, int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a head document says.
+    """The content of a head document.
 
     Attributes:
         conversation: The random id that the log uses; never used again after a deletion.
-        totals: As of the last refresh; the log's last entry tells them exactly.
-        start: The last marker, the revision, and number and first ordinal of an entry at or before the start of the
-            default view, which holds while neither changes; zeros if unknown.
+        totals: As of the last refresh; the log's last entry has the exact ones.
+        start: The last rewind entry, the revision, and number and first ordinal of an entry at or before the start of
+            the default view, which is valid while neither changes; zeros if unknown.
         details: Title and metadata as the codec wrote them, as far as they were set.
         revision: Counts the changes of the current summary.
         summary: The current summary.
         newest: Token of the summary that was made last, "" if there is none.
-        aside: Token of the summary that a rewind set aside, "" for none; it counts again once that is taken back.
-        versions: How many summaries were made.
-        failures: Summaries that failed since the last one that was made.
-        wait_until: After a failure the time of the next try.
-        open_until: Until then stores may append without a word to the head; None if it counts all that is appended.
+        aside: Token of the summary that a rewind set aside, "" for none; undoing the rewind makes it current again.
+        versions: The number of summaries made so far.
+        failures: Summaries that failed since the last successful one.
+        wait_until: After a failure, the time of the next try.
+        open_until: Until then stores may append without refreshing the head; None if the head is up to date.
     """
 
     conversation: str
@@ -70,11 +71,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a store tells a head that it is going to append more to without a word.
+    """A store's announcement in a head that it will append more without refreshing the head.
 
     Attributes:
-        name: Tells it from the openings of others; in the order of time.
-        until: When it ends.
+        name: Unique name; names sort by time.
+        until: The time at which it ends.
     """
 
     name: str
@@ -83,17 +84,17 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class HeadChange:
-    """What brings a head up to date, and closes it.
+    """An update that brings a head up to date and may close it.
 
     Attributes:
-        scope: Whose conversation it is.
-        conversation: Its id.
-        totals: What the log holds.
-        through: A head that counts more entries is newer, and keeps its totals.
-        start: As of `Head`, if it is known.
-        opening: Of the store that sends this; None if it did not open the head.
-        abandoned: Openings before this name are of stores that died; what they appended is counted.
-        closes: The opening ends; the head is closed unless others have opened it.
+        scope: Scope of the conversation.
+        conversation: Id of the conversation.
+        totals: The current totals of the log.
+        through: A head that counts more entries is newer and keeps its totals.
+        start: See `Head`; zeros if unknown.
+        opening: The opening of the store that sends this; None if it did not open the head.
+        abandoned: Openings before this name belong to stores that died; their appends are counted.
+        closes: End the opening, and close the head unless other stores have opened it.
     """
 
     scope: Mapping[str, str]
@@ -106,9 +107,9 @@ class HeadChange:
     closes: bool = False
 
     def updates(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Filters and updates, in order."""
+        """Return filters and updates, in order."""
         key = {"_id": head_id(self.scope), "conversation": self.conversation}
-        updates = [({**key, "totals.entries": {"$lte": self.through}}, _told(self.totals, self.start))]
+        updates = [({**key, "totals.entries": {"$lte": self.through}}, _refreshed(self.totals, self.start))]
         if self.closes and self.opening:
             name, before = self.opening.name, {"$lt": self.abandoned}
             updates += [
@@ -126,15 +127,15 @@ class Heads:
         self._driver, self._heads = driver, driver.collection(prefix + HEADS)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
-        """The head of a scope; None if it has no conversation. One command."""
+        """Return the head of a scope, or None if it has no conversation. One command."""
         async with driver_errors():
             document = await self._heads.find_one({"_id": head_id(scope)})
         return head_from(document) if document else None
 
     async def claim(self, scope: Mapping[str, str], *, at: datetime) -> tuple[Head, bool]:
-        """The head of a scope, made if there is none; whether it was made now. One command.
+        """Return the head of a scope, created if missing, and True if this call created it. One command.
 
-        Two writers that make it at once get the same one, and one of them is told that it made it.
+        Of two concurrent writers both get the same head, and only one gets True.
         """
         conversation = secrets.token_hex(12)
         update = {
@@ -159,7 +160,7 @@ class Heads:
             try:
                 document = await upsert()
             except DuplicateKeyError:
-                # Two upserts of one key: the server lets one of them fail; now it is there.
+                # Of two concurrent upserts of one key the server fails one; the head exists now.
                 document = await upsert()
         return head_from(document), document["conversation"] == conversation
 
@@ -172,8 +173,8 @@ class Heads:
         start: _Start,
         opening: Opening | None = None,
     ) -> bool:
-        """Bring a head up to date, and open it; False if the scope has another conversation by now. One command."""
-        update = _told(totals, start)
+        """Bring a head up to date and open it; False if the scope has another conversation now. One command."""
+        update = _refreshed(totals, start)
         if opening:
             update["$max"]["open_until"] = opening.until
             update["$addToSet"] = {"open_by": opening.name}
@@ -182,19 +183,19 @@ class Heads:
         return bool(result.matched_count)
 
     async def catch_up(self, changes: Sequence[HeadChange]) -> None:
-        """Bring heads up to date; those that count more, or are of another conversation by now, stay. One command."""
+        """Bring heads up to date, except newer ones and those of another conversation. One command."""
         async with driver_errors():
             await self._driver.update_each(self._heads, [update for change in changes for update in change.updates()])
 
     async def hint(self, scope: Mapping[str, str], conversation: str, *, start: _Start) -> None:
-        """Keep where the default view begins, for those who do not know it yet. One command."""
+        """Store the start of the default view in the head, for other processes. One command."""
         async with driver_errors():
             await self._heads.update_one(
                 {"_id": head_id(scope), "conversation": conversation}, {"$max": {"start": list(start)}}
             )
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
-        """Set what the application says of a conversation; what is not named stays. False if it is gone."""
+        """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
         changes = {f"details.{name}": to_stored(text) for name, text in details.items()}
         if not changes:
             return True
@@ -203,18 +204,18 @@ class Heads:
             return bool((await self._heads.update_one(query, {"$set": changes})).matched_count)
 
     async def lease(self, scope: Mapping[str, str], head: Head, *, owner: str, at: datetime, until: datetime) -> bool:
-        """Reserve the next change of the summary; False if another has it, or the head changed. One command."""
+        """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
         query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
         query["$or"] = [{"lease.until": {"$exists": False}}, {"lease.until": {"$lt": at}}]
         return await self._change(query, {"$set": {"lease": {"owner": owner, "until": until}}})
 
     async def renew(self, scope: Mapping[str, str], head: Head, *, owner: str, until: datetime) -> bool:
-        """Keep a lease; False if it is lost. One command."""
+        """Renew a lease; False if it is lost. One command."""
         query = {"_id": head_id(scope), "conversation": head.conversation, "lease.owner": owner}
         return await self._change(query, {"$set": {"lease.until": until}})
 
     async def give_back(self, scope: Mapping[str, str], head: Head, *, owner: str, wait_until: datetime | None) -> None:
-        """End a lease; with a time the summary failed and is not tried before it. One command."""
+        """Release a lease. `wait_until` records a failure and the time of the next try. One command."""
         query = {"_id": head_id(scope), "conversation": head.conversation, "lease.owner": owner}
         changes: dict[str, Any] = {"$unset": {"lease": ""}}
         if wait_until is not None:
@@ -231,15 +232,15 @@ class Heads:
         owner: str = "",
         aside: str = "",
     ) -> bool:
-        """Make another summary the current one if the head is as it was, and its owner has the lease. One command.
+        """Replace the current summary if the head's revision is unchanged and the owner holds the lease. One command.
 
         Args:
-            scope: Whose conversation it is.
-            head: As it was read.
-            summary: The current one from now on; None for none.
-            marker: The last marker of the log.
-            owner: Who made the summary; "" if it was made before.
-            aside: Token of a summary that is set aside with this, if it was made before.
+            scope: Scope of the conversation.
+            head: The head as it was read.
+            summary: The new current summary; None for none.
+            marker: The last rewind entry of the log.
+            owner: Holder of the lease who made the summary; "" if the summary was made earlier.
+            aside: Without an owner, the token of a summary to set aside.
         """
         revision = head.revision + 1
         query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
@@ -256,7 +257,7 @@ class Heads:
             return bool((await self._heads.update_one(query, changes)).matched_count)
 
     async def page(self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None) -> list[tuple[Head, str]]:
-        """Heads with these scope values, newest first, each with the cursor that goes on behind it. One command."""
+        """Return heads with these scope values, newest first, each with the cursor of the next page. One command."""
         query: dict[str, Any] = {f"scope.{key}": value for key, value in partial_scope.items()}
         query["updated_at"] = {"$exists": True}
         if cursor is not None:
@@ -268,8 +269,8 @@ class Heads:
         return [(head_from(document), _write_cursor(document)) for document in documents]
 
 
-def _told(totals: Totals, start: _Start) -> dict[str, Any]:
-    """What tells a head of the log; the date and the start of the view never go back."""
+def _refreshed(totals: Totals, start: _Start) -> dict[str, Any]:
+    """Return the update that refreshes a head; its date and the start of the view never go back."""
     newest: dict[str, Any] = {"start": list(start)}
     if totals.updated_at:
         newest["updated_at"] = totals.updated_at
@@ -277,16 +278,16 @@ def _told(totals: Totals, start: _Start) -> dict[str, Any]:
 
 
 def head_from(document: Mapping[str, Any]) -> Head:
-    """The head that a document holds.
+    """Return the head that a document holds.
 
     Raises:
-        CorruptDocumentError: It is not what was written.
+        CorruptDocumentError: The document is damaged.
     """
     key = str(document.get("_id"))
     try:
         scope = {name: stored_text(value) for name, value in document["scope"].items()}
         if head_id(scope) != key:
-            raise ValueError("the key and the scope do not agree")
+            raise ValueError("the key does not match the scope")
         *start, counter = document["start"]
         marker, revision, entry, first = map(stored_number, start)
         return Head(
@@ -332,4 +333,4 @@ def _read_cursor(cursor: str) -> tuple[datetime, str]:
         millis, _, key = text.partition(":")
         return _EPOCH + timedelta(milliseconds=int(millis)), key
     except (AttributeError, ValueError, OverflowError, binascii.Error) as error:
-        raise InvalidCursorError(f"{cursor!r} is not a cursor of this call; begin again without one") from error
+        raise InvalidCursorError(f"{cursor!r} is not a cursor of this call; start again without a cursor") from error

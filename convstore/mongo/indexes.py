@@ -1,6 +1,6 @@
-"""The indexes of the store's collections.
+"""Define the indexes of the store's collections; sends nothing.
 
-Layer 2: knows names and keys, sends nothing.
+Floor 2; `migrator` creates them, and `verify.schema` compares them with the database.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["LOG_INDEXES", "Index", "head_indexes"]
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index; `present` restricts it to documents that have this field."""
+    """An index, restricted to documents that have the field `present`."""
 
     name: str
     keys: tuple[tuple[str, int], ...]
@@ -31,7 +31,7 @@ LOG_INDEXES = (
 
 
 def head_indexes(scope_keys: Sequence[str]) -> list[Index]:
-    """What listing needs: newest first among all, and among those with one value of a scope key."""
+    """Return the indexes for listing newest first, for all heads and by one scope key, and for due sweeps."""
     by_key = [
         Index(f"scope_{key}", ((f"scope.{key}", 1), ("updated_at", -1), ("_id", -1)), present=f"scope.{key}")
         for key in scope_keys

@@ -1,7 +1,7 @@
-"""Reads what is stored as it is, to find out whether it is as it should be, and mends what can be mended.
+"""Read raw documents for verification, and write repairs.
 
-Layer 3. Documents come as they are stored, by ranges of ``_id`` alone, so that one with any damage is still found. All
-reads are pages, so that memory is bounded whatever the size of a conversation or of the database.
+Floor 2; the `verify` room calls it. Documents are returned as stored and found by ranges of ``_id`` alone, so that any
+damaged one is still found. All reads are pages, which bounds memory for any size of conversation or database.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _BATCH = 1_000
 
 
 class Inspection:
-    """Commands that look at everything."""
+    """Commands on raw documents of all collections."""
 
     def __init__(self, driver: Driver, *, prefix: str = "") -> None:
         self._driver, self._prefix = driver, prefix
         self._heads, self._log = driver.collection(prefix + HEADS), driver.collection(prefix + LOG)
 
     async def heads(self, partial_scope: Mapping[str, str], *, after: Any, limit: int) -> list[Document]:
-        """Heads with these scope values behind a key, in the order of keys; tombstones are left out. One command."""
+        """Return heads with these scope values after a key, ordered by key, without tombstones. One command."""
         query: dict[str, Any] = {f"scope.{key}": value for key, value in partial_scope.items()}
         query |= {"_id": {"$gt": after}, "sweep_at": {"$exists": False}}
         return await self._page(self._heads, query, limit)
 
     async def head(self, key: str) -> Document | None:
-        """A head as it is now. One command."""
+        """Return a head as it is now, or None. One command."""
         async with driver_errors():
             found: Document | None = await self._heads.find_one({"_id": key})
         return found
 
     async def set_head(self, head: Document, changes: Mapping[str, Any], *, closes: bool = False) -> bool:
-        """Change a head if nobody has told it of a message since it was read. One command.
+        """Change a head if no append has refreshed it since it was read. One command.
 
         Args:
-            head: As it was read.
+            head: The head as it was read.
             changes: Fields and their values.
-            closes: The head is closed, too: the stores that opened it are gone.
+            closes: Also close the head, because the stores that opened it have ended.
         """
         update: dict[str, Any] = {"$set": dict(changes)}
         if closes:
@@ -55,17 +55,17 @@ class Inspection:
             return bool((await self._heads.update_one(said_of_log(head), update)).matched_count)
 
     async def is_same(self, head: Document) -> bool:
-        """Whether nobody has told a head of a message since it was read. One command."""
+        """Return True if no append has refreshed a head since it was read. One command."""
         async with driver_errors():
             return await self._heads.find_one(said_of_log(head), {"_id": 1}) is not None
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
-        """Some entries from the first one on or behind a key, in order; at the end none. One command.
+        """Return the next page of entries, in order; empty at the end. One command.
 
         Args:
-            conversation: Its id.
-            after: The last key of the page before.
-            through: The last key that is wanted.
+            conversation: Id of the conversation.
+            after: The last key of the page before; "" for the first page.
+            through: The last key to return; "" for no limit.
         """
         low, high = entry_range(conversation)
         begin = {"$gt": after} if after else {"$gte": low}
@@ -73,66 +73,66 @@ class Inspection:
         return await self._page(self._log, {"_id": begin | end}, _ENTRIES)
 
     async def last_entry(self, conversation: str) -> Document | None:
-        """The last entry as it is stored; None if there is none. One command."""
+        """Return the last entry as it is stored, or None. One command."""
         low, high = entry_range(conversation)
         async with driver_errors():
             found = await self._log.find({"_id": {"$gte": low, "$lt": high}}).sort("_id", -1).limit(1).to_list(None)
         return found[0] if found else None
 
     async def entry(self, key: str) -> Document | None:
-        """An entry as it is stored; None if it is missing. One command."""
+        """Return an entry as it is stored, or None if it is missing. One command."""
         found = await self._page(self._log, {"_id": key}, 1)
         return found[0] if found else None
 
     async def lean_entries(self, conversation: str, *, after: str = "") -> list[Document]:
-        """As `entries`, only where the payloads of their messages are. One command."""
+        """Return the next page of entries, reduced to the tokens of their payloads. One command."""
         low, high = entry_range(conversation)
         query = {"_id": {"$gt": after, "$lt": high} if after else {"$gte": low, "$lt": high}}
         return await self._page(self._log, query, _SMALL, {"messages.payload.token": 1})
 
     async def entry_span(self, key: str) -> Document | None:
-        """The first ordinal of an entry and the number of its messages. One command."""
+        """Return the first ordinal of an entry and the number of its messages. One command."""
         found = await self._page(self._log, {"_id": key}, 1, {"first": 1, "count": 1})
         return found[0] if found else None
 
     async def chunk_keys(self, conversation: str, *, after: str = "") -> list[str]:
-        """Some keys of chunks behind a key, in order; at the end none. One command."""
+        """Return the next page of chunk keys after a key, in order; empty at the end. One command."""
         _, (low, high) = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
         return [str(document["_id"]) for document in await self._page(self._log, query, _KEYS, {"_id": 1})]
 
     async def chunks(self, conversation: str, token: str, first: int, count: int) -> dict[str, Document]:
-        """Chunks of one append as they are stored, by key. One command."""
+        """Return chunks of one append as they are stored, by key. One command."""
         low, high = chunk_range(conversation, token, first, count)
         found = await self._page(self._log, {"_id": {"$gte": low, "$lt": high}}, count)
         return {document["_id"]: document for document in found}
 
     async def beside(self, collection: str, conversation: str, *, after: str = "") -> list[Document]:
-        """Some summaries or annotations of a conversation behind a key, in order; at the end none. One command."""
+        """Return the next page of a conversation's summaries or annotations; empty at the end. One command."""
         (low, high), _ = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
         return await self._page(self._driver.collection(self._prefix + collection), query, _SMALL)
 
     async def conversation_behind(self, collection: str, conversation: str) -> str | None:
-        """The next conversation that a collection holds anything of, in the order of keys. One command."""
+        """Return the next conversation that has documents in a collection, in the order of keys. One command."""
         found = self._driver.collection(self._prefix + collection)
         page = await self._page(found, {"_id": {"$gt": f"{conversation};" if conversation else ""}}, 1, {"_id": 1})
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
     async def known(self, *, after: str) -> list[str]:
-        """Some ids that heads and tombstones name, behind one and in order; at the end none. One command."""
+        """Return the next page of conversation ids in heads and tombstones; empty at the end. One command."""
         async with driver_errors():
             found = self._heads.find({"conversation": {"$gt": after}}, {"conversation": 1})
             documents = await found.sort("conversation", 1).limit(_KEYS).batch_size(_BATCH).to_list(None)
         return [document["conversation"] for document in documents if isinstance(document["conversation"], str)]
 
     async def is_known(self, conversation: str) -> bool:
-        """Whether a head or a tombstone names a conversation now. One command."""
+        """Return True if a head or a tombstone names the conversation now. One command."""
         async with driver_errors():
             return await self._heads.find_one({"conversation": conversation}, {"_id": 1}) is not None
 
     async def remove(self, collection: str, keys: Sequence[str]) -> int:
-        """Remove documents by key; gives their number. One command for each thousand."""
+        """Remove documents by key and return their number. One command for each thousand."""
         found, removed = self._driver.collection(self._prefix + collection), 0
         for start in range(0, len(keys), _BATCH):
             some = sorted(keys[start : start + _BATCH])
@@ -151,54 +151,57 @@ class Inspection:
 
 
 def said_of_log(head: Document) -> Document:
-    """What of a head changes when it is told of a message."""
+    """Return the fields of a head that an append refreshes, as a filter."""
     return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "totals", "start", "open_by")}
 
 
 class SchemaInspection:
-    """Commands that look at collections and indexes; nothing of it is there in memory."""
+    """Commands that inspect collections and indexes; the in-memory driver supports none of them."""
 
     def __init__(self, driver: Driver, *, prefix: str = "") -> None:
         self._database, self._prefix = driver.database, prefix
         self.is_real = driver.name != "memory"
 
     async def options(self, collections: Iterable[str]) -> dict[str, Document]:
-        """Options of those collections that there are, without the prefix. One command."""
+        """Return the options of existing collections, by name without the prefix. One command."""
         names = {self._prefix + name: name for name in collections}
         async with driver_errors():
             reply = await self._database.command("listCollections", filter={"name": {"$in": sorted(names)}})
         return {names[found["name"]]: found.get("options", {}) for found in reply["cursor"]["firstBatch"]}
 
     async def compressor(self, collection: str) -> str:
-        """How a collection is compressed, "" if the server does not tell. One command."""
+        """Return a collection's block compressor, "" if the server does not report it. One command."""
         async with driver_errors():
             stats = await self._database.command("collStats", self._prefix + collection)
         text = str(stats.get("wiredTiger", {}).get("creationString", ""))
         return text.partition("block_compressor=")[2].partition(",")[0]
 
     async def lacks(self, collection: str, field: str, *, beside: str) -> bool:
-        """Whether documents have one field and none of them the other. Two commands, that may read them all."""
+        """Return True if documents have the field `beside` but none has `field`.
+
+        Two commands, which may scan the collection.
+        """
         found = self._database[self._prefix + collection]
         async with driver_errors():
             has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (beside, field)]
         return has[0] is not None and has[1] is None
 
     async def scope_keys(self) -> list[str]:
-        """The scope keys of one conversation, in the order of names; none if there is none. One command."""
+        """Return the sorted scope keys of any one conversation; empty if there is none. One command."""
         async with driver_errors():
             found = await self._database[self._prefix + HEADS].find_one({"scope": {"$exists": True}}, {"scope": 1})
         scope = (found or {}).get("scope")
         return sorted(map(str, scope)) if isinstance(scope, Mapping) else []
 
     async def indexes(self, collection: str) -> dict[str, Document]:
-        """The indexes of a collection by name. One command."""
+        """Return the indexes of a collection by name. One command."""
         async with driver_errors():
             reply = await self._database.command("listIndexes", self._prefix + collection)
         return {str(index["name"]): index for index in reply["cursor"]["firstBatch"]}
 
     @staticmethod
     def is_as_it_should_be(found: Document, index: Index) -> bool:
-        """Whether an index of the database is one of the schema."""
+        """Return True if an index of the database matches its definition."""
         keys = [(name, int(direction)) for name, direction in found["key"].items()]
         over = {index.present: {"$exists": True}} if index.present else {}
         same = keys == list(index.keys) and bool(found.get("unique")) == index.unique

@@ -1,7 +1,7 @@
-"""A range of keys of one conversation: counted, and removed piece by piece.
+"""Query, count and delete a range of one conversation's keys.
 
-Layer 3. Every collection but ``heads`` keeps a conversation in one range of ``_id``. A removal of millions of documents
-in one command would outlast the wait for its answer.
+Floor 2; the other modules of this room call it. Every collection except ``heads`` keeps a conversation in one range of
+``_id``. Deletion goes in batches, as one command for millions of documents would exceed the command timeout.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _AT_ONCE = 5_000
 
 
 def between(conversation: str, low: str, high: str) -> dict[str, Any]:
-    """A range of keys of one conversation, which a sharded cluster finds by name and one server by key."""
+    """Return the filter for a key range; a sharded cluster routes it by conversation, a server searches by key."""
     return {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}
 
 
 async def delete_range(collection: Any, conversation: str, low: str, high: str) -> int:
-    """Remove all documents of a range; gives their number. Two commands for each 5,000 documents."""
+    """Remove all documents of a range and return their number. Two commands for each 5,000 documents."""
     removed, is_last = 0, False
     while not is_last:
         async with driver_errors():
@@ -35,6 +35,6 @@ async def delete_range(collection: Any, conversation: str, low: str, high: str) 
 
 
 async def count_range(collection: Any, conversation: str, low: str, high: str) -> int:
-    """How many documents a range has. One command."""
+    """Count the documents of a range. One command."""
     async with driver_errors():
         return int(await collection.count_documents(between(conversation, low, high)))

@@ -1,6 +1,6 @@
-"""Names of the collections, and the keys of their documents.
+"""Define the names of the collections and the keys of their documents.
 
-``log`` holds entries and payload chunks in one key order::
+Floor 2; the other modules of this room use it. ``log`` holds entries and payload chunks in one key order::
 
     <conversation>#<token>#<chunk>   a chunk of a payload
     <conversation>:<entry number>    an entry
@@ -47,46 +47,46 @@ MIGRATIONS = "convstore_migrations"
 
 
 def head_id(scope: Mapping[str, str]) -> str:
-    """The key of a scope's head: the same for the same keys and values in any order."""
+    """Return the key of a scope's head; the order of the scope's keys does not matter."""
     canonical = json.dumps(sorted(scope.items()), ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def entry_id(conversation: str, number: int) -> str:
-    """The key of an entry; keys order as numbers do."""
+    """Return the key of an entry; keys sort like numbers."""
     return f"{conversation}:{number:012d}"
 
 
 def entry_range(conversation: str, *, start: int = 0, before: int | None = None) -> tuple[str, str]:
-    """Keys of a conversation's entries, from one number and before another."""
+    """Return the key range of a conversation's entries, from one number and before another."""
     return entry_id(conversation, start), f"{conversation};" if before is None else entry_id(conversation, before)
 
 
 def annotation_id(conversation: str, ordinal: int) -> str:
-    """The key of what is said of a message."""
+    """Return the key of a message's annotations."""
     return f"{conversation}:{ordinal:012d}"
 
 
 def summary_id(conversation: str, token: str) -> str:
-    """The key of a summary."""
+    """Return the key of a summary."""
     return f"{conversation}:{token}"
 
 
 def chunk_id(conversation: str, token: str, chunk: int) -> str:
-    """The key of a payload chunk."""
+    """Return the key of a payload chunk."""
     return f"{conversation}#{token}#{chunk:06d}"
 
 
 def chunk_range(conversation: str, token: str, first: int, count: int) -> tuple[str, str]:
-    """Keys of `count` chunks of one append."""
+    """Return the key range of `count` chunks of one append."""
     return chunk_id(conversation, token, first), chunk_id(conversation, token, first + count)
 
 
 def conversation_range(conversation: str) -> tuple[str, str]:
-    """Keys of everything that a conversation has in the log."""
+    """Return the key range of all documents of a conversation in one collection."""
     return f"{conversation}#", f"{conversation};"
 
 
 def log_ranges(conversation: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Keys of everything that a conversation has in the log: of its entries, and of its chunks."""
+    """Return the key ranges of a conversation in the log: entries, then chunks."""
     return (f"{conversation}:", f"{conversation};"), (f"{conversation}#", f"{conversation}:")

@@ -1,8 +1,8 @@
-"""The ``log`` collection: entries and payload chunks.
+"""Read and write the ``log`` collection: entries and payload chunks.
 
-Layer 3. An entry is inserted at the next number; a duplicate key means that somebody else was first, which is an
-answer (`SlotTaken`), not an error. Everything is read by ranges of ``_id`` or by an index: on a clustered collection
-any other filter on ``_id`` would read all of it.
+Floor 2; the writer and the log reader call it. An entry is inserted at the next number. A duplicate key means that
+another writer took the number, which is a result (`SlotTaken`), not an error. All reads use ranges of ``_id`` or an
+index: on a clustered collection any other filter on ``_id`` would scan all of it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _DUPLICATE_KEY = 11000
 _PARALLEL = 8
 _MANY = 150
 _LEAN = {"sources": 0, "shown": 0, "gaps": 0, "repair": 0, "totals.preview": 0}
-"""What views do not need of an entry."""
+"""Projection that drops the fields of an entry that views do not use."""
 
 
-class SlotTaken(Exception):  # noqa: N818 - an answer, caught in this package's caller
+class SlotTaken(Exception):  # noqa: N818 - a result, caught by the writer and the rewinder
     """The entry's number, one of its message ids or one of its source ids is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessageRow:
-    """A message found by id, with what its entry says of it."""
+    """A message with its sources and its entry."""
 
     message: EntryMessage
     sources: tuple[EntrySource, ...]
@@ -59,7 +59,7 @@ class Log:
         self.must_look_first = not driver.enforces_array_indexes
 
     async def last_totals(self, conversation: str) -> Totals:
-        """What the last entry says of the whole log; zeros for an empty one. One command."""
+        """Return the totals of the last entry, which cover the whole log; zeros if it is empty. One command."""
         low, high = entry_range(conversation)
         async with driver_errors():
             found = (
@@ -71,7 +71,7 @@ class Log:
         return entry_from(found[0]).totals if found else Totals()
 
     async def entry(self, conversation: str, number: int) -> Entry:
-        """One entry without its messages: its totals and, of a marker, what is rewound. One command.
+        """Return one entry without its messages: its totals and, for a rewind entry, the rewound ranges. One command.
 
         Raises:
             CorruptDocumentError: It is missing or damaged.
@@ -85,14 +85,14 @@ class Log:
             raise CorruptDocumentError(key, "the entry is missing")
         entry = entry_from(document)
         if entry.totals.marker == number and "gaps" not in document:
-            raise CorruptDocumentError(key, "it does not say what is rewound")
+            raise CorruptDocumentError(key, "the rewind entry has no rewound ranges")
         return entry
 
     async def shown(self, conversation: str, number: int) -> dict[bytes, int]:
-        """The newest different sources, as the last entry with sources keeps them. One command.
+        """Return the newest distinct sources, as the last entry with sources stores them. One command.
 
         Raises:
-            CorruptDocumentError: It keeps none.
+            CorruptDocumentError: The entry stores none.
         """
         key = entry_id(conversation, number)
         async with driver_errors():
@@ -103,7 +103,7 @@ class Log:
             raise CorruptDocumentError(key, f"the digests of its sources: {error!r}") from error
 
     def check_size(self, entry: Entry) -> None:
-        """Refuse an entry that `insert` would refuse, before its conversation is begun. No command.
+        """Refuse an oversized entry as `insert` would, before its conversation is created. No command.
 
         Raises:
             BatchTooLargeError: The entry is above 1 MB.
@@ -116,7 +116,7 @@ class Log:
         One command up to 32 MB; beyond, the chunks go ahead in commands of their own.
 
         Raises:
-            SlotTaken: Somebody was first; the chunks are written all the same.
+            SlotTaken: Another writer took the number or an id; the chunks are written nevertheless.
             BatchTooLargeError: The entry is above 1 MB; nothing was sent.
         """
         document = _sized(conversation, entry)
@@ -134,7 +134,7 @@ class Log:
                 raise SlotTaken from error
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
-                    raise  # the chunks may be rolled back yet, so they do not count as sent
+                    raise  # the chunks may still be rolled back, so they do not count as sent
                 failures = error.details.get("writeErrors", [])
                 if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] != len(last):
                     raise
@@ -155,7 +155,7 @@ class Log:
             await self._log.delete_many(query)
 
     async def messages_by_id(self, conversation: str, ids: Iterable[str]) -> dict[str, StoredMessageRow]:
-        """Those of some messages that are in the log, by id. One command."""
+        """Return the messages with some ids that are in the log, by id. One command."""
         wanted = set(ids)
         async with driver_errors():
             query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
@@ -163,9 +163,9 @@ class Log:
         return {id_: row for id_, row in rows_of(documents).items() if id_ in wanted}
 
     async def messages_by_call(self, conversation: str, calls: Iterable[str]) -> list[StoredMessageRow]:
-        """The results of some tool calls, in the order of the log. One command.
+        """Return the results of some tool calls, in the order of the log. One command.
 
-        Of ids that come again and again, as some models count their calls from 0 in each message, the newest results.
+        Some models number their calls from 0 in each message; of such repeated ids the newest results are returned.
         """
         wanted = set(calls)
         async with driver_errors():
@@ -176,7 +176,7 @@ class Log:
         return sorted(rows, key=lambda row: row.message.ordinal)
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
-        """The message with an ordinal; None if there is none. One command."""
+        """Return the message with an ordinal, or None. One command."""
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
         async with driver_errors():
             documents = await self._log.find(query).sort([("first", -1), ("_id", -1)]).limit(1).to_list(None)
@@ -185,7 +185,7 @@ class Log:
     async def sources_by_id(
         self, conversation: str, numbers: Iterable[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
-        """Those of some sources that are in the log, each with the message it came with. One command."""
+        """Return the sources with some ids that are in the log, each with its message. One command."""
         wanted = set(numbers)
         async with driver_errors():
             query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
@@ -194,7 +194,7 @@ class Log:
         return {source.id: (row, source) for row in rows.values() for source in row.sources if source.id in wanted}
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
-        """Which of some source ids are in use. One command."""
+        """Return those of some source ids that are in use. One command."""
         wanted = set(numbers)
         async with driver_errors():
             query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
@@ -202,7 +202,7 @@ class Log:
         return sorted({number for document in documents for number in _source_ids(document)} & wanted)
 
     async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
-        """All entries from a number on, or up to another, in order. One command up to a thousand entries."""
+        """Return the entries from one number and before another, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
             found = self._log.find(between(conversation, *span), _LEAN).sort("_id", 1)
@@ -212,7 +212,7 @@ class Log:
     async def newest_entries(
         self, conversation: str, *, start: int = 0, before: int | None = None, limit: int
     ) -> list[Entry]:
-        """The last entries, from a number on or before another, in order. One command up to a thousand."""
+        """Return the last entries of a range of numbers, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
             found = self._log.find(between(conversation, *span), _LEAN).sort("_id", -1)
@@ -220,7 +220,7 @@ class Log:
         return await _entries(documents[::-1])
 
     async def entries_around(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
-        """The last entries that begin before an ordinal, in order. One command."""
+        """Return the last entries that begin before an ordinal, in order. One command."""
         query = {"conversation": conversation, "first": {"$lt": before}}
         async with driver_errors():
             found = self._log.find(query, _LEAN).sort([("first", -1), ("_id", -1)]).limit(limit)
@@ -230,7 +230,10 @@ class Log:
     async def newest_results(
         self, conversation: str, *, before: int, limit: int, gaps: Sequence[RewoundRange] = (), tools_only: bool = False
     ) -> list[Entry]:
-        """The last entries with live results or long messages before an ordinal, without bodies. One command."""
+        """Return the last entries with active results or long messages before an ordinal, without bodies.
+
+        One command.
+        """
         kind = {"messages.type": "tool"} if tools_only else {}
         query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
         if gaps:
@@ -241,7 +244,7 @@ class Log:
         return await _entries([_with_empty_bodies(document) for document in documents])
 
     async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
-        """The whole text of some payloads, in their order; one command for those that stand together, in parallel.
+        """Return the whole texts of some payloads, in order. One command for each run of adjacent payloads.
 
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
@@ -269,18 +272,18 @@ class Log:
         return [text[start:end] for start, end in pairwise(ends)]
 
     async def payload_ranges(self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
-        """Pieces of payloads, each from one character to another; reads only the chunks that they lie in.
+        """Return ranges of characters of payloads; reads only the chunks that contain them.
 
-        One command for all pieces that came with one append, in parallel.
+        One command for all ranges of one append; several run in parallel.
 
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
         """
         sizes: dict[str, dict[int, int]] = {}
         for ref, start, end in wanted:
-            if held := _chunks_of(ref, start, end):
-                of_all = _sizes(ref)
-                sizes.setdefault(ref.token, {}).update({number: of_all[number] for number in held})
+            if numbers := _chunks_of(ref, start, end):
+                of_payload = _sizes(ref)
+                sizes.setdefault(ref.token, {}).update({number: of_payload[number] for number in numbers})
         gate = asyncio.Semaphore(_PARALLEL)
 
         async def read(token: str) -> dict[int, str]:
@@ -291,7 +294,7 @@ class Log:
         return [_piece(ref, start, end, texts.get(ref.token, {})) for ref, start, end in wanted]
 
     async def _chunks(self, conversation: str, token: str, sizes: Mapping[int, int]) -> dict[int, str]:
-        """Some chunks of one append, by number, in order; `sizes` has the characters of each. One command."""
+        """Return chunks of one append by number, in order; `sizes` has the characters of each. One command."""
         numbers = list(sizes)
         low, high = chunk_range(conversation, token, numbers[0], numbers[-1] - numbers[0] + 1)
         query = between(conversation, low, high)
@@ -311,23 +314,23 @@ class Log:
         return dict(zip(numbers, texts, strict=True))
 
     async def delete(self, conversation: str) -> tuple[int, int]:
-        """Remove everything that a conversation has in the log; gives the numbers of entries and of chunks."""
+        """Remove a conversation from the log and return the numbers of entries and chunks."""
         parts = log_ranges(conversation)
         entries, chunks = await asyncio.gather(*(delete_range(self._log, conversation, *part) for part in parts))
         return entries, chunks
 
     async def count(self, conversation: str) -> tuple[int, int]:
-        """How many entries and chunks a conversation has in the log. Two commands."""
+        """Count the entries and chunks of a conversation. Two commands."""
         parts = log_ranges(conversation)
         entries, chunks = await asyncio.gather(*(count_range(self._log, conversation, *part) for part in parts))
         return entries, chunks
 
 
 def _source_ids(document: Mapping[str, Any]) -> list[int]:
-    """The numbers of an entry's sources, from as much of its document as holds them.
+    """Return the numbers of an entry's sources.
 
     Raises:
-        CorruptDocumentError: They are none.
+        CorruptDocumentError: The field is damaged.
     """
     try:
         return [stored_number(source["id"]) for source in stored_list(document["sources"])]
@@ -336,7 +339,7 @@ def _source_ids(document: Mapping[str, Any]) -> list[int]:
 
 
 async def _entries(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """The entries that documents hold; many are made in a thread, as that takes the event loop's time."""
+    """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:
         return [entry_from(document) for document in documents]
@@ -345,7 +348,7 @@ async def _entries(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
 
 
 def _with_empty_bodies(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An entry's document that was read without bodies; what is damaged stays as it is, and is told of when read."""
+    """Return a document read without bodies with empty ones; a damaged one is unchanged and fails when parsed."""
     messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return document
@@ -353,7 +356,7 @@ def _with_empty_bodies(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rows_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:
-    """The messages of some entries by id, each with its sources."""
+    """Return the messages of some entries by id, each with its sources."""
     rows = {}
     for entry in map(entry_from, documents):
         by_message: dict[str, list[EntrySource]] = {}
@@ -365,7 +368,7 @@ def rows_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRo
 
 
 def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
-    """Payloads in runs whose chunks follow each other, each payload once."""
+    """Group payloads into runs of adjacent chunks, each payload once."""
     runs: list[list[PayloadRef]] = []
     for ref in sorted(set(refs), key=lambda ref: (ref.token, ref.chunk)):
         last = runs[-1][-1] if runs else None
@@ -377,7 +380,7 @@ def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
 
 
 def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
-    """The document of an entry with its size in it; refuses one that is too large."""
+    """Return the document of an entry including its size; refuse one that is too large."""
     document = entry_document(conversation, entry)
     size = len(bson.encode({**document, "size": 0}))
     parts = source_parts(entry)
@@ -385,14 +388,14 @@ def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
     whole = len(bson.encode(document)) if parts else size
     if whole > _ENTRY_BYTES:
         raise BatchTooLargeError(
-            f"the batch makes an entry of {whole:,} bytes, payloads apart; {_ENTRY_BYTES:,} are the most; append "
+            f"the batch makes an entry of {whole:,} bytes without payloads, and the limit is {_ENTRY_BYTES:,}; append "
             + ("its messages in several smaller batches" if entry.messages[1:] else "a smaller message")
         )
     return document
 
 
 def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Payload chunks in commands of at most 32 MB; the last one has room for an entry."""
+    """Split payload chunks into commands of at most 32 MB; the last one has room for an entry."""
     commands: list[list[dict[str, Any]]] = [[]]
     size = _ENTRY_BYTES
     for payload in payloads:
@@ -405,26 +408,26 @@ def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _chunks_of(ref: PayloadRef, start: int, end: int) -> range:
-    """Numbers of the chunks that hold a piece of a payload."""
+    """Return the numbers of the chunks that contain a range of a payload."""
     if start >= end:
         return range(0)
-    first = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
-    last = next((place for place, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
+    first = next((index for index, chunk_end in enumerate(ref.ends) if chunk_end > start), len(ref.ends) - 1)
+    last = next((index for index, chunk_end in enumerate(ref.ends) if chunk_end >= end), len(ref.ends) - 1)
     return range(ref.chunk + first, ref.chunk + last + 1)
 
 
 def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> str:
-    """A piece of a payload, from the chunks that hold it."""
-    held = _chunks_of(ref, start, end)
-    if not held:
+    """Cut a range of a payload out of the chunks that contain it."""
+    numbers = _chunks_of(ref, start, end)
+    if not numbers:
         return ""
-    before = ref.ends[held.start - ref.chunk - 1] if held.start > ref.chunk else 0
-    return "".join(chunks[number] for number in held)[start - before : end - before]
+    before = ref.ends[numbers.start - ref.chunk - 1] if numbers.start > ref.chunk else 0
+    return "".join(chunks[number] for number in numbers)[start - before : end - before]
 
 
 def _sizes(ref: PayloadRef) -> dict[int, int]:
-    """How many characters each chunk of a payload holds."""
-    return {ref.chunk + place: end - start for place, (start, end) in enumerate(pairwise([0, *ref.ends]))}
+    """Return the number of characters in each chunk of a payload."""
+    return {ref.chunk + index: end - start for index, (start, end) in enumerate(pairwise([0, *ref.ends]))}
 
 
 def _decompress(frames: Sequence[tuple[str, Any, int]]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Brings a database to the shape that this version expects: numbered files, each run once.
+"""Migrate a database to the schema of this version: numbered files, each run once.
 
-Layer 4. ``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and says in its docstring what it
-does; a step may be repeated after a crash, so it makes sure of things instead of making them. What was applied is
-kept in the collection ``convstore_migrations``; a lease in the same place lets one runner work at a time. It is renewed
-while a step lasts, which with an index over a large collection may be hours.
+Floor 2; `store` and the command ``migrate`` call it. ``migrations/NNNN_name.py`` holds ``async def up(database:
+Target) -> None`` and describes itself in its docstring. A step may be repeated after a crash, so it must be idempotent.
+Applied steps are recorded in the collection ``convstore_migrations``. A lease there lets one runner work at a time. It
+is renewed during a step, as an index over a large collection may take hours.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FILE_NAME = re.compile(r"\d{4}_\w+\.py")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step: its name, what it does, and the function that does it."""
+    """One step: its name, a summary, and its function."""
 
     name: str
     summary: str
@@ -47,37 +47,37 @@ class Migration:
 
 
 class Target:
-    """What a migration may do to a database; every method makes sure of something and may be repeated."""
+    """The operations that a migration may use; each of them is idempotent."""
 
     def __init__(self, driver: Driver, *, prefix: str, scope_keys: Sequence[str]) -> None:
         self._driver, self._prefix = driver, prefix
         self._scope_keys = scope_keys
 
     async def ensure_log(self) -> None:
-        """The ``log`` collection, clustered where the server can, and its indexes."""
+        """Create the ``log`` collection, clustered where the server supports it, and its indexes."""
         await self._driver.create_collection(self._prefix + LOG, clustered=True)
         await self._ensure_indexes(LOG, LOG_INDEXES)
 
     async def ensure_heads(self) -> None:
-        """The ``heads`` collection and the indexes that listing by scope needs."""
+        """Create the ``heads`` collection and the indexes for listing by scope."""
         await self._driver.create_collection(self._prefix + HEADS)
         await self._ensure_indexes(HEADS, head_indexes(self._scope_keys))
 
     async def has_heads(self) -> bool:
-        """Whether the indexes that listing by scope needs are there. One command."""
+        """Return True if the indexes for listing by scope exist. One command."""
         names = await self._driver.index_names(self._prefix + HEADS)
         return {index.name for index in head_indexes(self._scope_keys)} <= names
 
     async def ensure_annotations(self) -> None:
-        """The ``annotations`` collection, which is read by ``_id`` alone."""
+        """Create the ``annotations`` collection, which is read by ``_id`` alone."""
         await self._driver.create_collection(self._prefix + ANNOTATIONS)
 
     async def ensure_summaries(self) -> None:
-        """The ``summaries`` collection, which is read by ``_id`` alone."""
+        """Create the ``summaries`` collection, which is read by ``_id`` alone."""
         await self._driver.create_collection(self._prefix + SUMMARIES)
 
     async def _ensure_indexes(self, collection: str, indexes: Iterable[Index]) -> None:
-        # One by one: the in-memory driver drops what it does not know when it is given several.
+        # One by one: given several, the in-memory driver drops options that it does not support.
         for index in indexes:
             await self._driver.create_index(
                 self._prefix + collection, index.name, list(index.keys), unique=index.unique, present=index.present
@@ -85,7 +85,7 @@ class Target:
 
 
 class Migrator:
-    """Runs what is pending and tells what was applied."""
+    """Runs pending migrations and lists applied ones."""
 
     def __init__(self, driver: Driver, *, prefix: str = "", scope_keys: Sequence[str]) -> None:
         self._applied = driver.collection(prefix + MIGRATIONS)
@@ -94,30 +94,30 @@ class Migrator:
         self.scope_keys = tuple(scope_keys)
 
     async def applied(self) -> list[str]:
-        """Names of the migrations that ran, in order. One command."""
+        """Return the names of the migrations that ran, in order. One command."""
         async with driver_errors():
             documents = await self._applied.find({}).sort("_id", 1).to_list(None)
         return [document["_id"] for document in documents if document["_id"] != _LEASE]
 
     async def pending(self) -> list[Migration]:
-        """Migrations that have not run, in order.
+        """Return the migrations that have not run, in order.
 
         Raises:
             SchemaVersionError: The database knows migrations that this version does not.
         """
         applied = await self.applied()
-        known = discover()
-        if unknown := sorted(set(applied) - {migration.name for migration in known}):
+        migrations = discover()
+        if unknown := sorted(set(applied) - {migration.name for migration in migrations}):
             raise SchemaVersionError(
                 f"the database was set up by a newer convstore (it has {unknown[-1]}); upgrade the package"
             )
-        return [migration for migration in known if migration.name not in applied]
+        return [migration for migration in migrations if migration.name not in applied]
 
     async def check(self) -> None:
-        """Make sure that nothing is pending.
+        """Make sure that no migration is pending.
 
         Raises:
-            NotSetUpError: Something is.
+            NotSetUpError: A migration is pending.
             SchemaVersionError: The database is newer than this version.
         """
         if pending := await self.pending():
@@ -127,19 +127,19 @@ class Migrator:
             )
 
     async def run(self) -> list[str]:
-        """Run what is pending, one runner at a time; gives the names of what this call ran.
+        """Run pending migrations, one runner at a time, and return the names of those that this call ran.
 
         Raises:
             SchemaVersionError: The database is newer than this version; nothing was done.
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
-        # Each store names its own scope keys, so their indexes are made sure of every time.
+        # Each store names its own scope keys, so their indexes are checked every time.
         if not await self.pending() and await self._target.has_heads():
             return []
         return await self.leased(self._run_pending)
 
     async def leased(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Do some work on the schema while nobody else does; however long it takes.
+        """Run some work on the schema under the lease, however long it takes.
 
         Raises:
             StoreUnavailableError: Another runner holds the lease and does not finish, or this one could not keep it.
@@ -153,7 +153,7 @@ class Migrator:
                 await self._applied.delete_one({"_id": _LEASE, "owner": owner})
 
     async def _while_leased(self, owner: str, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do some work and renew the lease meanwhile; stop it when the lease cannot be kept."""
+        """Run some work and renew the lease meanwhile; cancel the work when the lease is lost."""
         task = asyncio.ensure_future(work)
         ends = time.monotonic() + _LEASE_TIME.total_seconds()
         try:
@@ -165,7 +165,7 @@ class Migrator:
             await asyncio.wait({task})
 
     async def _renew(self, owner: str, ends: float) -> float:
-        """Keep the lease; gives when it ends, which is as before if the server is out of reach and there is time.
+        """Renew the lease and return its end; the end is unchanged while the server is unreachable.
 
         Raises:
             StoreUnavailableError: The lease is lost.
@@ -180,7 +180,7 @@ class Migrator:
             return ends
         if not renewed.matched_count:
             raise StoreUnavailableError(
-                "another process took over the migration of this database, as this one did not answer for a minute; "
+                "another process took over the migration of this database, as this one did not respond for a minute; "
                 "call setup() again"
             )
         return renewed_ends
@@ -197,7 +197,7 @@ class Migrator:
         return [migration.name for migration in pending]
 
     async def _take_lease(self, owner: str) -> None:
-        """Wait until no other runner is at work; a lease that its owner did not give back ends by itself."""
+        """Wait for the lease; one that its owner did not release expires."""
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 while not await self._try_lease(owner):  # noqa: ASYNC110 - the other runner is another process
@@ -223,13 +223,13 @@ class Migrator:
 
 @cache
 def discover() -> tuple[Migration, ...]:
-    """All migrations that this version has, in order."""
+    """Return all migrations of this version, in order."""
     files = sorted(path for path in _folder().iterdir() if _FILE_NAME.fullmatch(path.name))
     return tuple(_load(path) for path in files)
 
 
 def _folder() -> Path:
-    """Where the files are: inside the package once installed, beside it in a checkout."""
+    """Return the folder of the files: inside an installed package, next to it in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "_migrations"
     return installed if installed.is_dir() else package.parent / "migrations"

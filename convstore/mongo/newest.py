@@ -1,6 +1,7 @@
-"""Reads the ``log`` collection from its end: whole entries to search in, names of long messages to list.
+"""Read the ``log`` collection from its end: entries to search in, and long messages to list.
 
-Layer 3. Ranges of ``_id`` alone, as any other filter on a clustered collection would read all of it.
+Floor 2; `readback.pager` calls it. It uses ranges of ``_id`` alone, as any other filter would scan a clustered
+collection.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Newest:
         self._log = driver.collection(prefix + LOG)
 
     async def rows(self, conversation: str, *, before: int | None, limit: int) -> tuple[list[StoredMessageRow], int]:
-        """The messages of the last entries before a number, newest first, and the first entry's number. One command.
+        """Return the messages of the last entries before a number, newest first, and the first entry's number.
 
-        Gives 0 for the number if there is no entry.
+        The number is 0 if there is no entry. One command.
         """
         query = between(conversation, *entry_range(conversation, before=before))
         async with driver_errors():
@@ -40,9 +41,9 @@ class Newest:
         return sorted(rows, key=lambda row: row.message.ordinal, reverse=True), first
 
     async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
-        """The newest messages of people and models of at least so many tokens, newest first, without their bodies.
+        """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.
 
-        One command; looks at no entry before `start`.
+        Entries before `start` are not searched. One command.
         """
         query: dict[str, Any] = between(conversation, *entry_range(conversation, start=start))
         query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}

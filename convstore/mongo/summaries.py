@@ -1,6 +1,7 @@
-"""The ``summaries`` collection: every summary that was ever made.
+"""Read and write the ``summaries`` collection: every summary that was ever made.
 
-Layer 3. A document is written before the head names it; one that no head ever named is passed over.
+Floor 2; the `compaction` room calls it. A document is written before the head names it; one that no head ever named
+is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Summaries:
         self._summaries = driver.collection(prefix + SUMMARIES)
 
     async def insert(self, conversation: str, record: SummaryRecord) -> None:
-        """Keep a summary; again is as good as once. One command."""
+        """Insert a summary; repeating it has no effect. One command."""
         document = summary_document(record) | {
             "_id": summary_id(conversation, record.token),
             "conversation": conversation,
@@ -36,7 +37,7 @@ class Summaries:
                 return
 
     async def all(self, conversation: str) -> dict[str, SummaryRecord]:
-        """All summaries of a conversation by token, those that were never committed too. One command."""
+        """Return all summaries of a conversation by token, including uncommitted ones. One command."""
         low, high = conversation_range(conversation)
         query = {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}
         async with driver_errors():
@@ -49,9 +50,9 @@ class Summaries:
             await self._summaries.delete_one({"_id": summary_id(conversation, token), "conversation": conversation})
 
     async def delete(self, conversation: str) -> int:
-        """Remove all summaries of a conversation; gives the number of documents."""
+        """Remove all summaries of a conversation and return the number of documents."""
         return await delete_range(self._summaries, conversation, *conversation_range(conversation))
 
     async def count(self, conversation: str) -> int:
-        """How many summaries a conversation has, those that were never committed too. One command."""
+        """Count the summaries of a conversation, including uncommitted ones. One command."""
         return await count_range(self._summaries, conversation, *conversation_range(conversation))

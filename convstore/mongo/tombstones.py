@@ -1,7 +1,7 @@
-"""Ends of conversations in the ``heads`` collection: which are to end, and what stays until all of them is gone.
+"""End conversations in the ``heads`` collection and keep a tombstone until everything of them is swept.
 
-Layer 3. A head is replaced by a tombstone, which stays until everything that a writer in flight may still have added
-is swept. A tombstone holds no values of the scope, only hashes, by which a removal that broke off is found again.
+Floor 2; `admin.retention` and the writer call it. A tombstone replaces the head and stays until late writes of appends
+in flight are swept. It holds no scope values, only their hashes, by which an interrupted deletion is found again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["HeadKey", "Tombstones"]
 
 @dataclass(frozen=True, slots=True)
 class HeadKey:
-    """What of a head is needed to end its conversation, so that damage elsewhere in it does not matter.
+    """The fields of a head that ending its conversation needs; damage in other fields does not matter.
 
     Attributes:
         key: The ``_id`` of the head.
-        conversation: The id that the log uses; "" if the head is damaged and does not say.
-        scope: Whose it is; empty if the head is damaged and does not say.
-        updated_at: When it was last brought up to date, as stored; None if it does not say.
+        conversation: The id that the log uses; "" if that field is damaged.
+        scope: The scope; empty if that field is damaged.
+        updated_at: The time of the last refresh, as stored; None if that field is damaged.
     """
 
     key: str
@@ -43,13 +43,13 @@ class Tombstones:
         self._heads = driver.collection(prefix + HEADS)
 
     async def find(self, scope: Mapping[str, str]) -> HeadKey | None:
-        """The head of a whole scope; None if it has no conversation. One command."""
+        """Return the head of a whole scope, or None if it has no conversation. One command."""
         async with driver_errors():
             document = await self._heads.find_one({"_id": head_id(scope)}, _KEY_FIELDS)
         return _key_from(document) if document else None
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[HeadKey]:
-        """Heads with these scope values behind a key, in the order of keys. One command."""
+        """Return heads with these scope values after a key, ordered by key. One command."""
         query = _of_scope(partial_scope) | {"scope": {"$exists": True}, "_id": {"$gt": after}}
         async with driver_errors():
             documents = await self._heads.find(query, _KEY_FIELDS).sort("_id", 1).limit(limit).to_list(None)
@@ -64,16 +64,16 @@ class Tombstones:
         after: HeadKey | None,
         limit: int,
     ) -> list[HeadKey]:
-        """Closed heads with these scope values that were last told of a message before a time, oldest first.
+        """Return closed heads with these scope values that were last refreshed before a time, oldest first.
 
         One command.
 
         Args:
             partial_scope: Values of some scope keys.
-            at: The time now, by which a head is open or closed.
+            at: The current time, by which a head is open or closed.
             before: The time.
             after: The last head of the page before.
-            limit: At most this many heads.
+            limit: Maximum number of heads.
         """
         query = _of_scope(partial_scope) | {"updated_at": {"$lt": before}, **_is_closed(at)}
         if after is not None:
@@ -90,14 +90,14 @@ class Tombstones:
         """Replace a head by a tombstone; from now on the scope has no conversation. Three commands.
 
         Args:
-            head: As it was read.
-            at: The time now, by which a head is open or closed.
-            sweep_at: When nobody can be writing to the conversation any more.
-            pruned: Only if nobody has opened the head or brought it up to date since. A writer that learns of it then
-                begins a new conversation for what it has just written.
+            head: The head as it was read.
+            at: The current time, by which a head is open or closed.
+            sweep_at: The time after which no append can still be in flight.
+            pruned: Replace the head only if it was not opened or refreshed since. A concurrent writer then starts a
+                new conversation and writes its batch there.
 
         Returns:
-            Whether this call ended it; False if another did, or if it is in use.
+            True if this call ended it; False if another call did, or if it is in use.
         """
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
@@ -111,11 +111,11 @@ class Tombstones:
             "swept": False,
         }
         async with driver_errors():
-            # First, so that nothing ended is without a tombstone; while the head stays it means nothing.
+            # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
             await self._keep(tombstone)
             ended = bool((await self._heads.delete_one(query)).deleted_count)
             if ended:
-                # Again: who sweeps may have found the head still there.
+                # Written again: a concurrent sweep may have dropped it because it still found the head.
                 await self._keep(tombstone)
         return ended
 
@@ -124,13 +124,13 @@ class Tombstones:
         await self._heads.update_one({"_id": key}, {"$set": dict(tombstone)}, upsert=True)
 
     async def was_pruned(self, conversation: str) -> bool:
-        """Whether a conversation was ended by a policy, not by somebody who wanted it gone. One command."""
+        """Return True if prune() ended the conversation, not delete(). One command."""
         async with driver_errors():
             tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)}, {"pruned": 1})
         return bool(tombstone and tombstone.get("pruned"))
 
     async def unswept(self, partial_scope: Mapping[str, str]) -> list[str]:
-        """Ended conversations with these scope values that were not swept yet, in the order of keys. One command."""
+        """Return ended conversations with these scope values that were not swept yet, ordered by key. One command."""
         query: dict[str, Any] = {f"marks.{key}": _mark(key, value) for key, value in partial_scope.items()}
         query |= {"sweep_at": {"$exists": True}, "swept": {"$ne": True}}
         async with driver_errors():
@@ -138,13 +138,13 @@ class Tombstones:
         return [_ended(document) for document in documents]
 
     async def due(self, *, at: datetime, limit: int) -> list[str]:
-        """Ended conversations of which a sweep is due. One command."""
+        """Return ended conversations whose sweep is due. One command."""
         async with driver_errors():
             found = await self._heads.find({"sweep_at": {"$lte": at}}, {"_id": 1}).limit(limit).to_list(None)
         return [_ended(document) for document in found]
 
     async def is_ended(self, conversation: str) -> bool:
-        """Whether a conversation with a tombstone has no head any more; it has one if its end broke off."""
+        """Return True if a conversation has a tombstone and no head; an interrupted deletion leaves both."""
         async with driver_errors():
             tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)})
             if tombstone is None:
@@ -153,7 +153,7 @@ class Tombstones:
         return head is None
 
     async def swept(self, conversation: str, *, at: datetime, again: datetime) -> None:
-        """Note that a conversation was swept, if that was still due; drops the tombstone the second time.
+        """Record that a conversation was swept, if that was still due; drop the tombstone the second time.
 
         Two commands, one the second time.
         """
@@ -164,7 +164,7 @@ class Tombstones:
 
 
 def _is_closed(at: datetime) -> dict[str, Any]:
-    """Filters out the heads of conversations to which a store may append without a look at the head."""
+    """Return the filter for closed heads: no store may append without refreshing them."""
     return {"open_until": {"$not": {"$gt": at}}}
 
 
