@@ -55,7 +55,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services of one store; each does the work of one room."""
+    """The services of one store, one for each use case."""
 
     writer: Writer
     open_heads: OpenHeads
@@ -78,7 +78,7 @@ def make_services(
     driver: Driver,
     prefix: str,
     migrator: Migrator,
-    known: ConversationCache,
+    cache: ConversationCache,
     *,
     codec: Codec,
     counter: NamedCounter,
@@ -92,21 +92,21 @@ def make_services(
 
     Args:
         driver: The database.
-        prefix: Stands before the names of collections.
-        migrator: Knows the schema.
-        known: What the store remembers.
-        codec: Knows the types of values.
+        prefix: Prefix of the names of collections.
+        migrator: The schema's migrations.
+        cache: The store's cache of conversations.
+        codec: Encodes values.
         counter: Counts tokens.
-        clock: Where time comes from.
-        folder: Makes summaries; None if the store has no summarizer.
-        compaction_seconds: How long a load waits for one.
-        extractors: By the name of a tool what finds the sources in its results.
-        forget: Told of the scope of each conversation that ended.
+        clock: Source of time and tokens.
+        folder: The compaction strategy; None if the store has no summarizer.
+        compaction_seconds: Time that a load waits for a summary.
+        extractors: Functions that find the sources in a tool's results, by tool name.
+        forget: Called with the scope of each conversation that ended.
     """
     heads, tombstones, log = Heads(driver, prefix=prefix), Tombstones(driver, prefix=prefix), Log(driver, prefix=prefix)
     annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
     open_heads = OpenHeads(heads, log, clock=clock)
-    reader = LogReader(heads, log, known, codec=codec, counter=counter)
+    reader = LogReader(heads, log, cache, codec=codec, counter=counter)
     kept = SummaryHistory(reader, heads, log, summaries)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
     writer = Writer(
@@ -114,7 +114,7 @@ def make_services(
         heads,
         tombstones,
         log,
-        known,
+        cache,
         open_heads=open_heads,
         codec=codec,
         counter=counter,
@@ -124,13 +124,13 @@ def make_services(
     return Services(
         writer=writer,
         open_heads=open_heads,
-        resender=Resender(reader, Digests(driver, prefix=prefix), writer, known, codec=codec),
+        resender=Resender(reader, Digests(driver, prefix=prefix), writer, cache, codec=codec),
         reader=reader,
-        loader=Loader(reader, heads, log, known, codec=codec, counter=counter),
+        loader=Loader(reader, heads, log, cache, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
         pager=Pager(reader, Newest(driver, prefix=prefix), codec=codec),
-        directory=Catalog(heads, log, known, open_heads, codec=codec, clock=clock),
+        directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
         retention=Retention(tombstones, log, annotations, summaries, clock=clock, forget=forget),
         verifier=Verifier(
             Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
@@ -148,7 +148,7 @@ def make_services(
             wait_seconds=compaction_seconds,
         ),
         kept=kept,
-        rewinder=Rewinder(reader, heads, log, kept.reselect, known, codec=codec, clock=clock),
+        rewinder=Rewinder(reader, heads, log, kept.reselect, cache, codec=codec, clock=clock),
         annotator=annotator,
     )
 
@@ -158,12 +158,12 @@ class ServiceHost(Protocol):
 
     @property
     def policy(self) -> HistoryPolicy:
-        """The policy of loads that name none."""
+        """Return the policy of loads that name none."""
         ...
 
     @property
     def source_extractors(self) -> dict[str, SourceExtractor]:
-        """Functions of the application that find sources, by tool name."""
+        """Return the application's functions that find sources, by tool name."""
         ...
 
     def conversation(self, **scope: str) -> Any:
@@ -175,7 +175,7 @@ class ServiceHost(Protocol):
         ...
 
     def run_sync(self, work: Callable[[ServiceHost], Coroutine[Any, Any, _Result]], *, instead: str = ...) -> _Result:
-        """Do some work for a sync caller, on a twin of the store."""
+        """Run some work for a sync caller, on a twin of the store."""
         ...
 
 
@@ -189,7 +189,7 @@ def both_ways(
 def read_back(host: ServiceHost, scope: Scope) -> ReadBack:
     """Return the read function that a retrieval tool calls for one conversation."""
 
-    async def read(where: ServiceHost, request: Request) -> tuple[str, SourcePage]:
-        return await (await where.services()).pager.read(scope, request)
+    async def read(store: ServiceHost, request: Request) -> tuple[str, SourcePage]:
+        return await (await store.services()).pager.read(scope, request)
 
     return ReadBack(*both_ways(host, read))

@@ -130,7 +130,7 @@ async def test_a_young_store_is_told_once_that_the_end_is_lost(
     backup = await saved(database, chat)
     await talk(chat, range(5, 10))
     await restore(database, backup)
-    with pytest.raises(StoreUnavailableError, match="acknowledged before"):
+    with pytest.raises(StoreUnavailableError, match="all acknowledged writes"):
         await chat.load_history()
     assert await texts(chat) == [f"q{number}" for number in range(5)]
     assert (await chat.append(turn())).first == 11

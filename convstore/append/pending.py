@@ -1,6 +1,6 @@
-"""One append under way: what of a batch is left to write, what was sent, and what its caller is told in the end.
+"""Hold the state of one append: the messages still to write, the chunks sent, and the receipt.
 
-Layer 4. Holds no connection; `writer` drives it.
+Floor 4; `writer` drives it. It holds no connection.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ __all__ = ["PendingAppend", "renumbered_by"]
 
 @dataclass(slots=True)
 class PendingAppend:
-    """One append under way.
+    """The state of one append.
 
     Attributes:
-        batch: What is to be in the log in the end.
-        turn: The turn that all of it is in, by the id of its human message; "" if it may follow anything.
-        after: The tail that it has to follow directly; None if it may follow any.
-        pending: What of it is left to write.
-        token: Names its chunks.
-        reserve: Source ids to set aside.
-        stored: Ordinals of what is found in the log.
-        renumbered: Old and new numbers of the sources that are found in the log.
-        taken: Numbers of its sources that others have, if those may be renumbered.
-        sent: Chunks that are written.
+        batch: All messages of the append.
+        pending: The messages that are still to be written.
+        token: Token in the keys of its chunks.
+        reserve: Number of source ids to reserve.
+        turn: The id of the human message whose turn the batch belongs to; "" for no turn.
+        after: The tail that the entry has to follow directly; None for any.
+        stored: Ordinals of the messages found in the log, by id.
+        renumbered: Old and new numbers of sources found in the log, by message id.
+        taken: Source numbers of the batch that are in use, if they may be renumbered.
+        sent: Numbers of the chunks that are written.
         composed: The entry that was tried last, None if it was refused.
         number: The number of that entry.
     """
@@ -50,39 +50,39 @@ class PendingAppend:
     number: int = 0
 
     def may_follow(self, tail: Totals) -> bool:
-        """Return True if the entry may stand directly after this tail."""
+        """Return True if the entry may directly follow this tail."""
         return self.after is None or (self.after.entries, self.after.link) == (tail.entries, tail.link)
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to write."""
+        """Return True if there is nothing to write."""
         return not self.pending.prepared and not self.reserve
 
-    def must_look(self, tail: Totals, asked: tuple[str, int, int]) -> bool:
-        """Whether it goes on with a turn that, for all that is known, is not the last question behind this tail."""
-        goes_on = bool(self.turn) and self.turn not in self.batch.ids
-        return goes_on and asked != (self.turn, tail.live, tail.marker)
+    def must_look_up(self, tail: Totals, last_question: tuple[str, int, int]) -> bool:
+        """Return True if it continues a turn whose question is not known to be the last message before this tail."""
+        continues = bool(self.turn) and self.turn not in self.batch.ids
+        return continues and last_question != (self.turn, tail.live, tail.marker)
 
     @property
-    def shows(self) -> bool:
-        """Whether it has to know which sources were shown before."""
+    def needs_shown(self) -> bool:
+        """Return True if composing needs the sources that were shown before."""
         return bool(self.reserve) or any(one.found.items for one in self.pending.prepared)
 
     @property
     def totals(self) -> Totals:
-        """What the log holds once the composed entry is in it."""
-        assert self.composed is not None  # noqa: S101 - asked only then
+        """Return the totals of the log including the composed entry."""
+        assert self.composed is not None  # noqa: S101 - used only after `compose`
         return self.composed.entry.totals
 
     def compose(self, tail: Totals, at: datetime, link: int) -> None:
-        """Make the entry that stands behind this tail."""
+        """Compose the entry that follows this tail."""
         self.composed = compose(
             self.pending, tail, at=at, token=self.token, link=link, reserve=self.reserve, taken=self.taken
         )
         self.number = self.composed.entry.number
 
     def receipt(self) -> Receipt:
-        """What the caller is told once it is done."""
+        """Return the receipt of the finished append."""
         ordinals = tuple(self.stored[id_] for id_ in self.batch.ids)
         entry = self.composed.entry if self.composed else None
         numbers = [source.id for source in entry.sources] if entry else []
@@ -99,7 +99,7 @@ class PendingAppend:
 
 
 def renumbered_by(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:
-    """Old and new numbers of those sources that got new ones, by message id."""
+    """Return old and new numbers of renumbered sources, by message id."""
     changed: dict[str, dict[int, int]] = {}
     for source in sources:
         if source.given is not None:

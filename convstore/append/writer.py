@@ -1,8 +1,8 @@
-"""Appends a batch to the log: whole, once, in order, without holes.
+"""Append a batch to the log: atomically, exactly once, in order and without holes.
 
-Layer 4. The entry goes in at the number behind the last one known. If that number, or one of the message ids, is
-taken, the ids are looked up, the tail is read again, and what is new is tried again; so two writers never share a
-number and a repeated batch writes nothing.
+Floor 4; `conversation`, `resent_history` and imports call it. The entry is inserted at the number after the cached
+tail. If that number or a message id is taken, the writer looks up the ids, reads the tail again and retries with the
+messages that are new. So two writers never share a number, and a repeated batch writes nothing.
 """
 
 from __future__ import annotations
@@ -51,33 +51,29 @@ from convstore.values.scope import Scope
 __all__ = ["TailMoved", "Writer", "pause"]
 
 _TRIES = 1_000
-
-
 _BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
-
-
 _DEFAULT = HistoryPolicy()
 
 
 async def pause(tries: int) -> None:
-    """Let other writers go first, the longer the more often somebody did."""
+    """Back off before the next try, exponentially and with jitter."""
     await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))))  # noqa: S311 - jitter
 
 
-class TailMoved(Exception):  # noqa: N818 - an answer, caught by `resending`
+class TailMoved(Exception):  # noqa: N818 - a result, caught by `resent_history`
     """The log does not end with the entry that an append has to follow."""
 
 
-class _WasPruned(Exception):  # noqa: N818 - an answer, caught here
-    """The conversation was ended by a policy while it was written to."""
+class _WasPruned(Exception):  # noqa: N818 - a result, caught here
+    """The conversation was pruned during the append."""
 
 
-class _WasReplaced(Exception):  # noqa: N818 - an answer, caught here
-    """The scope has another conversation, or its log is not the one that this store knew: a backup was restored."""
+class _WasReplaced(Exception):  # noqa: N818 - a result, caught here
+    """The scope has another conversation, or its log is not the cached one because a backup was restored."""
 
 
 class Writer:
-    """Appends for all conversations of a store."""
+    """Writes batches to all conversations of a store."""
 
     def __init__(
         self,
@@ -85,7 +81,7 @@ class Writer:
         heads: Heads,
         tombstones: Tombstones,
         log: Log,
-        known: ConversationCache,
+        cache: ConversationCache,
         *,
         open_heads: OpenHeads,
         codec: Codec,
@@ -93,7 +89,7 @@ class Writer:
         clock: Clock,
         extractors: Mapping[str, SourceExtractor],
     ) -> None:
-        self._reader, self._heads, self._endings, self._log, self._known = reader, heads, tombstones, log, known
+        self._reader, self._heads, self._tombstones, self._log, self._cache = reader, heads, tombstones, log, cache
         self._open_heads = open_heads
         self._codec, self._counter, self._clock, self._extractors = codec, counter, clock, extractors
 
@@ -110,7 +106,7 @@ class Writer:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
         Raises:
-            TailMoved: They were to follow the tail `after` directly, and another entry does.
+            TailMoved: The log does not end with the tail `after`.
         """
         work = partial(
             prepare,
@@ -125,308 +121,323 @@ class Writer:
         return (await self._write(scope, batch, turn=turn, after=after)).receipt()
 
     async def reserve(self, scope: Scope, number: int) -> range:
-        """Set source ids aside; see `Conversation.reserve_source_ids`."""
-        attempt = await self._write(scope, Batch((), self._codec, self._counter), reserve=number)
-        through = attempt.totals.sources_through
+        """Reserve source ids; see `Conversation.reserve_source_ids`."""
+        append = await self._write(scope, Batch((), self._codec, self._counter), reserve=number)
+        through = append.totals.sources_through
         return range(through - number + 1, through + 1)
 
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
-        """Under which numbers some texts were shown; see `Conversation.find_shown_sources`."""
-        known = self._known.get(scope)
-        retry_if_stale = known is not None and self._known.is_fresh(known) and self._known.is_confirmed(known)
-        shown = known.tail.shown if known and known.tail and retry_if_stale else None
+        """Return the numbers under which some texts were shown; see `Conversation.find_shown_sources`."""
+        cached = self._cache.get(scope)
+        is_fresh = cached is not None and self._cache.is_fresh(cached) and self._cache.is_confirmed(cached)
+        shown = cached.tail.shown if cached and cached.tail and is_fresh else None
         if shown is None:
             shown = await self._read_shown(scope)
         return [shown.get(text_digest(text)) for text in texts]
 
     async def _read_shown(self, scope: Scope) -> Mapping[bytes, int]:
-        known = await self._reader.find(scope)
-        if known is None:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return {}
-        async with self._reader.reading(known):
-            tail = await self._log.last_totals(known.conversation)
+        async with self._reader.reading(cached):
+            tail = await self._log.last_totals(cached.conversation)
             if tail.shown is not None or not tail.shown_at:
                 return tail.shown or {}
-            return await self._log.shown(known.conversation, tail.shown_at)
+            return await self._log.shown(cached.conversation, tail.shown_at)
 
     async def _write(
         self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "", after: Totals | None = None
     ) -> PendingAppend:
         try:
             async with asyncio.timeout(APPEND_SECONDS):
-                return await self._write_somewhere(scope, batch, reserve, turn, after)
+                return await self._write_and_retry(scope, batch, reserve, turn, after)
         except TimeoutError as error:
             raise StoreUnavailableError(
                 f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
                 "repeat it with the same messages"
             ) from error
 
-    async def _write_somewhere(
+    async def _write_and_retry(
         self, scope: Scope, batch: Batch, reserve: int, turn: str, after: Totals | None
     ) -> PendingAppend:
-        """Write to the scope's conversation; again if it turns out to be deleted."""
+        """Write to the scope's conversation; retry if it turns out to be deleted."""
         while True:
-            known = self._known.get(scope) or await self._claim(scope, batch, turn)
-            async with known.lock:
-                if not self._known.is_current(known):
+            cached = self._cache.get(scope) or await self._claim(scope, batch, turn)
+            async with cached.lock:
+                if not self._cache.is_current(cached):
                     continue
-                attempt = PendingAppend(batch, batch, self._clock.token(), reserve, turn, after)
+                append = PendingAppend(batch, batch, self._clock.token(), reserve, turn, after)
                 try:
-                    async with self._reader.reading(known):
-                        await self._write_in_order(known, attempt)
-                    return attempt
+                    async with self._reader.reading(cached):
+                        await self._write_in_order(cached, append)
+                    return append
                 except (_WasPruned, _WasReplaced, ConversationDeletedError):
-                    self._known.forget(known)
-                    self._open_heads.doubt(known)
+                    self._cache.forget(cached)
+                    self._open_heads.mark_head_stale(cached)
                 except BaseException:
-                    known.tail = None  # what became of the insert is not known
+                    cached.tail = None  # the insert's outcome is unknown
                     raise
 
     async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
-        """Find the scope's conversation or begin one, unless its batch goes on with a turn."""
+        """Find or create the scope's conversation; a batch that continues a turn creates none."""
         if turn and turn not in batch.ids:
-            if known := await self._reader.find(scope):
-                return known
+            if cached := await self._reader.find(scope):
+                return cached
             raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
-        # What cannot be written begins no conversation.
+        # A batch that cannot be written must not create a conversation.
         work = partial(compose, batch, Totals(), at=now, token="")
         self._log.check_size((await run_in_thread_if_long(work, characters=batch.characters)).entry)
         head, is_new = await self._heads.claim(dict(scope), at=now)
-        claimed = self._known.add(scope, head.conversation)
+        claimed = self._cache.add(scope, head.conversation)
         if is_new:
-            self._known.confirm(claimed, Totals())
+            self._cache.confirm(claimed, Totals())
         return claimed
 
-    async def _write_in_order(self, known: CachedConversation, attempt: PendingAppend) -> None:
-        """Write one batch while no other of this store is on its way."""
+    async def _write_in_order(self, cached: CachedConversation, append: PendingAppend) -> None:
+        """Write one batch; the caller holds the conversation's lock."""
         try:
             for tries in range(_TRIES):
                 if tries:
-                    await self._look_up(known, attempt)
-                if attempt.is_done:
-                    self._remind(known)
+                    await self._look_up(cached, append)
+                if append.is_done:
+                    self._refresh_head_later(cached)
                     return
-                tail = await self._tail(known, attempt)
-                if not attempt.may_follow(tail):
+                tail = await self._tail(cached, append)
+                if not append.may_follow(tail):
                     raise TailMoved
-                if not tries and (self._log.must_look_first or attempt.must_look(tail, known.asked)):
-                    # Behind the tail: what another adds later takes the number that this batch tries for.
-                    await self._look_up(known, attempt)
-                    if attempt.is_done:
-                        self._remind(known)
+                if not tries and (self._log.must_look_first or append.must_look_up(tail, cached.last_question)):
+                    # Checked after reading the tail: a later append by another writer would take this batch's number.
+                    await self._look_up(cached, append)
+                    if append.is_done:
+                        self._refresh_head_later(cached)
                         return
-                    await self._check_continues(known, tail, known.tail or Totals())
-                await self._find_taken(known, attempt, tail)
-                await self._compose(attempt, tail)
-                if attempt.totals.preview is UNREAD:
-                    known.tail = None  # learnt by a load
-                    tail, seen = await self._tail(known, attempt), tail.entries
+                    await self._check_continues(cached, tail, cached.tail or Totals())
+                await self._find_taken(cached, append, tail)
+                await self._compose(append, tail)
+                if append.totals.preview is UNREAD:
+                    cached.tail = None  # a load cached it without the preview
+                    tail, seen = await self._tail(cached, append), tail.entries
                     if tail.entries != seen:
-                        attempt.composed = None  # somebody was first
+                        append.composed = None  # another writer took this number
                         continue
-                    await self._compose(attempt, tail)
-                if not await self._is_last(known, attempt, tail):
+                    await self._compose(append, tail)
+                if not await self._is_last(cached, append, tail):
                     continue
-                least = known.entries
-                if await self._insert(known, attempt):
-                    self._finish(known, attempt)
-                    if attempt.number <= least:  # the log was restored from a backup: that number was taken
-                        self._known.forget(known)
+                acknowledged = cached.entries
+                if await self._insert(cached, append):
+                    self._finish(cached, append)
+                    if append.number <= acknowledged:  # the number was taken before: a backup was restored
+                        self._cache.forget(cached)
                     return
-                await self._after_collision(known, attempt, tries)
-            raise StoreError(f"{_TRIES} other writers were first; append again, and less at once to one conversation")
+                await self._after_collision(cached, append, tries)
+            raise StoreError(
+                f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
+            )
         finally:
-            await self._drop_unused(known, attempt)
+            await self._drop_unused(cached, append)
 
-    async def _is_last(self, known: CachedConversation, attempt: PendingAppend, tail: Totals) -> bool:
-        """Compare id and tail with the database, those of them that are old; one round trip, none if both are young.
+    async def _is_last(self, cached: CachedConversation, append: PendingAppend, tail: Totals) -> bool:
+        """Compare the cached id and tail with the database if they are old. One round trip, none if both are fresh.
 
         Returns:
-            False if another writer appended meanwhile: the tail is read again, and the entry is to be made again.
+            False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
 
         Raises:
-            _WasReplaced: The conversation has ended, or the tail is no part of its log any more.
+            _WasReplaced: The conversation was deleted, or its log no longer contains the tail.
         """
-        if self._known.is_fresh(known) and self._known.is_confirmed(known):
+        if self._cache.is_fresh(cached) and self._cache.is_confirmed(cached):
             return True
-        is_there, last = await asyncio.gather(self._check_id(known, attempt.totals), self._check_tail(known, tail))
-        if not is_there:
+        exists, last = await asyncio.gather(self._check_id(cached, append.totals), self._check_tail(cached, tail))
+        if not exists:
             raise _WasReplaced
-        await self._check_continues(known, tail, last)
+        await self._check_continues(cached, tail, last)
         if last is not tail:
-            self._known.confirm(known, last)
+            self._cache.confirm(cached, last)
         if last.entries > tail.entries:
-            attempt.composed = None
+            append.composed = None
         return last.entries == tail.entries
 
-    async def _check_continues(self, known: CachedConversation, tail: Totals, last: Totals) -> None:
-        """Make sure that a log that was just read may be the one that had this tail, or has ended.
+    async def _check_continues(self, cached: CachedConversation, tail: Totals, last: Totals) -> None:
+        """Check that the log continues the cached tail, given the last entry just read.
 
         Raises:
-            _WasReplaced: It has less, or another entry in the place of the tail.
+            _WasReplaced: The log is shorter, or has another entry at the number of the tail.
         """
         if last.entries > tail.entries or (last.entries, last.link) == (tail.entries, tail.link):
             return
-        head = await self._heads.find(dict(known.scope))
-        if head is not None and head.conversation == known.conversation:
+        head = await self._heads.find(dict(cached.scope))
+        if head is not None and head.conversation == cached.conversation:
             raise _WasReplaced
 
-    async def _check_id(self, known: CachedConversation, totals: Totals) -> bool:
-        if self._known.is_fresh(known):
+    async def _check_id(self, cached: CachedConversation, totals: Totals) -> bool:
+        if self._cache.is_fresh(cached):
             return True
-        return await self._refresh(known, self._open_heads.begin(known, totals), totals)
+        return await self._refresh_head(cached, self._open_heads.begin(cached, totals), totals)
 
-    async def _check_tail(self, known: CachedConversation, tail: Totals) -> Totals:
-        return tail if self._known.is_confirmed(known) else await self._log.last_totals(known.conversation)
+    async def _check_tail(self, cached: CachedConversation, tail: Totals) -> Totals:
+        return tail if self._cache.is_confirmed(cached) else await self._log.last_totals(cached.conversation)
 
-    async def _compose(self, attempt: PendingAppend, tail: Totals) -> None:
-        work = partial(attempt.compose, tail, self._clock.now(), self._clock.link())
-        await run_in_thread_if_long(work, characters=attempt.pending.characters)
+    async def _compose(self, append: PendingAppend, tail: Totals) -> None:
+        work = partial(append.compose, tail, self._clock.now(), self._clock.link())
+        await run_in_thread_if_long(work, characters=append.pending.characters)
 
-    async def _tail(self, known: CachedConversation, attempt: PendingAppend) -> Totals:
-        """What the log holds, as far as the attempt must know it; no command when warm."""
-        if known.tail is None:
-            self._known.confirm(known, await self._log.last_totals(known.conversation))
-        known.tail = await self._reader.recount_tail(known, known.tail or Totals())
-        if known.tail.shown is None and known.tail.shown_at and attempt.shows:
-            known.tail = replace(known.tail, shown=await self._log.shown(known.conversation, known.tail.shown_at))
-        return known.tail
+    async def _tail(self, cached: CachedConversation, append: PendingAppend) -> Totals:
+        """Return the tail with everything that this append needs of it; no command when warm."""
+        if cached.tail is None:
+            self._cache.confirm(cached, await self._log.last_totals(cached.conversation))
+        cached.tail = await self._reader.recount_tail(cached, cached.tail or Totals())
+        if cached.tail.shown is None and cached.tail.shown_at and append.needs_shown:
+            cached.tail = replace(cached.tail, shown=await self._log.shown(cached.conversation, cached.tail.shown_at))
+        return cached.tail
 
-    async def _find_taken(self, known: CachedConversation, attempt: PendingAppend, tail: Totals) -> None:
-        """Find out which numbers must be given anew; only what is not above all numbers so far can be taken."""
-        numbers = attempt.pending.kept_source_ids
-        if attempt.batch.renumber and numbers and min(numbers) <= tail.sources_through:
-            attempt.taken = frozenset(await self._log.taken_source_ids(known.conversation, numbers))
+    async def _find_taken(self, cached: CachedConversation, append: PendingAppend, tail: Totals) -> None:
+        """Find the source numbers that are taken; only numbers up to the highest one so far can be."""
+        numbers = append.pending.kept_source_ids
+        if append.batch.renumber and numbers and min(numbers) <= tail.sources_through:
+            append.taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
 
-    async def _insert(self, known: CachedConversation, attempt: PendingAppend) -> bool:
-        """Send the entry, and beside it the head if that is due; False if somebody was first."""
-        composed = attempt.composed
+    async def _insert(self, cached: CachedConversation, append: PendingAppend) -> bool:
+        """Insert the entry, and refresh the head if that is due; False if another writer took the number or an id."""
+        composed = append.composed
         assert composed is not None  # noqa: S101 - composed just before
-        chunks = [chunk for chunk in composed.chunks if chunk.number not in attempt.sent]
-        insert = self._log.insert(known.conversation, composed.entry, chunks, token=attempt.token)
-        # Without a burst the head does not show that the conversation is in use, and a policy may end it at any moment.
-        running = self._open_heads.running(known, attempt.number)
-        burst = running or self._open_heads.begin(known, attempt.totals)
+        chunks = [chunk for chunk in composed.chunks if chunk.number not in append.sent]
+        insert = self._log.insert(cached.conversation, composed.entry, chunks, token=append.token)
+        # Without a burst the head does not show that the conversation is in use, so prune() may end it at any moment.
+        running = self._open_heads.running(cached, append.number)
+        burst = running or self._open_heads.begin(cached, append.totals)
         try:
             with burst.appending():
                 if running:
                     await insert
-                elif not await self._beside(insert, known, burst, attempt.totals):
-                    # Who deletes it means all that is on its way, too; a policy means only what is old.
-                    if await self._endings.was_pruned(known.conversation):
+                elif not await self._insert_and_refresh_head(insert, cached, burst, append.totals):
+                    # delete() also discards appends in flight; prune() only removes idle conversations.
+                    if await self._tombstones.was_pruned(cached.conversation):
                         raise _WasPruned
-                    self._known.forget(known)
+                    self._cache.forget(cached)
         except SlotTaken:
-            attempt.sent.update(chunk.number for chunk in chunks)
-            attempt.composed = None
+            append.sent.update(chunk.number for chunk in chunks)
+            append.composed = None
             return False
-        burst.acknowledge(attempt.totals, known.starts.get(_DEFAULT, UNKNOWN_START))
+        burst.acknowledge(append.totals, cached.starts.get(_DEFAULT, UNKNOWN_START))
         return True
 
-    async def _beside(self, insert: Awaitable[None], known: CachedConversation, burst: Burst, totals: Totals) -> bool:
-        """Insert, and tell the head; False if there is no head. What was not told is not acknowledged."""
-        outcome, is_there = await asyncio.gather(insert, self._refresh(known, burst, totals), return_exceptions=True)
+    async def _insert_and_refresh_head(
+        self, insert: Awaitable[None], cached: CachedConversation, burst: Burst, totals: Totals
+    ) -> bool:
+        """Insert the entry and refresh the head concurrently; False if there is no head.
+
+        A failed refresh is retried, as an append is acknowledged only once the head counts it.
+        """
+        outcome, exists = await asyncio.gather(
+            insert, self._refresh_head(cached, burst, totals), return_exceptions=True
+        )
         if isinstance(outcome, BaseException):
             raise outcome
-        return await self._refresh(known, burst, totals) if isinstance(is_there, BaseException) else is_there
+        return await self._refresh_head(cached, burst, totals) if isinstance(exists, BaseException) else exists
 
-    async def _refresh(self, known: CachedConversation, burst: Burst, totals: Totals) -> bool:
-        position = known.starts.get(_DEFAULT, UNKNOWN_START).position
-        is_there = await self._heads.refresh(
-            dict(known.scope), known.conversation, totals=totals, start=position, opening=burst.opening
+    async def _refresh_head(self, cached: CachedConversation, burst: Burst, totals: Totals) -> bool:
+        """Refresh the head; False if the scope has no such conversation any more."""
+        position = cached.starts.get(_DEFAULT, UNKNOWN_START).position
+        exists = await self._heads.refresh(
+            dict(cached.scope), cached.conversation, totals=totals, start=position, opening=burst.opening
         )
-        if is_there:
-            self._known.verify(known)
-            burst.refresh(totals)
+        if exists:
+            self._cache.verify(cached)
+            burst.head_refreshed(totals)
         else:
             self._open_heads.forget(burst)
-        return is_there
+        return exists
 
-    def _remind(self, known: CachedConversation) -> None:
-        """Let the head count a batch that was in the log already: the process that wrote it may have died."""
-        if known.tail:
-            self._open_heads.remind(known, known.tail)
+    def _refresh_head_later(self, cached: CachedConversation) -> None:
+        """Schedule a refresh for a batch that was in the log already: its writer may have died before refreshing."""
+        if cached.tail:
+            self._open_heads.refresh_later(cached, cached.tail)
 
-    async def _after_collision(self, known: CachedConversation, attempt: PendingAppend, tries: int) -> None:
-        known.tail = None
-        await self._explain(known, attempt)
+    async def _after_collision(self, cached: CachedConversation, append: PendingAppend, tries: int) -> None:
+        cached.tail = None
+        await self._refuse_taken_source_ids(cached, append)
         if tries:
             await pause(tries)
 
-    async def _look_up(self, known: CachedConversation, attempt: PendingAppend) -> None:
-        """Find out which messages of the batch are in the log, and that they are the same ones."""
-        batch = attempt.batch
+    async def _look_up(self, cached: CachedConversation, append: PendingAppend) -> None:
+        """Find the messages of the batch that are in the log, and check that their content is equal."""
+        batch = append.batch
         if not batch.prepared:
             return
-        if attempt.turn or self._log.must_look_first:
-            found = await self._look_behind_tail(known, attempt)
+        if append.turn or self._log.must_look_first:
+            found = await self._look_up_after_tail(cached, append)
         else:
             found, tail = await asyncio.gather(
-                self._log.messages_by_id(known.conversation, batch.ids), self._log.last_totals(known.conversation)
+                self._log.messages_by_id(cached.conversation, batch.ids), self._log.last_totals(cached.conversation)
             )
-            known.tail = None
-            self._known.confirm(known, tail)
+            cached.tail = None
+            self._cache.confirm(cached, tail)
         for id_, digest in zip(batch.ids, batch.digests, strict=True):
             if id_ in found and found[id_].message.digest != digest:
                 raise ContentConflictError(id_)
-        await self._refuse_rewound(known, [row.message for row in found.values()])
-        if attempt.turn:
-            places = {id_: _placed(row, known.repair) for id_, row in found.items()}
-            check_turn(attempt.turn, batch.ids, found=places, tail=known.tail or Totals())
-        attempt.stored = {id_: row.message.ordinal for id_, row in found.items()}
-        attempt.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
-        attempt.pending = batch.without(attempt.stored)
+        await self._refuse_rewound(cached, [row.message for row in found.values()])
+        if append.turn:
+            positions = {id_: _placed(row, cached.repair) for id_, row in found.items()}
+            check_turn(append.turn, batch.ids, found=positions, tail=cached.tail or Totals())
+        append.stored = {id_: row.message.ordinal for id_, row in found.items()}
+        append.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
+        append.pending = batch.without(append.stored)
         if self._log.must_look_first:
-            await self._explain(known, attempt)
+            await self._refuse_taken_source_ids(cached, append)
 
-    async def _look_behind_tail(self, known: CachedConversation, attempt: PendingAppend) -> dict[str, StoredMessageRow]:
-        """What the log has of a batch, and of the question of its turn; what is added meanwhile makes the tail old."""
-        tail = await self._log.last_totals(known.conversation)
-        known.tail = None
-        self._known.confirm(known, tail)
-        return await self._log.messages_by_id(known.conversation, {attempt.turn, *attempt.batch.ids} - {""})
+    async def _look_up_after_tail(
+        self, cached: CachedConversation, append: PendingAppend
+    ) -> dict[str, StoredMessageRow]:
+        """Return the messages of the batch, and the question of its turn, that are in the log.
 
-    async def _refuse_rewound(self, known: CachedConversation, stored: Sequence[EntryMessage]) -> None:
-        """Make sure that what is in the log already is not left out of views."""
-        if not stored or not known.tail:
+        The tail is read first, so a concurrent append makes the insert fail.
+        """
+        tail = await self._log.last_totals(cached.conversation)
+        cached.tail = None
+        self._cache.confirm(cached, tail)
+        return await self._log.messages_by_id(cached.conversation, {append.turn, *append.batch.ids} - {""})
+
+    async def _refuse_rewound(self, cached: CachedConversation, stored: Sequence[EntryMessage]) -> None:
+        """Check that no stored message of the batch is rewound."""
+        if not stored or not cached.tail:
             return
-        gaps = await self._reader.gaps(known, known.tail.marker)
-        if gone := [message.id for message in stored if not is_active(gaps, message.ordinal)]:
-            raise MessageRewoundError(gone[0])
+        rewound = await self._reader.gaps(cached, cached.tail.marker)
+        if inactive := [message.id for message in stored if not is_active(rewound, message.ordinal)]:
+            raise MessageRewoundError(inactive[0])
 
-    async def _explain(self, known: CachedConversation, attempt: PendingAppend) -> None:
-        """Say which source id is taken, if one is that a message not in the log yet came with."""
-        numbers = attempt.pending.kept_source_ids
-        if not numbers or attempt.batch.renumber:
+    async def _refuse_taken_source_ids(self, cached: CachedConversation, append: PendingAppend) -> None:
+        """Raise an error if a source id that came with a new message is taken."""
+        numbers = append.pending.kept_source_ids
+        if not numbers or append.batch.renumber:
             return
-        taken = await self._log.taken_source_ids(known.conversation, numbers)
-        if taken and not await self._log.messages_by_id(known.conversation, attempt.pending.ids):
+        taken = await self._log.taken_source_ids(cached.conversation, numbers)
+        if taken and not await self._log.messages_by_id(cached.conversation, append.pending.ids):
             raise SourceIdClashError(taken[0])
 
-    def _finish(self, known: CachedConversation, attempt: PendingAppend) -> None:
-        composed = attempt.composed
+    def _finish(self, cached: CachedConversation, append: PendingAppend) -> None:
+        composed = append.composed
         assert composed is not None  # noqa: S101 - it was just inserted
-        self._known.confirm(known, composed.entry.totals)
-        attempt.stored.update({message.id: message.ordinal for message in composed.entry.messages})
-        for one, message in zip(attempt.pending.prepared, composed.entry.messages, strict=True):
+        self._cache.confirm(cached, composed.entry.totals)
+        append.stored.update({message.id: message.ordinal for message in composed.entry.messages})
+        for one, message in zip(append.pending.prepared, composed.entry.messages, strict=True):
             if message.type == "human":
-                self._known.end_turn(known)
-                live = composed.entry.live_at(message.ordinal)
-                known.asked = (message.id, live, composed.entry.totals.marker)
+                self._cache.end_turn(cached)
+                position = composed.entry.live_at(message.ordinal)
+                cached.last_question = (message.id, position, composed.entry.totals.marker)
             if message.payload and one.split:
-                # A load in the middle of this turn would read it back at once.
-                kept = CachedPayload(one.split.encoded.payload, 0 if message.stub else message.payload.shown)
-                self._known.keep_payloads(known, {**(self._known.payloads.get(known) or {}), message.id: kept})
+                # Cached because a load in the middle of this turn needs it.
+                payload = CachedPayload(one.split.encoded.payload, 0 if message.stub else message.payload.shown)
+                self._cache.keep_payloads(cached, {**(self._cache.payloads.get(cached) or {}), message.id: payload})
         if any(message.type == "ai" and not message.calls for message in composed.entry.messages[-1:]):
-            self._known.end_turn(known)
+            self._cache.end_turn(cached)
 
-    async def _drop_unused(self, known: CachedConversation, attempt: PendingAppend) -> None:
-        """Remove chunks that were sent ahead of an entry that did not need them in the end."""
-        used = {chunk.number for chunk in attempt.composed.chunks} if attempt.composed else set()
-        if unused := sorted(attempt.sent - used):
-            with suppress(StoreError):  # it is how the append ended that counts; after a day a sweep removes them
-                await self._log.drop_chunks(known.conversation, attempt.token, unused)
+    async def _drop_unused(self, cached: CachedConversation, append: PendingAppend) -> None:
+        """Remove chunks that were sent for an entry that finally did not need them."""
+        used = {chunk.number for chunk in append.composed.chunks} if append.composed else set()
+        if unused := sorted(append.sent - used):
+            with suppress(StoreError):  # must not hide the append's own outcome; a sweep removes them after a day
+                await self._log.drop_chunks(cached.conversation, append.token, unused)
 
 
 def _placed(row: StoredMessageRow, repair: Repair | None) -> Placed:

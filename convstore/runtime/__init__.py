@@ -1,4 +1,4 @@
-"""What the use cases share at run time: conversation cache, log reader, clock and threads.
+"""Share the conversation cache, log reader, open heads, clock and threads among the use cases.
 
 Floor 3, on `mongo`. Everything cached here can be read again from the database.
 """

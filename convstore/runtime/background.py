@@ -1,7 +1,7 @@
-"""Work that a caller waits for only for a limited time; what is not done by then goes on in the background.
+"""Run tasks that a caller awaits for a limited time and that then continue in the background.
 
-Layer 4. The tasks are held until they end, so none is lost to the garbage collector, and `close` ends those that are
-still at work.
+Floor 3; `compaction.compactor` calls it. Tasks are referenced until they end, so that none is garbage collected.
+`close` cancels those still running.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _ENDING_SECONDS = 10.0
 
 
 class Background:
-    """Tasks that may outlive the calls that began them, of one event loop or of several."""
+    """Tasks of one or more event loops that may outlive the calls that started them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def finish(self, work: Coroutine[Any, Any, _Result], *, seconds: float) -> _Result | None:
-        """Return the result if there is one in time, else None; then the work goes on.
+        """Return the result if the work ends in time; else return None and let the work continue.
 
-        What it raises later is dropped. A caller that is cancelled cancels the work.
+        Errors raised after that are dropped. Cancelling the caller cancels the work.
 
         Raises:
-            Exception: The work raised it in time.
+            Exception: Any error that the work raised in time.
         """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -43,7 +43,7 @@ class Background:
         return task.result() if done else None
 
     async def close(self) -> None:
-        """Cancel the work of this event loop that is not done, and wait for it to end, for a limited time."""
+        """Cancel this event loop's unfinished tasks and wait for them to end, for a limited time."""
         loop = asyncio.get_running_loop()
         tasks = {task for task in self._tasks if task.get_loop() is loop}
         for task in tasks:

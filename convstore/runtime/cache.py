@@ -1,6 +1,7 @@
-"""What a store remembers of recent conversations, so that a handle made anew for each request is warm.
+"""Cache recent conversations in memory, so that a handle made for each request starts warm.
 
-Layer 4. Everything here can be read again from MongoDB; the cache is bounded in conversations and in bytes.
+Floor 3; all use cases share one cache for each store. Everything in it can be read again from MongoDB. It is limited in
+conversations and in bytes.
 """
 
 from __future__ import annotations
@@ -30,85 +31,78 @@ __all__ = [
 ]
 
 TAIL_LIFETIME = 10.0
-"""Seconds after which a remembered tail is compared with the log before use: a backup may have been restored."""
+"""Seconds after which a cached tail is compared with the log before use: a backup may have been restored."""
 
-
-_CONVERSATIONS = 1_000
-
-
-_POLICIES = 8
-
-
-_BYTES, _PER_MESSAGE = 32_000_000, 2_000
-"""What entries and payloads may take in memory, and what a message takes there beside its stored size."""
-
+_MAXIMUM_CONVERSATIONS = 1_000
+_MAXIMUM_STARTS = 8
+_MAXIMUM_BYTES = 32_000_000
+_MESSAGE_OVERHEAD = 2_000
+"""Bytes that a cached message takes in addition to its stored size."""
 
 _Owner = TypeVar("_Owner")
-
-
-_Kept = TypeVar("_Kept")
+_Value = TypeVar("_Value")
 
 
 class SharedLimit:
-    """The room that several keepers share; when it is full, what was used least recently goes first."""
+    """A size limit that several caches share; the least recently used item of any of them is evicted first."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.size = most, 0
-        self._drops: OrderedDict[Any, tuple[Callable[[], object], int]] = OrderedDict()
+    def __init__(self, maximum: int) -> None:
+        self.maximum, self.size = maximum, 0
+        self._items: OrderedDict[Any, tuple[Callable[[], object], int]] = OrderedDict()
 
-    def use(self, key: Any) -> None:
-        """Note that something was used just now."""
-        self._drops.move_to_end(key)
+    def touch(self, key: Any) -> None:
+        """Mark an item as the most recently used one."""
+        self._items.move_to_end(key)
 
-    def take(self, key: Any, size: int, drop: Callable[[], object]) -> None:
-        """Take room for something, and call `drop` of others until there is enough."""
-        self._drops[key] = drop, size
+    def add(self, key: Any, size: int, evict: Callable[[], object]) -> None:
+        """Add an item, and evict the least recently used ones until the limit is met."""
+        self._items[key] = evict, size
         self.size += size
-        while self.size > self.most:
-            next(iter(self._drops.values()))[0]()
+        while self.size > self.maximum:
+            next(iter(self._items.values()))[0]()
 
-    def free(self, key: Any) -> None:
-        """Give room back."""
-        self.size -= self._drops.pop(key)[1]
+    def remove(self, key: Any) -> None:
+        """Remove an item."""
+        self.size -= self._items.pop(key)[1]
 
 
-class SizedLRU(Generic[_Owner, _Kept]):
-    """Keeps something for each owner, as long as there is room for it."""
+class SizedLRU(Generic[_Owner, _Value]):
+    """A cache with one value for each owner, which draws on a shared limit."""
 
-    def __init__(self, room: SharedLimit) -> None:
-        self._room, self.size = room, 0
-        self._kept: dict[_Owner, tuple[_Kept, int]] = {}
+    def __init__(self, limit: SharedLimit) -> None:
+        self._limit, self.size = limit, 0
+        self._values: dict[_Owner, tuple[_Value, int]] = {}
 
-    def get(self, owner: _Owner) -> _Kept | None:
-        """What is kept for an owner."""
-        if owner not in self._kept:
+    def get(self, owner: _Owner) -> _Value | None:
+        """Return the value of an owner, if it is cached."""
+        if owner not in self._values:
             return None
-        self._room.use((id(self), owner))
-        return self._kept[owner][0]
+        self._limit.touch((id(self), owner))
+        return self._values[owner][0]
 
-    def put(self, owner: _Owner, kept: _Kept, *, size: int) -> None:
-        """Keep something in place of what was kept for an owner, unless it is larger than all the room."""
+    def put(self, owner: _Owner, value: _Value, *, size: int) -> None:
+        """Replace the value of an owner; one that exceeds the whole limit is not cached."""
         self.drop(owner)
-        if size > self._room.most:
+        if size > self._limit.maximum:
             return
-        self._kept[owner] = kept, size
+        self._values[owner] = value, size
         self.size += size
-        self._room.take((id(self), owner), size, lambda: self.drop(owner))
+        self._limit.add((id(self), owner), size, lambda: self.drop(owner))
 
-    def drop(self, owner: _Owner) -> _Kept | None:
-        """Give what was kept for an owner, and keep it no more."""
-        if owner not in self._kept:
+    def drop(self, owner: _Owner) -> _Value | None:
+        """Remove and return the value of an owner."""
+        if owner not in self._values:
             return None
-        kept, size = self._kept.pop(owner)
+        value, size = self._values.pop(owner)
         self.size -= size
-        self._room.free((id(self), owner))
-        return kept
+        self._limit.remove((id(self), owner))
+        return value
 
 
 class CachedPayload(NamedTuple):
-    """A payload in memory: all of it, or the part that views of a finished turn show.
+    """A cached payload: all of it, or the part that views of a finished turn show.
 
-    `shown` is the length of that part, and `is_lasting` says that a view of a finished turn showed the text.
+    `shown` is the length of that part. `is_lasting` is set once a view of a finished turn has shown the text.
     """
 
     text: str
@@ -118,14 +112,14 @@ class CachedPayload(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where views under one policy begin: here or further on, until messages are rewound or summarised.
+    """The earliest start of views under one policy; valid until messages are rewound or summarised.
 
     Attributes:
-        marker: The last entry that changed which messages are live.
-        revision: Counts changes of the summary.
+        marker: Number of the last rewind entry.
+        revision: Revision of the summary.
         entry: Number of the entry that holds the first message.
         first: Ordinal of that message.
-        counter: Name of the token counter that the budget was counted with.
+        counter: Name of the token counter of the budget.
         results: The newest tool results before that entry, newest first.
     """
 
@@ -138,7 +132,7 @@ class Start:
 
     @property
     def position(self) -> tuple[int, int, int, int, str]:
-        """As the head keeps it; compared in this order."""
+        """Return the form that the head stores; it is compared in this order."""
         return self.marker, self.revision, self.entry, self.first, self.counter
 
 
@@ -147,14 +141,24 @@ UNKNOWN_START = Start(0, 0, 0, 0, "")
 
 @dataclass(slots=True, eq=False)
 class CachedConversation:
-    """One conversation: its id, tail, starts of views, system messages.
+    """The cached state of one conversation.
 
-    What is rewound (`gaps`), what a `repair` found out, starts and system messages are as of the newest `marker` that
-    was seen. `asked` is the last human message that this store appended: its id, its place among the live messages, and
-    the marker then.
-    `counted` is the last tail that another token counter wrote, counted anew.
-    `entries` of the log are sure to be there, as they were acknowledged or read before; it never goes back.
-    `confirmed_at` is when the log was last known to have them: at an acknowledged insert or a majority read.
+    Attributes:
+        scope: Scope of the conversation.
+        conversation: Id of the conversation.
+        verified_at: Time at which the head was last seen with this id.
+        confirmed_at: Time of the last acknowledged insert or majority read of the tail.
+        tail: Totals of the last entry.
+        counted: The last tail that another token counter wrote, recomputed with the store's counter.
+        entries: Number of entries that were acknowledged or read, so the log has at least these; it never decreases.
+        last_question: The last human message that this store appended: its id, its position among the active messages,
+            and the rewind entry at that time.
+        marker: Number of the newest rewind entry seen; the next four attributes are as of that entry.
+        gaps: The rewound ranges.
+        repair: The corrections that the last repair found.
+        system: The leading system messages.
+        starts: Starts of views, by policy.
+        lock: Serialises appends: a tail is used only after the append before it is acknowledged.
     """
 
     scope: Scope
@@ -164,31 +168,30 @@ class CachedConversation:
     tail: Totals | None = None
     counted: Totals | None = None
     entries: int = 0
-    asked: tuple[str, int, int] = ("", 0, 0)
+    last_question: tuple[str, int, int] = ("", 0, 0)
     marker: int = 0
     gaps: tuple[RewoundRange, ...] = ()
     repair: Repair | None = None
     system: tuple[EntryMessage, ...] | None = None
     starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
-    # Appends to one conversation go one after the other: a tail is used only when the one before it is acknowledged.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def follow(self, marker: Entry) -> None:
-        """Take note of what is rewound as of the newest marker; starts and system messages may be others then."""
-        if marker.number > self.marker:
-            self.marker, self.gaps, self.repair = marker.number, marker.gaps, marker.repair
+    def follow(self, rewind_entry: Entry) -> None:
+        """Cache the rewound ranges of a newer rewind entry, and drop starts and system messages."""
+        if rewind_entry.number > self.marker:
+            self.marker, self.gaps, self.repair = rewind_entry.number, rewind_entry.gaps, rewind_entry.repair
             self.system = None
             self.starts.clear()
 
     def remember_start(self, policy: HistoryPolicy, start: Start) -> None:
-        """Keep where the next view under a policy begins."""
+        """Cache the start of the next view under a policy."""
         self.starts[policy] = start
         self.starts.move_to_end(policy)
-        while len(self.starts) > _POLICIES:
+        while len(self.starts) > _MAXIMUM_STARTS:
             self.starts.popitem(last=False)
 
     def advance(self, tail: Totals) -> None:
-        """Keep the newest tail of an acknowledged insert or a majority read."""
+        """Cache the tail of an acknowledged insert or a majority read, if it is newer."""
         self.entries = max(self.entries, tail.entries)
         if self.tail is None or self.tail.entries < tail.entries:
             self.tail = tail
@@ -198,98 +201,98 @@ class ConversationCache:
     """The most recently used conversations of a store.
 
     Attributes:
-        payloads: Those that this store appended or showed, by message id. They never change.
-        ends: The last entries of logs that loads have read, with sizes by the store's counter: an entry never changes.
+        payloads: Immutable payloads that this store appended or showed, by message id.
+        ends: The last entries of logs that loads have read, with sizes by the store's counter. Entries are immutable.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
-        room = SharedLimit(_BYTES)
-        self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](room)
-        self.ends = SizedLRU[CachedConversation, tuple[Entry, ...]](room)
+        limit = SharedLimit(_MAXIMUM_BYTES)
+        self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](limit)
+        self.ends = SizedLRU[CachedConversation, tuple[Entry, ...]](limit)
 
     def get(self, scope: Scope) -> CachedConversation | None:
-        """What is known of a scope's conversation."""
-        known = self._by_scope.get(scope)
-        if known is not None:
+        """Return the cached conversation of a scope."""
+        cached = self._by_scope.get(scope)
+        if cached is not None:
             self._by_scope.move_to_end(scope)
-        return known
+        return cached
 
     def add(self, scope: Scope, conversation: str) -> CachedConversation:
-        """Remember a scope's conversation, just read from its head; keeps what is known of the same one."""
-        known = self._by_scope.get(scope)
-        if known is None or known.conversation != conversation:
+        """Cache a scope's conversation, just read from its head; the state of the same one is kept."""
+        cached = self._by_scope.get(scope)
+        if cached is None or cached.conversation != conversation:
             self._drop(scope)
-            known = self._by_scope[scope] = CachedConversation(scope, conversation, self._clock.monotonic())
-            while len(self._by_scope) > _CONVERSATIONS:
+            cached = self._by_scope[scope] = CachedConversation(scope, conversation, self._clock.monotonic())
+            while len(self._by_scope) > _MAXIMUM_CONVERSATIONS:
                 self._drop(next(iter(self._by_scope)))
-        self.verify(known)
-        return known
+        self.verify(cached)
+        return cached
 
-    def verify(self, known: CachedConversation) -> None:
-        """Note that the conversation's head was just seen."""
-        known.verified_at = self._clock.monotonic()
+    def verify(self, cached: CachedConversation) -> None:
+        """Record that the head was just seen with this conversation."""
+        cached.verified_at = self._clock.monotonic()
 
-    def is_fresh(self, known: CachedConversation) -> bool:
-        """Whether the id may be used without looking at the head first."""
-        return self._clock.monotonic() - known.verified_at < ID_LIFETIME
+    def is_fresh(self, cached: CachedConversation) -> bool:
+        """Return True if the id may be used without reading the head first."""
+        return self._clock.monotonic() - cached.verified_at < ID_LIFETIME
 
-    def confirm(self, known: CachedConversation, tail: Totals) -> None:
-        """Keep a tail that was just inserted, or read from a majority."""
-        known.advance(tail)
-        known.confirmed_at = self._clock.monotonic()
+    def confirm(self, cached: CachedConversation, tail: Totals) -> None:
+        """Cache a tail that was just inserted, or read from a majority."""
+        cached.advance(tail)
+        cached.confirmed_at = self._clock.monotonic()
 
-    def is_confirmed(self, known: CachedConversation) -> bool:
-        """Return True if what is known of the log may be used without comparing it with the log first."""
-        return self._clock.monotonic() - known.confirmed_at < TAIL_LIFETIME
+    def is_confirmed(self, cached: CachedConversation) -> bool:
+        """Return True if the cached tail may be used without comparing it with the log first."""
+        return self._clock.monotonic() - cached.confirmed_at < TAIL_LIFETIME
 
-    def is_current(self, known: CachedConversation) -> bool:
-        """Whether its scope still has this conversation, as far as is known."""
-        return self._by_scope.get(known.scope) is known
+    def is_current(self, cached: CachedConversation) -> bool:
+        """Return True if the scope still has this conversation in the cache."""
+        return self._by_scope.get(cached.scope) is cached
 
-    def forget(self, known: CachedConversation) -> None:
-        """Drop a conversation that its scope has no more."""
-        if self.is_current(known):
-            self._drop(known.scope)
+    def forget(self, cached: CachedConversation) -> None:
+        """Drop a conversation that no longer belongs to its scope."""
+        if self.is_current(cached):
+            self._drop(cached.scope)
 
     def _drop(self, scope: Scope) -> None:
-        known = self._by_scope.pop(scope, None)
-        if known is not None:
-            self.payloads.drop(known)
-            self.ends.drop(known)
+        cached = self._by_scope.pop(scope, None)
+        if cached is not None:
+            self.payloads.drop(cached)
+            self.ends.drop(cached)
 
-    def keep_payloads(self, known: CachedConversation, payloads: Mapping[str, CachedPayload]) -> None:
-        """Keep these payloads of a conversation and no others; if they are too large together, the last ones."""
-        if not self.is_current(known):
+    def keep_payloads(self, cached: CachedConversation, payloads: Mapping[str, CachedPayload]) -> None:
+        """Replace the cached payloads of a conversation; if they exceed the limit, the last ones are kept."""
+        if not self.is_current(cached):
             return
         kept, size = dict[str, CachedPayload](), 0
         for id_, payload in reversed(list(payloads.items())):
             size += getsizeof(payload.text)
-            if size > _BYTES:
+            if size > _MAXIMUM_BYTES:
                 size -= getsizeof(payload.text)
                 break
             kept[id_] = payload
-        self.payloads.drop(known)
+        self.payloads.drop(cached)
         if kept:
-            self.payloads.put(known, dict(reversed(list(kept.items()))), size=size)
+            self.payloads.put(cached, dict(reversed(list(kept.items()))), size=size)
 
-    def end_turn(self, known: CachedConversation) -> None:
-        """Keep of the payloads of the turn in progress what views show once it is finished."""
-        if kept := self.payloads.get(known):
+    def end_turn(self, cached: CachedConversation) -> None:
+        """Reduce the payloads of the turn in progress to the parts that views show once it is finished."""
+        if kept := self.payloads.get(cached):
             lasting = {
                 id_: one if one.is_lasting else CachedPayload(one.text[: one.shown], one.shown, is_lasting=True)
                 for id_, one in kept.items()
                 if one.is_lasting or one.shown
             }
-            self.keep_payloads(known, lasting)
+            self.keep_payloads(cached, lasting)
 
-    def keep_end(self, known: CachedConversation, entries: Sequence[Entry]) -> None:
-        """Keep the last entries of a log."""
-        if self.is_current(known):
-            size = sum(entry.size + _PER_MESSAGE * len(entry.messages) for entry in entries)
-            self.ends.put(known, tuple(entries), size=size)
+    def keep_end(self, cached: CachedConversation, entries: Sequence[Entry]) -> None:
+        """Cache the last entries of a log."""
+        if self.is_current(cached):
+            size = sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in entries)
+            self.ends.put(cached, tuple(entries), size=size)
 
     def all(self) -> list[CachedConversation]:
-        """Every conversation that is remembered."""
+        """Return every cached conversation."""
         return list(self._by_scope.values())

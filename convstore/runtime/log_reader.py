@@ -1,7 +1,7 @@
-"""Reads the log: messages in full, by id or by place, and pieces of payloads.
+"""Read the log consistently: messages by id, ordinal or page, payloads, and rewound ranges.
 
-Layer 4. Everything is read by the id of the conversation that was found first, so a scope that is deleted and begun
-anew in the middle of a call is told from one that is damaged: `ConversationDeletedError`, and the call is repeated.
+Floor 3; all use cases read through it. A call reads by the conversation id that it found first. If the scope is deleted
+and used again during the call, it raises `ConversationDeletedError`, not an error about damage, and is repeated.
 """
 
 from __future__ import annotations
@@ -34,16 +34,9 @@ from convstore.values.scope import Scope
 __all__ = ["LogReader", "check_dense"]
 
 _ENTRIES_AT_ONCE = 100
-
-
-_MOST_ENTRIES = 1_000
-
-
+_MAXIMUM_ENTRIES = 1_000
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
-
-
 _DELETED = "the conversation was deleted while it was read; call again"
-
 
 _Found = TypeVar("_Found")
 
@@ -52,169 +45,169 @@ class LogReader:
     """Reads for all conversations of a store."""
 
     def __init__(
-        self, heads: Heads, log: Log, known: ConversationCache, *, codec: Codec, counter: NamedCounter
+        self, heads: Heads, log: Log, cache: ConversationCache, *, codec: Codec, counter: NamedCounter
     ) -> None:
-        self._heads, self._log, self._known, self._codec = heads, log, known, codec
+        self._heads, self._log, self._cache, self._codec = heads, log, cache, codec
         self._counter = counter
 
     async def find(self, scope: Scope) -> CachedConversation | None:
-        """The scope's conversation; None if it has none. No command while what is remembered is fresh."""
-        known = self._known.get(scope)
-        if known is not None and self._known.is_fresh(known):
-            return known
+        """Return the scope's conversation, or None. No command while the cached id is fresh."""
+        cached = self._cache.get(scope)
+        if cached is not None and self._cache.is_fresh(cached):
+            return cached
         return self.seen(scope, await self._heads.find(dict(scope)))
 
     def seen(self, scope: Scope, head: Head | None) -> CachedConversation | None:
-        """Take note of a head that was just read."""
+        """Cache a head that was just read."""
         if head is not None:
-            return self._known.add(scope, head.conversation)
-        if known := self._known.get(scope):
-            self._known.forget(known)
+            return self._cache.add(scope, head.conversation)
+        if cached := self._cache.get(scope):
+            self._cache.forget(cached)
         return None
 
     @asynccontextmanager
-    async def reading(self, known: CachedConversation) -> AsyncIterator[None]:
-        """Tells damage from a deletion: what is missing inside may belong to a conversation that has just ended.
+    async def reading(self, cached: CachedConversation) -> AsyncIterator[None]:
+        """Tell damage from a concurrent deletion: after an error inside, check that the conversation still exists.
 
         Raises:
-            ConversationDeletedError: It was deleted meanwhile.
+            ConversationDeletedError: The conversation was deleted meanwhile.
         """
         try:
             yield
         except CorruptDocumentError as error:
-            if self.seen(known.scope, await self._heads.find(dict(known.scope))) is known:
+            if self.seen(cached.scope, await self._heads.find(dict(cached.scope))) is cached:
                 raise
             raise ConversationDeletedError(_DELETED) from error
 
     async def read_your_writes(
-        self, known: CachedConversation, read: Callable[[], Awaitable[_Found]], *, last: Callable[[_Found], int]
+        self, cached: CachedConversation, read: Callable[[], Awaitable[_Found]], *, last: Callable[[_Found], int]
     ) -> _Found:
-        """What is read of the end of the log, read again until it holds all that this store knows to be in it.
+        """Read the end of the log, and retry until it has all entries that this store knows to be acknowledged.
 
-        A primary that was just elected shows for a moment only what it knows a majority to have, which may be less
-        than the one before it acknowledged. That lasts for seconds, so a log that has less than it had longer ago was
-        restored from a backup: the conversation is forgotten, and what is there is given.
+        A newly elected primary may briefly return less than its predecessor acknowledged. This lasts for seconds. If
+        the cached state is older and the log is still shorter, a backup was restored: the conversation is dropped from
+        the cache and the shorter log is returned.
 
         Args:
-            known: The conversation.
-            read: Reads.
-            last: Gives the number of the last entry of what was read.
+            cached: The conversation.
+            read: Reads the end of the log.
+            last: Returns the number of the last entry in the result.
 
         Raises:
-            ConversationDeletedError: It has less because the conversation was deleted.
-            StoreUnavailableError: It still is behind after two seconds.
+            ConversationDeletedError: The log is shorter because the conversation was deleted.
+            StoreUnavailableError: The log is still stale after two seconds.
         """
-        least, is_young = known.entries, self._known.is_confirmed(known)
+        minimum, is_recent = cached.entries, self._cache.is_confirmed(cached)
         for pause in _PAUSES:
             if pause:
                 await asyncio.sleep(pause)
             found = await read()
-            if last(found) >= least:
+            if last(found) >= minimum:
                 return found
-            if self.seen(known.scope, await self._heads.find(dict(known.scope))) is not known:
+            if self.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
                 raise ConversationDeletedError(_DELETED)
-            if not is_young:
-                self._known.forget(known)
+            if not is_recent:
+                self._cache.forget(cached)
                 return found
-        self._known.forget(known)  # of a database that was restored from a backup the next call takes what there is
-        raise StoreUnavailableError("the server does not have yet what was acknowledged before; repeat the call")
+        self._cache.forget(cached)  # if a backup was restored, the next call accepts the shorter log
+        raise StoreUnavailableError("the server does not show all acknowledged writes yet; repeat the call")
 
     async def messages_by_id(
-        self, known: CachedConversation, ids: Sequence[str], *, retry_if_stale: bool = True
+        self, cached: CachedConversation, ids: Sequence[str], *, retry_if_stale: bool = True
     ) -> dict[str, StoredMessageRow]:
-        """Those of some messages that the conversation has, by id.
+        """Return the messages with some ids that are in the conversation, by id.
 
         Args:
-            known: The conversation.
-            ids: Of messages.
-            retry_if_stale: Look again if one is missing that this store may have been told of; else a model asks again.
+            cached: The conversation.
+            ids: Ids of messages.
+            retry_if_stale: Read again if a message is missing and the read was stale.
         """
-        found = await self._log.messages_by_id(known.conversation, ids)
-        is_less = len(found) < len(set(ids)) and known.entries
-        if retry_if_stale and is_less and await self._was_behind(known):
-            found = await self._log.messages_by_id(known.conversation, ids)
+        found = await self._log.messages_by_id(cached.conversation, ids)
+        is_missing = len(found) < len(set(ids)) and cached.entries
+        if retry_if_stale and is_missing and await self._was_stale(cached):
+            found = await self._log.messages_by_id(cached.conversation, ids)
         return found
 
-    async def _was_behind(self, known: CachedConversation) -> bool:
-        """Whether a read before may have missed what this store knows to be in the log; no more after this."""
-        if (await self._log.last_totals(known.conversation)).entries >= known.entries:
+    async def _was_stale(self, cached: CachedConversation) -> bool:
+        """Return True if the last read may have missed acknowledged entries; later reads will not."""
+        if (await self._log.last_totals(cached.conversation)).entries >= cached.entries:
             return False
-        await self.tail(known)
+        await self.tail(cached)
         return True
 
-    async def messages_by_call(self, known: CachedConversation, calls: Sequence[str]) -> list[StoredMessageRow]:
-        """The results of some tool calls, in the order of the log."""
-        return await self._log.messages_by_call(known.conversation, calls)
+    async def messages_by_call(self, cached: CachedConversation, calls: Sequence[str]) -> list[StoredMessageRow]:
+        """Return the results of some tool calls, in the order of the log."""
+        return await self._log.messages_by_call(cached.conversation, calls)
 
-    async def message_at(self, known: CachedConversation, ordinal: int) -> StoredMessageRow | None:
-        """The message with an ordinal; None if there is none."""
-        return await self._log.message_at(known.conversation, ordinal)
+    async def message_at(self, cached: CachedConversation, ordinal: int) -> StoredMessageRow | None:
+        """Return the message with an ordinal, or None."""
+        return await self._log.message_at(cached.conversation, ordinal)
 
     async def sources_by_id(
-        self, known: CachedConversation, numbers: Sequence[int]
+        self, cached: CachedConversation, numbers: Sequence[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
-        """Those of some sources that the conversation has, each with the message it came with."""
-        return await self._log.sources_by_id(known.conversation, numbers)
+        """Return the sources with some ids that are in the conversation, each with its message."""
+        return await self._log.sources_by_id(cached.conversation, numbers)
 
-    async def newest_results(self, known: CachedConversation, *, limit: int) -> list[EntryMessage]:
-        """The last live tool results of a conversation, newest first."""
-        gaps = await self.gaps(known)
+    async def newest_results(self, cached: CachedConversation, *, limit: int) -> list[EntryMessage]:
+        """Return the last active tool results of a conversation, newest first."""
+        rewound = await self.gaps(cached)
         entries = await self._log.newest_results(
-            known.conversation, before=2**53, limit=limit, gaps=gaps, tools_only=True
+            cached.conversation, before=2**53, limit=limit, gaps=rewound, tools_only=True
         )
-        return results_in(entries, gaps)[:limit]
+        return results_in(entries, rewound)[:limit]
 
-    async def tail(self, known: CachedConversation) -> Totals:
-        """What the last entry says of the log; holds all that this store knows to be in it."""
+    async def tail(self, cached: CachedConversation) -> Totals:
+        """Return the totals of the last entry, after all entries that this store knows to be acknowledged."""
         totals = await self.read_your_writes(
-            known, lambda: self._log.last_totals(known.conversation), last=lambda totals: totals.entries
+            cached, lambda: self._log.last_totals(cached.conversation), last=lambda totals: totals.entries
         )
-        known.entries = max(known.entries, totals.entries)
+        cached.entries = max(cached.entries, totals.entries)
         return totals
 
-    async def gaps(self, known: CachedConversation, marker: int | None = None) -> tuple[RewoundRange, ...]:
-        """What is rewound.
+    async def gaps(self, cached: CachedConversation, rewind_entry: int | None = None) -> tuple[RewoundRange, ...]:
+        """Return the rewound ranges.
 
         Args:
-            known: The conversation.
-            marker: The last marker as the log's last entry tells it; None if that is to be read.
+            cached: The conversation.
+            rewind_entry: Number of the last rewind entry, from the totals of the last entry; None to read those first.
         """
-        if marker is None:
-            marker = (await self.tail(known)).marker
-        if marker == known.marker or not marker:
-            return known.gaps if marker else ()
-        known.entries = max(known.entries, marker)
+        if rewind_entry is None:
+            rewind_entry = (await self.tail(cached)).marker
+        if rewind_entry == cached.marker or not rewind_entry:
+            return cached.gaps if rewind_entry else ()
+        cached.entries = max(cached.entries, rewind_entry)
         try:
-            found = await self._log.entry(known.conversation, marker)
+            found = await self._log.entry(cached.conversation, rewind_entry)
         except CorruptDocumentError:
-            if not await self._was_behind(known):
+            if not await self._was_stale(cached):
                 raise
-            found = await self._log.entry(known.conversation, marker)
-        known.follow(found)
+            found = await self._log.entry(cached.conversation, rewind_entry)
+        cached.follow(found)
         return found.gaps
 
-    async def payloads(self, known: CachedConversation, refs: Sequence[PayloadRef]) -> list[str]:
-        """The whole text of some payloads, in their order."""
-        return await self._log.payloads(known.conversation, refs) if refs else []
+    async def payloads(self, cached: CachedConversation, refs: Sequence[PayloadRef]) -> list[str]:
+        """Return the whole texts of some payloads, in order."""
+        return await self._log.payloads(cached.conversation, refs) if refs else []
 
     async def payload_ranges(
-        self, known: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]]
+        self, cached: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]]
     ) -> list[str]:
-        """Pieces of payloads, in characters; reads only the chunks that they lie in."""
-        return await self._log.payload_ranges(known.conversation, wanted) if wanted else []
+        """Return ranges of characters of payloads; reads only the chunks that contain them."""
+        return await self._log.payload_ranges(cached.conversation, wanted) if wanted else []
 
-    async def payloads_of(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
-        """The payloads of those messages that have one, by message id."""
+    async def payloads_of(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
+        """Return the payloads of those messages that have one, by message id."""
         refs = {message.id: message.payload for message in messages if message.payload}
-        return dict(zip(refs, await self.payloads(known, list(refs.values())), strict=True))
+        return dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
 
-    async def decode_whole(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
-        """Messages in full, equal to what was appended.
+    async def decode_whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+        """Decode messages in full, equal to those that were appended.
 
         Raises:
-            CorruptDocumentError: What is stored is not what was written.
+            CorruptDocumentError: A stored message is damaged.
         """
-        texts = await self.payloads_of(known, messages)
+        texts = await self.payloads_of(cached, messages)
 
         def decode() -> list[BaseMessage]:
             return [self.decode(message, texts.get(message.id)) for message in messages]
@@ -222,41 +215,41 @@ class LogReader:
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
     async def counted(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Entries with sizes by the store's counter; what another one wrote is counted anew, in a thread."""
+        """Return entries with sizes by the store's counter; those of another counter are recounted in a thread."""
         if all(entry.totals.counter == self._counter.name for entry in entries):
             return list(entries)
         return await asyncio.to_thread(recount, entries, codec=self._codec, counter=self._counter)
 
-    async def recount_tail(self, known: CachedConversation, tail: Totals) -> Totals:
-        """What the last entry says of the log, with sizes by the store's counter.
+    async def recount_tail(self, cached: CachedConversation, tail: Totals) -> Totals:
+        """Return the totals of the last entry with sizes by the store's counter.
 
-        If another counter wrote that entry, the log is read once, payloads apart, and later only what is new.
+        If another counter wrote that entry, the log without payloads is read once, and later only new entries.
         """
         if tail.counter == self._counter.name or not tail.messages:
             return tail
-        gaps, last = await self.gaps(known, tail.marker), known.counted
+        rewound, last = await self.gaps(cached, tail.marker), cached.counted
         is_part = last is not None and last.marker == tail.marker and last.entries <= tail.entries
         counted = last if last is not None and is_part else Totals()
         start, tokens, view_tokens = counted.entries + 1, counted.tokens, counted.view_tokens
-        while (start := active_after(gaps, start)) <= tail.entries:
+        while (start := active_after(rewound, start)) <= tail.entries:
             before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
-            entries = await self.entries(known, start=start, before=before, is_whole=True)
-            anew = await self.counted(entries)
-            live = [one for entry in anew for one in entry.messages if is_active(gaps, one.ordinal)]
-            tokens += sum(message.tokens for message in live)
-            view_tokens += sum(message.view_tokens for message in live)
+            entries = await self.entries(cached, start=start, before=before, is_whole=True)
+            recounted = await self.counted(entries)
+            active = [one for entry in recounted for one in entry.messages if is_active(rewound, one.ordinal)]
+            tokens += sum(message.tokens for message in active)
+            view_tokens += sum(message.view_tokens for message in active)
             start = before
-        known.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter.name)
-        return known.counted
+        cached.counted = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self._counter.name)
+        return cached.counted
 
     def stubbed(self, message: EntryMessage) -> BaseMessage:
-        """A tool result as views show it once its turn is finished."""
+        """Return a tool result as views show it once its turn is finished."""
         return shorten(self._codec, message, {})
 
-    async def shorten_all(self, known: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
-        """Messages as views show them once their turns are finished."""
+    async def shorten_all(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+        """Return messages as views show them once their turns are finished."""
         refs = {message.id: ref for message in messages if (ref := payload_needed(message))}
-        texts = dict(zip(refs, await self.payloads(known, list(refs.values())), strict=True))
+        texts = dict(zip(refs, await self.payloads(cached, list(refs.values())), strict=True))
 
         def decode() -> list[BaseMessage]:
             return [shorten(self._codec, message, texts) for message in messages]
@@ -264,38 +257,38 @@ class LogReader:
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
     async def entries(
-        self, known: CachedConversation, *, start: int, before: int, is_whole: bool = False
+        self, cached: CachedConversation, *, start: int, before: int, is_whole: bool = False
     ) -> list[Entry]:
-        """The entries from one number and before another, in order and without a hole; fewer if the log ends there.
+        """Return the entries from one number and before another, in order and without holes.
 
         Args:
-            known: The conversation.
+            cached: The conversation.
             start: The first number.
-            before: Behind the last number.
-            is_whole: The log is known not to end there.
+            before: The number after the last one.
+            is_whole: Require all of them; else there may be fewer, because the log ends earlier.
 
         Raises:
-            BrokenLogError: One is missing.
+            BrokenLogError: An entry is missing.
         """
-        entries = await self._log.entries(known.conversation, start=start, before=before)
-        await self.check(known, entries, first=start, last=before - 1 if is_whole else 0)
+        entries = await self._log.entries(cached.conversation, start=start, before=before)
+        await self.check(cached, entries, first=start, last=before - 1 if is_whole else 0)
         return entries
 
     async def check(
-        self, known: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0
+        self, cached: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0
     ) -> None:
-        """As `check_dense`; reads what a repair found out before it says that an entry follows another one."""
+        """Check entries as `check_dense` does; on an error, read the last repair and check again."""
         try:
-            check_dense(known, entries, first=first, last=last)
+            check_dense(cached, entries, first=first, last=last)
         except BrokenLogError:
-            before = known.repair
-            await self.gaps(known)
-            if known.repair == before:
+            before = cached.repair
+            await self.gaps(cached)
+            if cached.repair == before:
                 raise
-            check_dense(known, entries, first=first, last=last)
+            check_dense(cached, entries, first=first, last=last)
 
     def standing(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
-        """The messages that show a summary; `talk` for a view without tool messages."""
+        """Return the messages that present a summary; `talk` for a view without tool messages."""
         if summary is None:
             return []
         try:
@@ -307,124 +300,124 @@ class LogReader:
     async def walk(
         self, scope: Scope, *, start: int = 1, at_once: int = _ENTRIES_AT_ONCE
     ) -> AsyncGenerator[tuple[CachedConversation, Entry], None]:
-        """Every entry of the log in order; reads some at a time.
+        """Iterate over every entry of the log in order, in batches.
 
         Args:
-            scope: Whose log.
-            start: The entry to begin with.
-            at_once: How many entries to read first; then more at a time.
+            scope: Scope of the conversation.
+            start: The number of the first entry.
+            at_once: Size of the first batch; later ones are larger.
 
         Raises:
-            ConversationDeletedError: The conversation was deleted before all of it was read.
+            ConversationDeletedError: The conversation was deleted during the iteration.
         """
-        known, last = await self.find(scope), list[Entry]()
-        while known is not None:
-            async with self.reading(known):
-                entries = await self._next_entries(known, start, at_once)
-                await self.check(known, [*last, *entries], first=start - len(last))
+        cached, last = await self.find(scope), list[Entry]()
+        while cached is not None:
+            async with self.reading(cached):
+                entries = await self._next_entries(cached, start, at_once)
+                await self.check(cached, [*last, *entries], first=start - len(last))
             last = entries[-1:]
             for entry in entries:
-                yield known, entry
+                yield cached, entry
             if len(entries) < at_once:
                 now = self.seen(scope, await self._heads.find(dict(scope)))
-                if now is None or now.conversation != known.conversation:
+                if now is None or now.conversation != cached.conversation:
                     raise ConversationDeletedError(_DELETED)
                 return
             start += at_once
             at_once = max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
 
-    async def _next_entries(self, known: CachedConversation, start: int, most: int) -> list[Entry]:
-        """Entries from a number on; fewer than the most if the log ends there."""
+    async def _next_entries(self, cached: CachedConversation, start: int, limit: int) -> list[Entry]:
+        """Return up to `limit` entries from a number on; fewer at the end of the log."""
 
         def last(entries: Sequence[Entry]) -> int:
-            if len(entries) == most:
-                return known.entries
+            if len(entries) == limit:
+                return cached.entries
             return entries[-1].number if entries else start - 1
 
         async def read() -> list[Entry]:
-            return await self._log.entries(known.conversation, start=start, before=start + most)
+            return await self._log.entries(cached.conversation, start=start, before=start + limit)
 
-        return await self.read_your_writes(known, read, last=last)
+        return await self.read_your_writes(cached, read, last=last)
 
     async def iterate(self, scope: Scope) -> AsyncIterator[tuple[Entry, EntryMessage, BaseMessage]]:
-        """Every message of the log in order, as it is stored and in full; reads some entries at a time.
+        """Iterate over every message of the log in order, stored and decoded, in batches of entries.
 
         Raises:
-            ConversationDeletedError: The conversation was deleted before all of it was read.
+            ConversationDeletedError: The conversation was deleted during the iteration.
         """
-        async for known, entry in self.walk(scope):
-            async with self.reading(known):
-                messages = await self.decode_whole(known, entry.messages)
+        async for cached, entry in self.walk(scope):
+            async with self.reading(cached):
+                messages = await self.decode_whole(cached, entry.messages)
             for stored, message in zip(entry.messages, messages, strict=True):
                 yield entry, stored, message
 
     async def page(
-        self, known: CachedConversation, *, before: int | None, after: int | None, limit: int
+        self, cached: CachedConversation, *, before: int | None, after: int | None, limit: int
     ) -> list[PlacedMessage]:
-        """Up to `limit` live messages before or after an ordinal, or the last ones, in order, each with its date.
+        """Return up to `limit` active messages before or after an ordinal, or the last ones, each with its date.
 
-        Reads as many entries as hold so many messages on average, and more if that was not enough.
+        The first read estimates the number of entries from their average size; more are read if needed.
         """
-        tail = await self.tail(known)
-        gaps = await self.gaps(known, tail.marker)
-        at_once = min(about(limit, tail.messages, tail.entries), _MOST_ENTRIES)
+        tail = await self.tail(cached)
+        rewound = await self.gaps(cached, tail.marker)
+        at_once = min(about(limit, tail.messages, tail.entries), _MAXIMUM_ENTRIES)
         if after is None:
-            return await self._page_before(known, gaps, 2**53 if before is None else before, limit, at_once)
-        return await self._page_after(known, gaps, after, limit, at_once)
+            return await self._page_before(cached, rewound, 2**53 if before is None else before, limit, at_once)
+        return await self._page_after(cached, rewound, after, limit, at_once)
 
     async def _page_before(
-        self, known: CachedConversation, gaps: Sequence[RewoundRange], before: int, limit: int, at_once: int
+        self, cached: CachedConversation, rewound: Sequence[RewoundRange], before: int, limit: int, at_once: int
     ) -> list[PlacedMessage]:
         found: list[PlacedMessage] = []
         while len(found) < limit and before > 1:
-            before = next((gap.first for gap in gaps if gap.first < before <= gap.last + 1), before)
-            entries = await self._log.entries_around(known.conversation, before=before, limit=at_once)
+            before = next((gap.first for gap in rewound if gap.first < before <= gap.last + 1), before)
+            entries = await self._log.entries_around(cached.conversation, before=before, limit=at_once)
             if not entries:
                 break
-            await self.check(known, entries)
-            found = [placed for placed in placed(entries, gaps) if placed[0].ordinal < before] + found
+            await self.check(cached, entries)
+            found = [one for one in placed(entries, rewound) if one[0].ordinal < before] + found
             before = entries[0].first
-            at_once = min(2 * at_once, _MOST_ENTRIES)
+            at_once = min(2 * at_once, _MAXIMUM_ENTRIES)
         return found[-limit:] if limit else []
 
     async def _page_after(
-        self, known: CachedConversation, gaps: Sequence[RewoundRange], after: int, limit: int, at_once: int
+        self, cached: CachedConversation, rewound: Sequence[RewoundRange], after: int, limit: int, at_once: int
     ) -> list[PlacedMessage]:
-        entries = await self._log.entries_around(known.conversation, before=after + 2, limit=1)
-        found = [placed for placed in placed(entries, gaps) if placed[0].ordinal > after]
+        entries = await self._log.entries_around(cached.conversation, before=after + 2, limit=1)
+        found = [one for one in placed(entries, rewound) if one[0].ordinal > after]
         start = entries[0].number + 1 if entries else 1
         while len(found) < limit:
-            start = active_after(gaps, start)
-            entries = await self.entries(known, start=start, before=start + at_once)
-            found += [placed for placed in placed(entries, gaps) if placed[0].ordinal > after]
+            start = active_after(rewound, start)
+            entries = await self.entries(cached, start=start, before=start + at_once)
+            found += [one for one in placed(entries, rewound) if one[0].ordinal > after]
             if len(entries) < at_once:
                 break
             start += at_once
-            at_once = min(2 * at_once, _MOST_ENTRIES)
+            at_once = min(2 * at_once, _MAXIMUM_ENTRIES)
         return found[:limit]
 
     def decode(self, message: EntryMessage, payload: str | None) -> BaseMessage:
-        """A message in full from its body and its payload, if it has one.
+        """Decode a message in full from its body and its payload, if it has one.
 
         Raises:
-            CorruptDocumentError: What is stored is not what was written.
+            CorruptDocumentError: The stored message is damaged.
         """
         return read_message(self._codec, message, payload or "")
 
 
-def check_dense(known: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
-    """Make sure that entries follow each other, from a number or up to a number if one is given.
+def check_dense(cached: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
+    """Check that entries are consecutive, from the number `first` or up to `last` if given.
 
     Raises:
-        BrokenLogError: One is missing, or names another predecessor; names it.
+        BrokenLogError: An entry is missing or names another predecessor.
     """
     numbers = [entry.number for entry in entries]
     first = first or (numbers[0] if numbers else last)
     last = last or first + len(numbers) - 1
     missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
     if missing:
-        raise BrokenLogError(entry_id(known.conversation, missing), "the entry is missing")
-    joins = known.repair.joins if known.repair else ()
+        raise BrokenLogError(entry_id(cached.conversation, missing), "the entry is missing")
+    joins = cached.repair.joins if cached.repair else ()
     for before, entry in pairwise(entries):
         if entry.after != before.totals.link and entry.number not in joins:
-            raise BrokenLogError(entry_id(known.conversation, entry.number), "it does not follow the entry before it")
+            raise BrokenLogError(entry_id(cached.conversation, entry.number), "it does not follow the entry before it")

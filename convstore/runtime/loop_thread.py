@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for sync callers of an async store.
+"""Run an event loop in a thread of its own, for sync callers of an async store.
 
-Layer 4. The caller waits for the answer; the loop never runs in the caller's thread, so a sync call inside a running
-loop blocks that loop for the time of the call, but cannot deadlock.
+Floor 3; `store` calls it. The caller blocks until the result is there. As the loop never runs in the caller's thread, a
+sync call inside a running loop blocks that loop, but cannot deadlock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Result = TypeVar("_Result")
 
 
 class LoopThread:
-    """Runs coroutines for callers in other threads; starts at once, ends with `stop` or with the process."""
+    """Runs coroutines for callers in other threads, until `stop` is called or the process ends."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -28,10 +28,10 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """The result of a coroutine, or its error; an interrupted caller cancels it.
+        """Return the result of a coroutine or raise its error; an interrupted caller cancels it.
 
         Raises:
-            concurrent.futures.CancelledError: `stop` was called before it was done.
+            concurrent.futures.CancelledError: `stop` was called before the coroutine ended.
         """
         with self._lock:
             if self._is_stopped:
@@ -45,7 +45,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel what is under way, whose callers are told so, and end the loop and its thread."""
+        """Cancel running coroutines, whose callers get `CancelledError`, and end the loop and its thread."""
         with self._lock:
             self._is_stopped = True
         asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()

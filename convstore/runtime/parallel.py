@@ -1,6 +1,6 @@
-"""Works on many things at once, a few at a time.
+"""Run a function on many items concurrently, with a limit.
 
-Layer 4.
+Floor 3; use cases that work on many conversations call it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _Done = TypeVar("_Done")
 
 
 async def in_parallel(work: Callable[[_Item], Awaitable[_Done]], items: Sequence[_Item]) -> list[_Done]:
-    """The results in the order of the items, eight at a time; an error is raised once all have ended."""
+    """Run `work` on all items, eight at a time, and return the results in order.
+
+    An error is raised once all calls have ended.
+    """
     gate = asyncio.Semaphore(_PARALLEL)
 
     async def one(item: _Item) -> _Done:
