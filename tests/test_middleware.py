@@ -15,11 +15,12 @@ import pytest
 from agents import ScriptedModel, StreamingModel, calls, kinds, log_of
 from counting import STANDING, Commands
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 from langgraph.types import Command
+from mongomock_motor import AsyncMongoMockClient
 from pydantic import BaseModel
 from pymongo import AsyncMongoClient
 
@@ -27,8 +28,9 @@ from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsupportedError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, Ticket, run_in
-from convstore.ext.langchain.turn import result_id, turn_of
+from convstore.ext.langchain.turn import linked, turn_of
 from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tool_calls import calls_of, result_id
 from convstore.summarization import HeadTailSummarizer, RunningSummarizer
 from convstore.values.policy import CompactionRule
 
@@ -486,6 +488,34 @@ async def test_two_runs_at_once_keep_their_answers_apart(store: ConversationStor
     last = create_agent(model, [wait], middleware=[ConversationMiddleware(store)])
     await last.ainvoke({"messages": [("user", "And now?")]}, config_of(scope))
     assert len(model.shown[0]) == 1 + 8 + 1
+
+
+def a_run(name: str) -> list[BaseMessage]:
+    """Question, call, result and answer; every run names its call alike."""
+    call = calls("wait", name=name).model_copy(update={"id": f"{name}-call"})
+    result = ToolMessage(
+        f"waited for {name}", name="wait", tool_call_id="call_0", id=result_id(f"{name}-call", "call_0")
+    )
+    answer = AIMessage(f"Answer for {name}.", id=f"{name}-answer")
+    return [HumanMessage(f"{name}?", id=name), linked(call, name), result, linked(answer, name)]
+
+
+@pytest.mark.parametrize("places", list(itertools.combinations(range(8), 4)), ids=repr)
+async def test_results_of_two_runs_at_once_are_told_apart_in_every_order(places: tuple[int, ...], scope: Any):
+    """Each question is asked again and gets its own turn from the log; in a view each result is behind its call."""
+    store = ConversationStore(AsyncMongoMockClient()["app"])
+    await store.setup()
+    chat, ada, bob = store.conversation(**scope), iter(a_run("ada")), iter(a_run("bob"))
+    for place in range(8):
+        await chat.append(next(ada if place in places else bob))
+    for name in ("ada", "bob"):
+        silent = create_agent(ScriptedModel(), [search], middleware=[ConversationMiddleware(store)])
+        again = await silent.ainvoke({"messages": [HumanMessage(f"{name}?", id=name)]}, config_of(scope))
+        assert again["messages"] == a_run(name)
+    shown = (await chat.load_history()).messages
+    pairs = [(one.id, after.id) for one, after in itertools.pairwise(shown) if calls_of(one)]
+    assert sorted(pairs) == [(f"{name}-call", result_id(f"{name}-call", "call_0")) for name in ("ada", "bob")]
+    await store.close()
 
 
 async def test_an_agent_in_an_agent_may_not_share_its_conversation(store: ConversationStore, scope: dict[str, str]):

@@ -9,6 +9,8 @@ other position holds a tool message. `pair` establishes the rule, `check_pairing
 
 - A result answers the latest earlier AI message that has an unanswered call with its id. Inside one AI message the
   calls are answered in order. So a call id may be reused, as happens in real conversations.
+- A result whose own id was made by `result_id` answers the call that it was made for: two runs may work on one
+  conversation at once, and both name their calls ``call_0``.
 - The first answer wins: a second one, or a result that comes before its call, is left out and reported.
 - A call without an answer gets a result that says so.
 - A summary or a note may replace calls of the list; `without_orphans` then shows their results as text.
@@ -19,10 +21,12 @@ that. Legacy function messages have no call id and keep their position.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -37,6 +41,7 @@ __all__ = [
     "has_calls",
     "missing_result",
     "pair",
+    "result_id",
     "without_orphans",
 ]
 
@@ -93,10 +98,44 @@ class Pairing:
 
 @dataclass(slots=True)
 class _Slot:
-    """A position after an AI message, reserved for the result of one call."""
+    """A position after an AI message, reserved for the result of one call; `made_from` is input of `result_id`."""
 
     call: Call
+    made_from: tuple[str, str, int] | None
     result: int | None = None
+
+
+class _OpenCalls:
+    """The calls without a result, while results are assigned."""
+
+    def __init__(self) -> None:
+        # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
+        self._stacks: defaultdict[str, list[_Slot]] = defaultdict(list)
+        self._by_result_id: dict[str, _Slot] = {}
+
+    def add(self, slots: Sequence[_Slot]) -> None:
+        for slot in reversed(slots):
+            stack = self._open(slot.call.id)
+            if stack:
+                # Result ids are computed only where several open calls share an id: hashing takes time.
+                self._by_result_id |= {result_id(*one.made_from): one for one in (stack[-1], slot) if one.made_from}
+            stack.append(slot)
+
+    def answer(self, result: ToolMessage, index: int) -> bool:
+        """Assign a result to its call; return False if no call is open."""
+        stack = self._open(result.tool_call_id)
+        if not stack:
+            return False
+        own = self._by_result_id.get(result.id or "")
+        is_open = own is not None and own.result is None and own.call.id == result.tool_call_id
+        (own if own is not None and is_open else stack[-1]).result = index
+        return True
+
+    def _open(self, call_id: str) -> list[_Slot]:
+        stack = self._stacks[call_id]
+        while stack and stack[-1].result is not None:
+            stack.pop()
+        return stack
 
 
 def calls_of(message: BaseMessage) -> list[Call]:
@@ -131,6 +170,21 @@ def calls_of(message: BaseMessage) -> list[Call]:
         listed = {call_id for call_id, _ in named}
         named.extend((call_id, tool) for call_id, tool in in_content.items() if call_id not in listed)
     return [Call(call_id, tool, position) for position, (call_id, tool) in enumerate(named)]
+
+
+def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
+    """Return the id of the result of a call: the same in every process, another for every AI message.
+
+    Args:
+        ai_message_id: Id of the AI message with the call.
+        call_id: Id of the call, which other messages may have too.
+        position: Its place among the calls of the message that have this id.
+
+    >>> result_id("ai-1", "call_1") == result_id("ai-1", "call_1") != result_id("ai-2", "call_1")
+    True
+    """
+    # JSON keeps the parts apart and writes lone surrogates as ASCII.
+    return str(uuid5(NAMESPACE_OID, json.dumps(["convstore result", ai_message_id, call_id, position])))
 
 
 def has_calls(message: BaseMessage) -> bool:
@@ -297,20 +351,25 @@ def _calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str
 def _fill_slots(messages: Sequence[BaseMessage]) -> tuple[dict[int, list[_Slot]], list[int]]:
     """Assign each result to its call; return the slots by index of their AI message, and the results without a call."""
     slots: dict[int, list[_Slot]] = {}
-    # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
-    unanswered: defaultdict[str, list[_Slot]] = defaultdict(list)
+    open_calls = _OpenCalls()
     orphans: list[int] = []
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage):
-            if waiting := unanswered.get(message.tool_call_id):
-                waiting.pop().result = index
-            else:
+            if not open_calls.answer(message, index):
                 orphans.append(index)
         elif calls := calls_of(message):
-            slots[index] = [_Slot(call) for call in calls]
-            for slot in reversed(slots[index]):
-                unanswered[slot.call.id].append(slot)
+            slots[index] = _slots(message.id, calls)
+            open_calls.add(slots[index])
     return slots, orphans
+
+
+def _slots(ai_message_id: str | None, calls: Sequence[Call]) -> list[_Slot]:
+    slots: list[_Slot] = []
+    same: Counter[str] = Counter()
+    for call in calls:
+        slots.append(_Slot(call, None if ai_message_id is None else (ai_message_id, call.id, same[call.id])))
+        same[call.id] += 1
+    return slots
 
 
 def _moved_forward(indexes: Sequence[int | None]) -> list[int]:

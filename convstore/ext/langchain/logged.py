@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from convstore.conversation import Conversation
-from convstore.ext.langchain.turn import is_answer, is_question, own_messages
+from convstore.ext.langchain.turn import is_answer, is_question, own_messages, strays
 from convstore.values.models import StoredMessage
 
 __all__ = ["LoggedTurn", "ids_in_log", "read_turn"]
@@ -57,10 +57,17 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
         if not read or read[0].message.id != turn_id:
             return None
         later = [one.message for one in read[1:]]
-        turn = LoggedTurn(read[0].message, first, own_messages(later, turn_id))
+        earlier = await _before(chat, first) if strays(later) else []
+        turn = LoggedTurn(read[0].message, first, own_messages(later, turn_id, earlier))
         is_over = turn.is_finished and any(map(is_question, later))
         if is_over or len(page) < _PAGE or len(read) >= _MOST:
             return turn
+
+
+async def _before(chat: Conversation, first: int) -> list[BaseMessage]:
+    """Messages before a question, without payloads: a run that was not over then has its results after it."""
+    page = await chat.list_messages(before=first, limit=_PAGE)
+    return [one.message for one in page]
 
 
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:

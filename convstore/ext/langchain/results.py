@@ -20,7 +20,8 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command
 
-from convstore.ext.langchain.turn import linked, result_id
+from convstore.ext.langchain.turn import linked
+from convstore.messages.tool_calls import result_id
 
 __all__ = ["call_place", "give_result_ids", "messages_in", "with_ids"]
 

@@ -17,7 +17,8 @@ from langgraph.channels import UntrackedValue
 
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.evicted import is_evicted
-from convstore.ext.langchain.turn import answers, came_with, is_made_up, result_id
+from convstore.ext.langchain.turn import answers, came_with, is_made_up
+from convstore.messages.tool_calls import result_id
 from convstore.values.models import History
 
 __all__ = ["CHANNEL", "AgentRun", "ConversationAgentState", "Ticket", "run_in"]

@@ -8,16 +8,14 @@ human message, say, says both: so it is no question.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
-from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.messages.provenance import kind_of
-from convstore.messages.tool_calls import calls_of, has_calls
+from convstore.messages.tool_calls import calls_of, has_calls, result_id
 
 __all__ = [
     "answers",
@@ -28,27 +26,12 @@ __all__ = [
     "last_question",
     "linked",
     "own_messages",
-    "result_id",
+    "strays",
     "turn_of",
 ]
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 _LINK = "convstore"
-
-
-def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
-    """The id of the result of a call: the same in every process, another for every AI message.
-
-    Args:
-        ai_message_id: Id of the AI message with the call.
-        call_id: Id of the call, which other messages may have too.
-        position: Its place among the calls of the message that have this id.
-
-    >>> result_id("ai-1", "call_1") == result_id("ai-1", "call_1") != result_id("ai-2", "call_1")
-    True
-    """
-    # JSON keeps the parts apart and writes lone surrogates as ASCII.
-    return str(uuid5(NAMESPACE_OID, json.dumps(["convstore result", ai_message_id, call_id, position])))
 
 
 def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
@@ -86,17 +69,24 @@ def _said(message: BaseMessage, key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def own_messages(later: Iterable[BaseMessage], turn_id: str) -> list[BaseMessage]:
-    """Of the messages behind a human message in the log those that belong to its turn, whatever stands between.
+def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[BaseMessage] = ()) -> list[BaseMessage]:
+    """Return those messages after a question in the log that belong to its turn, whatever stands between.
 
     A message belongs to the turn that it says, a result to that of its call; what does not say belongs to the question
     before it.
+
+    Args:
+        later: The messages after the question.
+        turn_id: Id of the question.
+        earlier: Messages before it, whose calls may have their results after it: their runs were not over.
 
     >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
     >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
     (['Here.'], ['So.'])
     """
-    owners: dict[str, str | None] = {}
+    # Calls of earlier turns are found by the id of their results alone: a call id comes again in every turn.
+    calling = (message for message in earlier if isinstance(message, AIMessage))
+    owners: dict[str, str | None] = {key: None for one in calling for key in _keys_of_results(one) if key[:3] == "id "}
     current: str | None = turn_id
     own: list[BaseMessage] = []
     for message in later:
@@ -111,6 +101,12 @@ def own_messages(later: Iterable[BaseMessage], turn_id: str) -> list[BaseMessage
         if owner == turn_id:
             own.append(message)
     return own
+
+
+def strays(later: Sequence[BaseMessage]) -> list[ToolMessage]:
+    """Return the results whose id was not made from a call among these messages."""
+    keys = {key for one in later if isinstance(one, AIMessage) for key in _keys_of_results(one)}
+    return [one for one in later if isinstance(one, ToolMessage) and f"id {one.id}" not in keys]
 
 
 def _keys_of_results(message: AIMessage) -> list[str]:
