@@ -61,7 +61,7 @@ def test_the_edges_in_the_body_are_enough_up_to_a_thousand_tokens(words, tokens)
     """A long text whose payload was not read is shown as one that was, in a string or in a block."""
     text = words * (20_000 // len(words))
     for message in (HumanMessage(text, id="m"), AIMessage([{"type": "text", "text": text, "x": 1}, "and"], id="m")):
-        encoded = encode_message(CODEC, fields_of(message), most_edges=4_000)
+        encoded = encode_message(CODEC, fields_of(message), max_edges=4_000)
         assert encoded.is_edged
         assert same(with_short_texts(decode_message(CODEC, encoded.body), tokens), with_short_texts(message, tokens))
 

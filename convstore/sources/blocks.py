@@ -1,7 +1,7 @@
-"""Content blocks that are a source each: by their type what makes an item of them.
+"""Convert content blocks that are sources into items, by block type.
 
-Layer 1. Forms as Anthropic, OpenAI, LangChain and MCP document them. Of a block everything is kept but what is no text:
-base64 data and what only its provider can decrypt stand in the message alone.
+Floor 1; used by the detection of sources. The formats are those that Anthropic, OpenAI, LangChain and MCP document. An
+item keeps every field of its block except binary and encrypted data, which only the message contains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Block = dict[Any, Any]
 _BYTES = ("base64", "blob", "data", "encrypted_content")
 
 TEXTS = frozenset({"text", "text-plain", "input_text", "output_text"})
-"""Blocks that say something: a source only with a title or an address, but they may cite, or be JSON."""
+"""Text blocks. One is a source only with a title or an address, but it may cite sources or hold them as JSON."""
 
 _MEDIA = frozenset({"audio", "image", "image_url", "reasoning", "thinking", "video"})
 
@@ -34,11 +34,11 @@ HOLDERS = {
     "web_search_call": "action",
     "web_search_tool_result": "content",
 }
-"""Blocks that hold values of any form, and where."""
+"""Container blocks, and the key of their contents, which may have any format."""
 
 
 def type_of(block: Any) -> str:
-    """The type of a block, "" if it has none.
+    """Return the type of a block, "" if it has none.
 
     >>> type_of({"type": "document"}), type_of({"type": ["document"]})
     ('document', '')
@@ -48,9 +48,9 @@ def type_of(block: Any) -> str:
 
 
 def is_block(value: Any) -> bool:
-    """Whether a dict in a list is a content block, not an item that has a type too.
+    """Return True if a dict in a list is a content block, not an item that happens to have a type.
 
-    Blocks that say or show something have no title; those that are a source have no text of their own.
+    Text and media blocks have no title; blocks that are a source have no text key of their own.
 
     >>> is_block({"type": "video", "url": "https://a"}), is_block({"type": "video", "url": "https://a", "title": "A"})
     (True, False)
@@ -62,25 +62,25 @@ def is_block(value: Any) -> bool:
 
 
 def item_of_block(block: Any) -> _Block | None:
-    """The item that a content block is; None if it is no source: of another type, or without text, title and address.
+    """Convert a content block to an item; None for other types, and without text, title and address.
 
     >>> item_of_block({"type": "search_result", "source": "https://a", "content": [{"type": "text", "text": "…"}]})
     {'content': '…', 'url': 'https://a', 'type': 'search_result'}
     >>> item_of_block({"type": "text", "text": "…"}) is None
     True
     """
-    form = BLOCKS.get(type_of(block))
-    item = form(block) if form else None
+    convert = BLOCKS.get(type_of(block))
+    item = convert(block) if convert else None
     return item if item and (item["content"] or first_text(item, ("title", "url"))) else None
 
 
 def _search_result(block: _Block) -> _Block:
-    """Anthropic, LangChain: ``source`` is an address or another name of the place."""
+    """Convert a search result of Anthropic or LangChain: ``source`` is an address or another name of the source."""
     return plain_item(block, text_in(block.get("content")), url=["source"], without=("content",))
 
 
 def _document(block: _Block) -> _Block:
-    """Anthropic: ``source`` holds a text, a list of text blocks, an address or base64 data."""
+    """Convert a document of Anthropic: ``source`` holds a text, a list of text blocks, an address or base64 data."""
     source = block.get("source")
     if type(source) is not dict:
         key = first_text(block, ("text", "content", "page_content"))
@@ -92,20 +92,20 @@ def _document(block: _Block) -> _Block:
 
 
 def _web_search_result(block: _Block) -> _Block:
-    """Anthropic: title and address; the text is encrypted, so that only citations show it."""
+    """Convert a web search result of Anthropic: title and address. Its text is encrypted, only citations show it."""
     key = first_text(block, ("content", "text", "snippet"))
     return plain_item(block, text_in(block.get(key)), without=(key, *_BYTES))
 
 
 def _web_fetch_result(block: _Block) -> _Block:
-    """Anthropic: a document, with the address that it was fetched from."""
+    """Convert a fetched page of Anthropic: a document with the address it was fetched from."""
     inner = block.get("content")
     item = _document(inner) if type(inner) is dict else {"content": ""}
     return {**item, **{key: value for key, value in block.items() if key != "content"}}
 
 
 def _titled_text(block: _Block) -> _Block | None:
-    """LangChain: a text is a source if it has a title or an address."""
+    """Convert a text block of LangChain, which is a source only if it has a title or an address."""
     if not first_text(block, ("title", "url")):
         return None
     text = block.get("text")
@@ -113,24 +113,24 @@ def _titled_text(block: _Block) -> _Block | None:
 
 
 def _file(block: _Block) -> _Block | None:
-    """LangChain: what its MCP adapters make of a link to a resource; an address that is the data itself is none."""
+    """Convert a file block, which LangChain's MCP adapters create for a resource link; data URLs are no links."""
     url = block.get("url")
     is_link = is_text(url) and not url.startswith("data:")
     return plain_item(block, "", title=["filename"], without=_BYTES) if is_link else None
 
 
 def _resource(block: _Block) -> _Block | None:
-    """MCP: a resource with its text or its bytes."""
+    """Convert a resource of MCP with its text or its bytes."""
     inner = block.get("resource")
     if type(inner) is not dict:
         return None
-    said = {**{key: value for key, value in block.items() if key != "resource"}, **inner}
+    fields = {**{key: value for key, value in block.items() if key != "resource"}, **inner}
     text = inner.get("text")
-    return plain_item(said, text if is_text(text) else "", url=["uri"], without=("text", *_BYTES))
+    return plain_item(fields, text if is_text(text) else "", url=["uri"], without=("text", *_BYTES))
 
 
 def _resource_link(block: _Block) -> _Block:
-    """MCP: where a resource can be read."""
+    """Convert a link to a resource of MCP."""
     return plain_item(block, "", title=["name"], url=["uri"])
 
 
@@ -144,4 +144,4 @@ BLOCKS: dict[str, Callable[[_Block], _Block | None]] = {
     "web_search_result": _web_search_result,
     **dict.fromkeys(sorted(TEXTS), _titled_text),
 }
-"""By the type of a block what makes an item of it."""
+"""Converters to items by block type."""

@@ -1,6 +1,7 @@
-"""What a text cites, by the annotations that providers put beside it; each cited thing is one source.
+"""Read the citations that providers attach to a text; each cited document becomes one source.
 
-Layer 1. OpenAI calls the list ``annotations``, Anthropic ``citations``, LangChain turns both into its own.
+Floor 1; used by the detection of sources. OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain
+converts both to its own format.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ CITED = frozenset(
         *("search_result_location", "web_search_result_location"),
     }
 )
-"""Annotations that name what is cited; others, such as ``file_path``, name what was made."""
+"""Types of annotations that cite a source; others, such as ``file_path``, refer to generated files."""
 
 MOST_MENTIONS = 2 * MAX_SOURCES
-"""No result mentions its sources more often; beyond it what it cites is data."""
+"""Maximum mentions of sources in one result; beyond it they are treated as data."""
 
 _SPAN_CHARACTERS = 10_000
-"""A longer part of a text is no place of a citation; bounds what many overlapping ones can ask for."""
+"""Maximum characters of a cited span, which bounds the total size of many overlapping ones."""
 
 
 class Mention(NamedTuple):
-    """A source where it stands, or where a text cites it."""
+    """A source, found as an item of its own or, if `cited`, in a citation."""
 
     source: FoundSource
     cited: bool = False
 
 
 def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
-    """What a text cites, in the order of its annotations; nothing if it has none.
+    """Yield the sources that a text block cites, in the order of its annotations.
 
-    The text of a citation is what it quotes, else the part of the block's text that it stands for.
+    The text of a cited source is the quotation, or else the span of the block's text that the citation covers.
 
     >>> cited = {"type": "url_citation", "url": "https://a", "start_index": 0, "end_index": 3}
     >>> [(one.source.url, one.source.text) for one in citations_in({"text": "Yes. No.", "annotations": [cited]})]
@@ -51,45 +52,45 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
     for name in ("annotations", "citations"):
         annotations = block.get(name)
         if type(annotations) is list:
-            said = (_said(one) for one in annotations[: MOST_MENTIONS + 1])
-            items = (_item(one, text) for one in said if one is not None)
+            citations = (_citation_in(annotation) for annotation in annotations[: MOST_MENTIONS + 1])
+            items = (_item(citation, text) for citation in citations if citation is not None)
             yield from (Mention(found, cited=True) for item in items if item and (found := source_in(item)))
 
 
 def distinct(mentions: Iterable[Mention]) -> tuple[FoundSource, ...]:
-    r"""The sources that are mentioned, each cited thing once: one address, else one file, else one title.
+    r"""Return the mentioned sources; citations of the same address, else file, else title, become one source.
 
-    What cites a thing again adds its text. What cites a source that stands there too adds none, unless that one has no
-    text.
+    Each further citation adds its text. A citation of a source that is also an item of its own adds text only if the
+    item has none.
 
     >>> one, two = ({"content": text, "url": "https://a"} for text in ("one", "two"))
     >>> [found.text for found in distinct(Mention(source_in(item), cited=True) for item in (one, two, one))]
     ['one\n\ntwo']
     """
-    things: list[_Thing] = []
-    known: dict[tuple[str, str], _Thing] = {}
+    collected: list[_CitedSource] = []
+    by_name: dict[tuple[str, str], _CitedSource] = {}
     for source, cited in mentions:
         names = _names(source)
-        thing = known.get(names[0]) if cited else None
-        if thing is None:
-            thing = _Thing(source, cited or not source.text, {source.text: None})
-            things.append(thing)
-        elif thing.grows:
-            thing.texts[source.text] = None
+        same = by_name.get(names[0]) if cited else None
+        if same is None:
+            same = _CitedSource(source, cited or not source.text, {source.text: None})
+            collected.append(same)
+        elif same.takes_texts:
+            same.texts[source.text] = None
         for name in names:
-            known.setdefault(name, thing)
-    return tuple(thing.whole() for thing in things)
+            by_name.setdefault(name, same)
+    return tuple(one.merged() for one in collected)
 
 
 @dataclass(slots=True)
-class _Thing:
-    """A source that may be cited again; its texts in order, each once."""
+class _CitedSource:
+    """A source that may be cited again; its distinct texts in order."""
 
     source: FoundSource
-    grows: bool
+    takes_texts: bool
     texts: dict[str, None]
 
-    def whole(self) -> FoundSource:
+    def merged(self) -> FoundSource:
         texts = [text for text in self.texts if text]
         if len(self.texts) == 1 or not texts or type(self.source.item) is not dict:
             return self.source
@@ -97,15 +98,15 @@ class _Thing:
 
 
 def _names(source: FoundSource) -> list[tuple[str, str]]:
-    """By what a citation may name a source, the surest first; its text if it has no name."""
+    """Return the keys by which citations identify a source, most reliable first; its text if it has none."""
     extras = source.fields.get("extras")
     file_id = source.fields.get("file_id") or (extras.get("file_id") if type(extras) is dict else None)
     names = (("url", source.url), ("file", file_id), ("title", source.title))
     return [(kind, name) for kind, name in names if is_text(name) and name] or [("text", source.text)]
 
 
-def _said(annotation: Any) -> dict[Any, Any] | None:
-    """What an annotation says of the thing that it cites; None if it cites nothing."""
+def _citation_in(annotation: Any) -> dict[Any, Any] | None:
+    """Return the fields of the source that an annotation cites; None if it is no citation."""
     if type(annotation) is dict and annotation.get("type") == "non_standard_annotation":
         annotation = annotation.get("value")
     if type(annotation) is not dict:
@@ -113,16 +114,16 @@ def _said(annotation: Any) -> dict[Any, Any] | None:
     kind = annotation.get("type")
     if not is_text(kind) or kind not in CITED:
         return None
-    inner = annotation.get(kind)  # the chat completions API has them nested, the responses API has not
+    inner = annotation.get(kind)  # nested in OpenAI's chat completions API, flat in its responses API
     if type(inner) is not dict:
         return annotation
     return {key: value for key, value in annotation.items() if key != kind} | inner
 
 
-def _item(said: dict[Any, Any], text: str) -> dict[Any, Any] | None:
-    key = first_text(said, ("cited_text", "quote"))
-    quoted = said[key] if key else _span(text, said.get("start_index"), said.get("end_index"))
-    item = plain_item(said, quoted, title=["document_title", "filename"], url=["source"], without=(key,))
+def _item(citation: dict[Any, Any], text: str) -> dict[Any, Any] | None:
+    key = first_text(citation, ("cited_text", "quote"))
+    quoted = citation[key] if key else _span(text, citation.get("start_index"), citation.get("end_index"))
+    item = plain_item(citation, quoted, title=["document_title", "filename"], url=["source"], without=(key,))
     return item if quoted or first_text(item, ("title", "url", "file_id")) else None
 
 

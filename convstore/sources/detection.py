@@ -1,7 +1,7 @@
-"""Where in a tool result sources stand: the artifact, then the content, as values, blocks or JSON.
+"""Find the sources in a tool result: in the artifact, then in the content, as values, blocks or JSON.
 
-Layer 1. A list is one of sources if every item of it is one; only among content blocks it is normal that some are and
-some are not. Nothing that a tool gives raises, and the time is linear in its size.
+Floor 1; used by `append` and by the numbering tool. A list holds sources only if every item is one; content blocks may
+mix sources with others. No tool output raises an error, and the time is linear in its size.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from convstore.values.models import SourcePage
 __all__ = ["LISTS", "SourceExtractor", "extract_sources", "find_sources", "parse_json", "read_back_ids"]
 
 SourceExtractor = Callable[[ToolMessage], Sequence[Any]]
-"""Gives the sources of a tool's result, each a ``Document``, a ``(text, metadata)`` pair or a dict with a text."""
+"""Returns the sources of a tool's result, each a ``Document``, a ``(text, metadata)`` pair or a dict with a text."""
 
-_Form = Callable[[Any], FoundSource | None]
+_ItemReader = Callable[[Any], FoundSource | None]
 
-LISTS: dict[str, _Form] = {
+LISTS: dict[str, _ItemReader] = {
     **dict.fromkeys(("sources", "results", "documents", "docs", "passages", "chunks", "hits", "matches"), retrieved),
     "data": retrieved_file,  # a page of OpenAI's vector store search
 }
-"""By the key that a list stands under what makes a source of an item of it."""
+"""Keys of a dict that may hold a list of sources, with the function that reads an item of the list."""
 
-_TEXTS_UNDER = frozenset({"sources", "documents", "docs", "passages", "chunks"})
-"""Keys of an artifact under which a list of bare texts is one of sources, too."""
+_TEXT_LISTS = frozenset({"sources", "documents", "docs", "passages", "chunks"})
+"""Keys of an artifact under which a list of bare strings is a list of sources too."""
 _NESTED = ("data", "hits")
-"""Keys under which one of `LISTS` may stand a level deeper: envelopes of web APIs, answers of Elasticsearch."""
+"""Keys of envelopes with one of `LISTS` inside: responses of web APIs and of Elasticsearch."""
 
-_BLOCKS_TOO = [key for key, form in LISTS.items() if form is retrieved]
+_BLOCK_LISTS = [key for key, read in LISTS.items() if read is retrieved]
 _STRUCTURED = ("structured_content", "structuredContent")
-_IN_STRUCTURED: dict[str, _Form] = {**LISTS, "result": retrieved}  # MCP servers wrap a bare list so
-_HELD = ("content", "output")
-"""Where results of MCP and of OpenAI have their blocks."""
+_IN_STRUCTURED: dict[str, _ItemReader] = {**LISTS, "result": retrieved}  # MCP servers wrap a bare list in "result"
+_CONTENT_KEYS = ("content", "output")
+"""Keys of the content blocks in results of MCP and OpenAI."""
 _DEPTH = 5
-"""Values inside values inside values; no known form goes deeper."""
+"""Maximum nesting of values; no known format is deeper."""
 
 _LONG = 100_000
 _SHOWN_SOURCE = re.compile(r"^\[(\d{1,15})\] ?.*, characters \d+-\d+ of \d+$", re.MULTILINE)
@@ -68,9 +68,9 @@ _NOTHING = FoundSources()
 def extract_sources(
     message: ToolMessage, parsed_content: Any, extractors: Mapping[str, SourceExtractor]
 ) -> FoundSources:
-    r"""The sources in a tool result by the extractor of its tool, or by `find_sources` if there is none.
+    r"""Return the sources in a tool result, found by its tool's extractor, or by `find_sources` without one.
 
-    Sources that were all numbered already, by ``number_sources``, are found without the extractor.
+    The extractor is skipped if ``number_sources`` has already numbered every source.
 
     >>> def lines(message):
     ...     return [{"text": line} for line in message.text.splitlines()]
@@ -79,27 +79,29 @@ def extract_sources(
     ['one', 'two']
 
     Raises:
-        InvalidInputError: The extractor raised, or gave something else than sources.
+        InvalidInputError: The extractor raised, or returned something other than sources.
     """
     extractor = extractors.get(message.name or "")
     found = find_sources(message, parsed_content)
     if extractor is None or (found.items and all(source.kept_id for source in found.items)):
         return found
     try:
-        given = list(extractor(message))
+        items = list(extractor(message))
     except Exception as error:
-        raise InvalidInputError(f"the source extractor of {message.name!r} raised {error!r}; mend it") from error
-    sources = tuple(source for item in given if (source := source_in(item)) is not None)
-    if len(sources) != len(given) or len(sources) > MAX_SOURCES:
         raise InvalidInputError(
-            f"the source extractor of {message.name!r} must give at most {MAX_SOURCES:,} sources, "
+            f"the source extractor of {message.name!r} raised {error!r}; fix the extractor"
+        ) from error
+    sources = tuple(source for item in items if (source := source_in(item)) is not None)
+    if len(sources) != len(items) or len(sources) > MAX_SOURCES:
+        raise InvalidInputError(
+            f"the source extractor of {message.name!r} must return at most {MAX_SOURCES:,} sources, "
             "each a Document, a (text, metadata) pair or a dict"
         )
     return FoundSources(sources)
 
 
 def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
-    """The sources in a tool result, none if it has none; the artifact is looked at before the content.
+    """Return the sources in a tool result; those in the artifact take precedence over those in the content.
 
     >>> found = find_sources(ToolMessage("2 hits", tool_call_id="1", artifact=[("text", {"title": "T"})]), None)
     >>> [(source.title, source.text) for source in found.items]
@@ -109,7 +111,7 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     ['https://a']
     """
     if isinstance(message.artifact, SourcePage):
-        return _NOTHING  # what was read back keeps its numbers
+        return _NOTHING  # sources that were read back keep their numbers
     in_artifact = _texts_of(message.artifact)
     if not in_artifact.items:
         in_artifact = _in_value(message.artifact)
@@ -119,9 +121,9 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
 
 
 def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
-    r"""Numbers of the sources that a page of ``retrieve_previous_sources`` shows, by its artifact or else its text.
+    r"""Return the numbers of the sources on a page of ``retrieve_previous_sources``.
 
-    A page that came through OpenAI's format or JSON has lost its artifact.
+    They are read from the artifact or, where a conversion to OpenAI's format or JSON has dropped it, from the text.
 
     >>> page = "[11] Seals (https://a), characters 0-12 of 12\nSeals sleep.\nEnd."
     >>> read_back_ids(ToolMessage(page, tool_call_id="1"))
@@ -137,50 +139,50 @@ def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
 
 
 def parse_json(text: str) -> Any:
-    """The dict or list that a text is in JSON; None if it is anything else.
+    """Return the dict or list that a text encodes in JSON; None if it encodes anything else.
 
     >>> parse_json('{"results": []}'), parse_json("7")
     ({'results': []}, None)
     """
     if text.lstrip()[:1] not in ("{", "["):
         return None
-    # Where a function of Python is called for each dict, other threads get their turn in the middle of a long text.
-    hook = _same if len(text) > _LONG else None
+    # A Python hook lets other threads run in the middle of a long text.
+    hook = _identity if len(text) > _LONG else None
     try:
         return json.loads(text, object_hook=hook)
     except (ValueError, RecursionError):
         return None
 
 
-def _same(node: dict[str, Any]) -> dict[str, Any]:
+def _identity(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
 def _in_value(value: Any) -> FoundSources:
-    standing = _standing(value)
-    return standing if standing.items else FoundSources(_gathered(_mentions(value, _DEPTH)))
+    items = _items_in(value)
+    return items if items.items else FoundSources(_collected(_mentions(value, _DEPTH)))
 
 
 def _in_content(content: Any) -> tuple[FoundSource, ...]:
-    """Sources in the blocks of a message, where a text is no item that was retrieved."""
+    """Return the sources in a message's content; in content blocks a bare text is no retrieved item."""
     if type(content) is list and any(type_of(block) for block in content):
-        return _gathered(_in_blocks(content, _DEPTH))
+        return _collected(_in_blocks(content, _DEPTH))
     return _in_value(content).items
 
 
-def _gathered(mentions: Iterator[Mention]) -> tuple[FoundSource, ...]:
-    """Sources that stand in another form; none if there are too many to be sources."""
+def _collected(mentions: Iterator[Mention]) -> tuple[FoundSource, ...]:
+    """Return the distinct sources mentioned; none if there are too many to be sources."""
     found = list(islice(mentions, MOST_MENTIONS + 1))
     sources = distinct(found) if len(found) <= MOST_MENTIONS else ()
     return sources if len(sources) <= MAX_SOURCES else ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lists of items, which keep their place
+# Lists of items, from which the artifact can be rebuilt
 
 
-def _standing(value: Any, lists: Mapping[str, _Form] = LISTS) -> FoundSources:
-    """The sources of a list of items, as a value or under a key; nothing if they stand in another form."""
+def _items_in(value: Any, lists: Mapping[str, _ItemReader] = LISTS) -> FoundSources:
+    """Return the sources of a list of items, as the value itself or under a known key; none for other formats."""
     if type(value) in (list, tuple):
         return _all(value, retrieved)
     if type(value) is not dict:
@@ -192,45 +194,45 @@ def _standing(value: Any, lists: Mapping[str, _Form] = LISTS) -> FoundSources:
             return _under(value, key, found)
     if lists is LISTS:
         for key in _STRUCTURED:
-            if (found := _standing(value.get(key), _IN_STRUCTURED)).items:
+            if (found := _items_in(value.get(key), _IN_STRUCTURED)).items:
                 return _under(value, key, found)
     return _one(value)
 
 
-def _listed(value: dict[Any, Any], lists: Mapping[str, _Form]) -> FoundSources:
-    """The sources of the first list under a known key whose items are all sources."""
-    for key, form in lists.items():
-        if type(value.get(key)) is list and (found := _all(value[key], form)).items:
+def _listed(value: dict[Any, Any], lists: Mapping[str, _ItemReader]) -> FoundSources:
+    """Return the sources of the first list under a known key whose items are all sources."""
+    for key, read in lists.items():
+        if type(value.get(key)) is list and (found := _all(value[key], read)).items:
             return _under(value, key, found)
     return _NOTHING
 
 
 def _texts_of(artifact: Any) -> FoundSources:
-    """The sources of an artifact that is a list of texts, or holds one under a key that says so.
+    """Return the sources of an artifact that is a list of strings, or has one under a key of `_TEXT_LISTS`.
 
     In content such a list is data: a tool that answers `["AA12", "BB7"]` has retrieved nothing.
     """
     if type(artifact) in (list, tuple):
         return _all(artifact, retrieved_text)
     if type(artifact) is dict:
-        return _listed(artifact, {key: retrieved_text for key in LISTS if key in _TEXTS_UNDER})
+        return _listed(artifact, {key: retrieved_text for key in LISTS if key in _TEXT_LISTS})
     return _NOTHING
 
 
-def _all(values: Sequence[Any], form: _Form) -> FoundSources:
-    """The sources that the items of a list are, if every one of them is one."""
+def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
+    """Return the sources of a list if every item is one, else none."""
     if not 0 < len(values) <= MAX_SOURCES:
         return _NOTHING
-    found = tuple(_of_block(value) if is_block(value) else form(value) for value in values)
+    found = tuple(_of_block(value) if is_block(value) else read(value) for value in values)
     sources = tuple(one for one in found if one is not None)
     if len(sources) < len(values):
         return _NOTHING
-    is_standing = all(source.item is value for source, value in zip(sources, values, strict=True))
-    return FoundSources(sources, type(values) if is_standing else None)
+    are_items = all(source.item is value for source, value in zip(sources, values, strict=True))
+    return FoundSources(sources, type(values) if are_items else None)
 
 
 def _one(value: dict[Any, Any]) -> FoundSources:
-    """A single document, which must have all of text, title and address."""
+    """Return a single document as a source; it must have a text, a title and an address."""
     found = None if is_block(value) else retrieved(value)
     if found is None or not (found.text and found.url and first_text(found.fields, ("title",))):
         return _NOTHING
@@ -248,17 +250,17 @@ def _of_block(block: Any) -> FoundSource | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Blocks, what they cite and what they hold
+# Blocks, their citations and their contents
 
 
 def _anything(value: Any, depth: int) -> Iterator[Mention]:
-    """Sources in a value of any form."""
-    found = _standing(value).items
+    """Yield the sources in a value of any format."""
+    found = _items_in(value).items
     return map(Mention, found) if found else _mentions(value, depth)
 
 
 def _mentions(value: Any, depth: int) -> Iterator[Mention]:
-    """Sources in blocks, a list of them or one, or under a key of a dict that has one; nothing below `depth`."""
+    """Yield the sources in a block, in a list of blocks or in the parts of a dict; stops at `depth` 0."""
     if depth <= 0:
         return
     if type(value) in (list, tuple):
@@ -268,7 +270,10 @@ def _mentions(value: Any, depth: int) -> Iterator[Mention]:
 
 
 def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
-    """The items that a list of texts is in JSON, as some MCP servers split a list; else sources in each block."""
+    """Yield the sources in a list of blocks.
+
+    Some MCP servers send a list as one text block with JSON per item; those are read as items.
+    """
     split = len(blocks) > 1 and all(type_of(block) in TEXTS for block in blocks[: MAX_SOURCES + 1])
     items = _all([_parsed(block) for block in blocks[: MAX_SOURCES + 1]], retrieved).items if split else ()
     yield from map(Mention, items)
@@ -277,7 +282,7 @@ def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
 
 
 def _in_block(block: Any, depth: int) -> Iterator[Mention]:
-    """Sources in one block: what it cites, else itself, else what its text is in JSON or what it holds."""
+    """Yield the sources of one block: its citations, else itself, else those in its JSON text or its contents."""
     cited = list(citations_in(block)) if type(block) is dict else []
     if cited:
         yield from cited
@@ -290,16 +295,16 @@ def _in_block(block: Any, depth: int) -> Iterator[Mention]:
 
 
 def _in_parts(value: dict[Any, Any], depth: int) -> Iterator[Iterator[Mention]]:
-    """Sources in the parts of a result; what holds blocks holds nothing else."""
-    for key in (*_BLOCKS_TOO, *_STRUCTURED):
+    """Yield the sources of each part of a result; `_CONTENT_KEYS` are searched for blocks only."""
+    for key in (*_BLOCK_LISTS, *_STRUCTURED):
         yield _anything(value.get(key), depth - 1)
-    for key in _HELD:
+    for key in _CONTENT_KEYS:
         if type(value.get(key)) is list:
             yield _mentions(value[key], depth - 1)
 
 
 def _first(parts: Iterable[Iterator[Mention]]) -> Iterator[Mention]:
-    """The sources in the first part that has any."""
+    """Yield the sources of the first part that has any."""
     for part in parts:
         for mention in part:
             yield mention

@@ -1,11 +1,12 @@
-"""Shortens messages for views: stubs, placeholders of media, the beginning and the end of long texts.
+"""Shorten messages for views: stubs, placeholders for media, beginning and end of long texts.
 
-Layer 1. Each function depends on the message and its arguments alone, so that a view shows the same bytes every time,
-wherever the parts of a message are stored.
+Floor 1; used by `log.stored_message`, `append` and `view`. Each function depends only on the message and its arguments,
+so a view shows the same bytes every time, no matter where the parts of a message are stored.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -35,11 +36,11 @@ SHORTENED = ("human", "ai")
 
 _WITH_MEDIA = ("system", "tool")
 _SPACES = (" ", "\n", "\t")
-_MOST_DEPTH = 8
+_MAX_DEPTH = 8
 
 
 def placeholder(about: str, message_id: str) -> str:
-    """The text in place of a part that a view leaves out.
+    """Return the text that replaces a part left out of a view.
 
     >>> placeholder("image, 3 bytes", "m7")
     '[image, 3 bytes; left out to save context, call retrieve_previous_sources with message id m7 to read it]'
@@ -51,7 +52,7 @@ def placeholder(about: str, message_id: str) -> str:
 
 
 def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
-    """A decoded tool message with its stub as content and without its artifact; changed in place."""
+    """Replace the content of a decoded tool message by its stub and remove the artifact, in place."""
     values: Any = message.__dict__
     values["content"] = stub
     values["artifact"] = None
@@ -59,9 +60,9 @@ def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
 
 
 def without_media(message: BaseMessage, *, everywhere: bool = False) -> BaseMessage:
-    """A message with placeholders for its images, audio and files; the same object if it has none.
+    """Return a message with placeholders for images, audio and files; the same object if it has none.
 
-    System messages and tool results stay as they are, unless `everywhere`: a result has a stub, or is small.
+    System messages and tool results are unchanged unless `everywhere` is set, because results have a stub or are small.
 
     >>> from langchain_core.messages import HumanMessage
     >>> without_media(HumanMessage([{"type": "image", "base64": "QUJD"}], id="m7")).content[0]["text"][:15]
@@ -76,10 +77,10 @@ def without_media(message: BaseMessage, *, everywhere: bool = False) -> BaseMess
 
 
 def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
-    """The beginning and the end of a text longer than so many tokens, cut between words, with the id between them.
+    """Cut a text longer than `tokens` to its beginning and end, between words, with the message id in the middle.
 
-    A token stands for four characters of English text (see `tokens.weight`), whatever the store counts with, so that
-    the same text and number give the same bytes everywhere. A shorter text stays as it is.
+    A token means four characters of English text (see `tokens.weight`), independent of the store's counter, so that
+    equal arguments give equal bytes everywhere. A shorter text is returned unchanged.
 
     >>> print(shorten_text("one two three four five" + ", one two three four five" * 20, 10, "m7"))
     one two three four
@@ -87,9 +88,9 @@ def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
     two three four five
 
     Args:
-        text: A text, or a long one in a payload that was not read, with its edges.
-        tokens: The most that stays whole.
-        message_id: Of its message.
+        text: A text, or the range of a long text in an unread payload, with its edges.
+        tokens: Maximum size of a text that stays whole.
+        message_id: Id of its message.
     """
     room = tokens * CHARACTERS_PER_TOKEN
     if isinstance(text, PayloadRange):
@@ -108,12 +109,12 @@ def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
 
 
 def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = False) -> BaseMessage:
-    """A human or AI message with `shorten_text` of its texts; the same object if none is longer.
+    """Return a human or AI message with `shorten_text` applied; the same object if no text is too long.
 
     Args:
         message: Any message.
-        tokens: The most that stays whole.
-        arguments: Shorten texts in the arguments of calls, too.
+        tokens: Maximum size of a text that stays whole.
+        arguments: Also shorten texts in the arguments of calls.
     """
     if message.type not in SHORTENED:
         return message
@@ -121,7 +122,7 @@ def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = Fal
     content: Any = message.content
     if type(content) is list:
         content = [_block(block, shorten, arguments=arguments) for block in content]
-        content = message.content if all(map(_is, content, message.content)) else content
+        content = message.content if all(map(operator.is_, content, message.content)) else content
     else:
         content = shorten(content)
     changed: dict[str, Any] = {} if content is message.content else {"content": content}
@@ -133,12 +134,12 @@ def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = Fal
 
 
 def needs_edges_only(tokens: int | None) -> bool:
-    """Return True if texts that are shortened to so many tokens show no more than the edges that bodies keep."""
+    """Return True if texts shortened to `tokens` show no more than the edges kept in bodies."""
     return tokens is not None and tokens * CHARACTERS_PER_TOKEN // 2 <= EDGE_CHARACTERS
 
 
 def _beginning(text: str, room: int) -> str:
-    """The beginning of a text that fits in a room, without its last word, which may be cut."""
+    """Return the beginning of a text that fits in `room`, cut after a whole word if possible."""
     fit = text[: fitting(text, room)]
     end = max(fit.rfind(sign) for sign in _SPACES)
     return (fit[:end] if end >= len(fit) // 2 else fit).rstrip()
@@ -151,7 +152,7 @@ def _shortened(text: Any, *, tokens: int, message_id: str) -> Any:
 
 
 def _block(block: Any, shorten: Callable[[Any], Any], *, arguments: bool) -> Any:
-    """A content block with its text shortened; reasoning is signed and stays as it is."""
+    """Return a content block with its text shortened; reasoning is signed and therefore unchanged."""
     if type(block) is not dict:
         return shorten(block)
     source = block.get("source")
@@ -166,23 +167,19 @@ def _block(block: Any, shorten: Callable[[Any], Any], *, arguments: bool) -> Any
 
 
 def _leaves(value: Any, shorten: Callable[[Any], Any], depth: int = 0) -> Any:
-    """Arguments with their texts shortened; what is nested deeper than a few levels stays as it is."""
-    if type(value) is dict and depth < _MOST_DEPTH:
+    """Return call arguments with their texts shortened, down to `_MAX_DEPTH` levels of nesting."""
+    if type(value) is dict and depth < _MAX_DEPTH:
         return {key: _leaves(part, shorten, depth + 1) for key, part in value.items()}
-    if type(value) is list and depth < _MOST_DEPTH:
+    if type(value) is list and depth < _MAX_DEPTH:
         return [_leaves(part, shorten, depth + 1) for part in value]
     return shorten(value) if isinstance(value, str) else value
 
 
-def _is(one: Any, other: Any) -> bool:
-    return one is other
-
-
 def leave_out(message: BaseMessage) -> BaseMessage:
-    """A decoded message with placeholders for those parts whose payload was not read; changed in place.
+    """Replace the parts of a decoded message whose payload was not read by placeholders, in place.
 
-    A text becomes a short text, a content block a short text block; anything else leaves. Of the request and the result
-    of a tool that the provider ran itself neither stays without the other: providers refuse that.
+    A text becomes a short text, a content block a short text block; other parts are removed. Request and result of a
+    tool that the provider ran are removed together, because providers reject one without the other.
     """
     values: Any = message.__dict__
     values["content"] = _content_without_parts(values["content"], message)
@@ -211,8 +208,8 @@ def _content_without_parts(content: Any, message: BaseMessage) -> Any:
         return _placeholder(content, "text", message)
     if type(content) is not list:
         return content
-    gone = {block.link for block in content if type(block) is PayloadRange} - {""}
-    return [_block_without_parts(block, message) for block in content if link_of(block) not in gone]
+    unread = {block.link for block in content if type(block) is PayloadRange} - {""}
+    return [_block_without_parts(block, message) for block in content if link_of(block) not in unread]
 
 
 def _block_without_parts(block: Any, message: BaseMessage) -> Any:

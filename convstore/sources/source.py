@@ -1,7 +1,7 @@
-"""What a source is: one retrieved item of a tool result, its number, and ranges of such numbers.
+"""Represent a source, which is one retrieved item of a tool result, and read and write ranges of source ids.
 
-Layer 1. An item is a ``Document``, a ``(text, metadata)`` pair, a dict or a bare text; where items stand in a
-tool result is known by ``extraction``.
+Floor 1; used by the other modules of this room, `append` and `readback`. An item is a ``Document``, a
+``(text, metadata)`` pair, a dict or a bare text. `sources.detection` finds the items in a tool result.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 MAX_SOURCES = 1_000
-"""A list with more items is data, not sources: nobody cites row 40,000 of a table."""
+"""Maximum number of sources in one result; a longer list is data, such as the rows of a table."""
 
 
 DIGEST_BYTES = 8
-"""Enough to tell the sources of one conversation apart."""
+"""Length of a source's digest; sufficient to distinguish the sources of one conversation."""
 
 
 _LABEL_CHARACTERS = 150
 
 
 TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
-"""Where the text of a dict item stands."""
+"""Keys of the text in a dict item, in order of preference."""
 
 
 _TITLE_KEYS = ("title", "name", "filename")
@@ -60,14 +60,14 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
 
 
 _DETAILS = ("metadata", "_source", "payload")
-"""Where vector stores keep the text and all else they know of a match: Pinecone, Elasticsearch, Qdrant."""
+"""Keys under which vector stores nest the text and other fields of a match: Pinecone, Elasticsearch, Qdrant."""
 
 
 def retrieved(value: Any) -> FoundSource | None:
-    """The source that an item of a list stands for; None if nothing in it shows that it was retrieved.
+    """Return the source in an item of a list; None if nothing indicates that the item was retrieved.
 
-    That is shown by a ``Document``, a ``(text, metadata)`` pair, or in a dict by a text, a title, an address, the id of
-    a file or a number of a source. A name alone does not show it: people and products have one too.
+    A ``Document`` and a ``(text, metadata)`` pair indicate it, and so does a dict with a text, a title, an address, a
+    file id or a source id. A name alone does not, because people and products have names too.
 
     >>> retrieved({"title": "Fares", "rank": 1}).title
     'Fares'
@@ -85,7 +85,7 @@ def retrieved(value: Any) -> FoundSource | None:
 
 
 def retrieved_file(value: Any) -> FoundSource | None:
-    """The source that an item of a list of files stands for; None if it has no id of a file.
+    """Return the source in an item of a list of files; None if it has no file id.
 
     >>> retrieved_file({"file_id": "f1", "filename": "a.md", "content": [{"type": "text", "text": "…"}]}).title
     'a.md'
@@ -96,7 +96,7 @@ def retrieved_file(value: Any) -> FoundSource | None:
 
 
 def retrieved_text(value: Any) -> FoundSource | None:
-    """The source that a bare text stands for; None for a blank one, or anything else.
+    """Return a bare text as a source; None if it is blank or not a text.
 
     >>> retrieved_text("Whales sing.").text, retrieved_text(" ")
     ('Whales sing.', None)
@@ -105,7 +105,7 @@ def retrieved_text(value: Any) -> FoundSource | None:
 
 
 def _match(value: dict[Any, Any]) -> dict[Any, Any] | None:
-    """A match whose text stands among its details, as an item; None if it has a text of its own or none at all."""
+    """Convert a match with its text nested among its details to an item; None if its text is elsewhere or missing."""
     if first_text(value, TEXT_KEYS):
         return None
     for name in _DETAILS:
@@ -118,37 +118,37 @@ def _match(value: dict[Any, Any]) -> dict[Any, Any] | None:
 
 
 def plain_item(
-    said: dict[Any, Any],
+    fields: dict[Any, Any],
     text: str,
     *,
     title: Sequence[str] = (),
     url: Sequence[str] = (),
     without: Collection[str] = (),
 ) -> dict[Any, Any]:
-    """A dict item with a text under ``content`` and everything else that is said of it beside.
+    """Return a dict item with its text under ``content``, along with its other fields.
 
     >>> plain_item({"source": "https://a", "rank": 1, "title": None}, "text", url=["source"])
     {'content': 'text', 'url': 'https://a', 'rank': 1, 'title': None}
 
     Args:
-        said: What the tool says of the source.
-        text: Its text.
-        title: Where the title stands if not under ``title``.
-        url: Where the address stands if not under ``url``.
-        without: What is left out, as it stands elsewhere in the item or is no text but bytes.
+        fields: The fields that the tool gave.
+        text: The text of the source.
+        title: Alternative keys of the title, after ``title``.
+        url: Alternative keys of the address, after ``url``.
+        without: Keys to drop, because their values are binary or already part of the item.
     """
-    places = {
+    label_keys = {
         label: key
         for label, keys in (("title", ("title", *title)), ("url", ("url", *url)))
-        if (key := first_text(said, keys))
+        if (key := first_text(fields, keys))
     }
-    item = {"content": text} | {label: said[key] for label, key in places.items()}
-    rest = {key: value for key, value in said.items() if key not in without and key not in places.values()}
+    item = {"content": text} | {label: fields[key] for label, key in label_keys.items()}
+    rest = {key: value for key, value in fields.items() if key not in without and key not in label_keys.values()}
     return item | {key: value for key, value in rest.items() if key not in item}
 
 
 def first_text(fields: dict[Any, Any], keys: Sequence[str]) -> str:
-    """The first of some keys under which a text stands, "" if there is none.
+    """Return the first of the keys whose value is a text, "" if there is none.
 
     >>> first_text({"title": 7, "name": "N"}, ["title", "name"])
     'name'
@@ -157,7 +157,7 @@ def first_text(fields: dict[Any, Any], keys: Sequence[str]) -> str:
 
 
 def text_in(value: Any) -> str:
-    r"""A text, or the texts of a list of text blocks joined by line breaks; "" for anything else.
+    r"""Return a text, or the texts of a list of text blocks joined by line breaks; "" for anything else.
 
     >>> text_in([{"type": "text", "text": "one"}, {"type": "image"}, "two"])
     'one\ntwo'
@@ -172,13 +172,13 @@ def text_in(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FoundSource:
-    """One source as the tool gave it.
+    """One source as the tool returned it.
 
     Attributes:
         item: The value in the tool's list.
-        text: What is read and cited; "" if the item has no text of its own.
-        fields: What the tool says of it, its text apart.
-        text_key: Where the text stands in a dict item.
+        text: The text to read and cite; "" if the item has none.
+        fields: All other fields that the tool gave.
+        text_key: Key of the text in a dict item.
     """
 
     item: Any
@@ -188,14 +188,14 @@ class FoundSource:
 
     @property
     def kept_id(self) -> int | None:
-        """The number that the tool gave it: a positive int under ``source_id``, nothing else."""
+        """The number that the tool gave it, a positive int under ``source_id``; else None."""
         number = self.fields.get("source_id")
         return number if type(number) is int and 0 < number < 2**53 else None
 
     def digest(self, codec: Codec) -> bytes:
-        """What tells it from other sources: the beginning of the sha256 of its text, or of all that is said of it."""
-        said = {key: value for key, value in self.fields.items() if key != "source_id"}
-        return text_digest(self.text or codec.encode(said, omitted=[]))
+        """Return the digest of its text or, if it has none, of its fields without the number."""
+        fields = {key: value for key, value in self.fields.items() if key != "source_id"}
+        return text_digest(self.text or codec.encode(fields, omitted=[]))
 
     @property
     def title(self) -> str:
@@ -209,7 +209,7 @@ class FoundSource:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Everything that the tool said of it but number, title and address."""
+        """All fields that the tool gave, without number, title and address."""
         shown = [key for key in (_first_text(self.fields, _TITLE_KEYS)[0], _address(self.fields)[0]) if key]
         if self.kept_id is not None:
             shown.append("source_id")
@@ -217,12 +217,12 @@ class FoundSource:
 
     @property
     def says_more(self) -> bool:
-        """Whether the item holds more than its text, its number and what a line shows of title and address."""
+        """True if the item holds more than its text, its number, and title and address as shown in one line."""
         is_cut = len(self.title) + len(self.url) > _LABEL_CHARACTERS
         return is_cut or bool(self.metadata) or getattr(self.item, "id", None) is not None
 
     def with_number(self, number: int) -> Any:
-        """The item with a number, whatever number it had."""
+        """Return the item with a number, which replaces any earlier one."""
         if isinstance(self.item, Document):
             numbered = {**self.item.metadata, "source_id": number}
             return Document(page_content=self.item.page_content, id=self.item.id, metadata=numbered)
@@ -233,7 +233,7 @@ class FoundSource:
         return type(self.item)([self.item[0], {**self.item[1], "source_id": number}])
 
     def with_text(self, text: Any) -> Any:
-        """The item with something else in the place of its text."""
+        """Return the item with its text replaced."""
         if isinstance(self.item, Document):
             return DocumentFields({"id": self.item.id, "page_content": text, "metadata": self.item.metadata})
         if isinstance(self.item, dict):
@@ -248,8 +248,8 @@ class FoundSources:
     """The sources of one tool result.
 
     Attributes:
-        items: In the tool's order.
-        rebuild: The artifact with something else in the place of each item; None if they do not stand in it as such.
+        items: The sources in the tool's order.
+        rebuild: Returns the artifact with its items replaced; None if the sources are not items of the artifact.
     """
 
     items: tuple[FoundSource, ...] = ()
@@ -257,12 +257,12 @@ class FoundSources:
 
 
 def text_digest(text: str) -> bytes:
-    """What tells the text of one source from that of another: the beginning of its sha256."""
+    """Return the digest of a source's text: the beginning of its sha256."""
     return digest_of(text)[:DIGEST_BYTES]
 
 
 def source_in(item: Any) -> FoundSource | None:
-    """The source that an item of a list stands for; None if it is none."""
+    """Return an item of a list as a source; None if its type is unknown."""
     if type(item) is Document and is_text(item.page_content) and type(item.metadata) is dict:
         return FoundSource(item, item.page_content, _named(item.metadata))
     if type(item) is dict:
@@ -280,25 +280,27 @@ def source_in(item: Any) -> FoundSource | None:
 
 
 def write_ids(ids: Iterable[int]) -> str:
-    """Source ids as stubs show them: sorted, runs joined.
+    """Format source ids as stubs show them: sorted, with runs as ranges.
 
     >>> write_ids([12, 3, 11, 13])
     '3, 11-13'
     """
     numbers = sorted(set(ids))
-    breaks = [place for place, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
+    breaks = [index for index, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
     runs = [numbers[a:b] for a, b in pairwise([0, *breaks, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs if run)
 
 
 def read_ids(text: str) -> list[int]:
-    """The numbers that a text such as stubs show names, in its order; of more than `MAX_SOURCES` one too many.
+    """Parse the source ids in a text such as `write_ids` returns, in the order of the text.
+
+    Returns at most `MAX_SOURCES` + 1 ids, so that callers can detect too many.
 
     >>> read_ids("11-13, 3")
     [11, 12, 13, 3]
 
     Raises:
-        ValueError: Not such a text.
+        ValueError: The text is malformed.
     """
     numbers: dict[int, None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -318,12 +320,12 @@ def _number(text: str) -> int:
 
 
 def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
-    """The first of some keys under which a text stands, and the text."""
+    """Return the first of the keys whose value is a text, and the text; ("", "") if there is none."""
     return next(((key, fields[key]) for key in keys if is_text(fields.get(key))), ("", ""))
 
 
 def _address(fields: dict[str, Any]) -> tuple[str, str]:
-    """Where an address stands, and the address; the ``source`` of a document is one only if it looks like one."""
+    """Return the key of the address, and the address; ``source`` counts only if its value looks like an address."""
     key, url = _first_text(fields, _URL_KEYS)
     source = fields.get("source")
     if not key and is_text(source) and _ADDRESS.match(source):
@@ -332,12 +334,12 @@ def _address(fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
-    """What a dict item says of its source; a ``metadata`` dict in it is taken apart."""
+    """Return the fields of a dict item without its text; a ``metadata`` dict in it is flattened."""
     inner = item.get("metadata")
     own = _named({key: value for key, value in item.items() if not text_key or key != text_key})
     return own | {key: value for key, value in _named(inner).items() if key not in own} if type(inner) is dict else own
 
 
 def _named(fields: dict[Any, Any]) -> dict[str, Any]:
-    """Fields under names, as `Source` shows them; the artifact itself keeps keys of other types."""
+    """Return fields with every key as a str, as `Source` requires; the artifact itself is unchanged."""
     return {key if is_text(key) else Codec().encode(key, omitted=[]): value for key, value in fields.items()}

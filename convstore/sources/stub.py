@@ -1,6 +1,7 @@
-"""The stub: a short JSON text that stands for a tool result in the view.
+"""Make the stub of a tool result: a short JSON text that replaces the result in views.
 
-Layer 1. A stub is made once, when its result is appended, and is the same for the same result, ids and name.
+Floor 1; used by `append`. A stub is made once, when its result is appended. Equal results, ids and names give equal
+stubs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 __all__ = ["PREVIEW_CHARACTERS", "RETRIEVAL_TOOL", "failure_in", "make_stub"]
 
 RETRIEVAL_TOOL = "retrieve_previous_sources"
-"""Name of the tool that brings the full content back."""
+"""Name of the tool that reads the full content."""
 
 
 PREVIEW_CHARACTERS = 200
@@ -30,7 +31,7 @@ def make_stub(
     source_ids: str = "",
     error: str | None = None,
 ) -> str:
-    """The stub of a tool result, character by character as the architecture fixes it.
+    """Return the stub of a tool result. Its exact characters are part of the stored format.
 
     >>> print(make_stub(tool="search", tool_message_id="m3", content="…", source_count=10, source_ids="11-20"))
     {"success": true, "tool": "search", "result_count": 10, "message": "Retrieved 10 sources. \
@@ -38,19 +39,19 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
 
     Args:
         tool: Name of the tool, "" if unknown.
-        tool_message_id: What brings the full content back.
+        tool_message_id: Id under which the full content can be retrieved.
         content: The text of the result, see `text_of`.
-        source_count: Sources in it; 0 for a result without sources.
-        source_ids: Their ids as ``sources.write_ids`` writes them.
+        source_count: Number of sources in it.
+        source_ids: Their ids, as formatted by `write_ids`.
         error: Text of the error if the call failed.
     """
     stub: dict[str, Any] = {"success": error is None, "tool": tool}
     if source_count:
         stub["result_count"] = source_count
-        what = f"Retrieved {source_count} source{'' if source_count == 1 else 's'}."
+        description = f"Retrieved {source_count} source{'' if source_count == 1 else 's'}."
     else:
-        what = f"Result of {len(content)} characters."
-    stub["message"] = f"{what} Use {RETRIEVAL_TOOL} to access full content."
+        description = f"Result of {len(content)} characters."
+    stub["message"] = f"{description} Use {RETRIEVAL_TOOL} to access full content."
     if error is not None:
         stub["error"] = error[:PREVIEW_CHARACTERS]
     stub["tool_message_id"] = tool_message_id
@@ -62,13 +63,13 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
 
 
 def failure_in(status: str, text: str, parsed: Any) -> str | None:
-    """Text of the error if a tool result says that its call failed, else None.
+    """Return the error text if a tool result reports a failed call, else None.
 
     >>> failure_in("success", "…", {"success": False, "error": "no such order"})
     'no such order'
     """
-    says_so = isinstance(parsed, dict) and parsed.get("success") is False
-    if status != "error" and not says_so:
+    reports_failure = isinstance(parsed, dict) and parsed.get("success") is False
+    if status != "error" and not reports_failure:
         return None
-    told = (parsed.get("error") or parsed.get("message")) if isinstance(parsed, dict) else None
-    return told if isinstance(told, str) else text
+    error = (parsed.get("error") or parsed.get("message")) if isinstance(parsed, dict) else None
+    return error if isinstance(error, str) else text
