@@ -110,7 +110,7 @@ def test_a_well_formed_chain_comes_back(kinds, repair):
         (["h", "a x x", "t x"], 1, "the call 'x' has no result"),
         (["h", "a x", "t x", "t y"], 3, "a result for 'y', which no call has"),
         (["h", "a x", "t x", "t x"], 3, "a second result for 'x'"),
-        (["h", "h"], 1, "a human message behind a human message"),
+        (["h", "h"], 1, "a human message follows a human message"),
         (["h", "t x"], 1, "a tool message without a call"),
         (["h", "a", "t x"], 2, "a tool message without a call"),
         (["t x"], 0, "a tool message without a call"),
@@ -167,7 +167,7 @@ def test_a_message_between_two_questions_begins_a_section():
 def test_a_result_is_put_before_what_stands_between_it_and_its_call():
     """Providers refuse a list where it does not follow its call; the message in between stays behind it."""
     messages = chain_of("h", "a x y", "t x", "s", "t y")
-    with pytest.raises(MalformedChainError, match=r"the result for 'y' comes behind a system message.*repair=True"):
+    with pytest.raises(MalformedChainError, match=r"the result for 'y' comes after a system message.*repair=True"):
         parse_chain(messages)
     mended = parse_chain(messages, repair=True)
     assert ids(mended.messages()) == ["m0", "m1", "m2", "m4", "m3"]

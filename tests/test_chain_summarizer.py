@@ -27,7 +27,7 @@ from convstore.chain import (
     parse_chain,
 )
 from convstore.chain.sizes import json_text
-from convstore.exceptions import InvalidInputError, SummaryError
+from convstore.exceptions import InvalidInputError, MalformedChainError, SummaryError
 from convstore.messages.tool_calls import check_pairing
 
 LONG = "x" * 1000
@@ -138,6 +138,21 @@ def test_a_summarizer_refuses_nonsense(handler, options):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sections
+
+
+@pytest.mark.parametrize("method", ["summarize", "summarize_sections", "rotate_last_section", "fold_qa_pairs"])
+def test_an_item_that_is_not_a_message_raises_a_typed_error(method):
+    """The error names the index and the type, as `parse_chain`'s does, and no call of the model is made."""
+    calls: list[str] = []
+
+    async def handler(prompt: str) -> str:
+        calls.append(prompt)
+        return "Summary."
+
+    messages: Any = [*talk("qa", "qa"), {"role": "user", "content": "hi"}]
+    with pytest.raises(MalformedChainError, match="LangChain messages, not of dict") as caught:
+        asyncio.run(getattr(ChainSummarizer(handler), method)(messages))
+    assert (caught.value.index, calls) == (len(messages) - 1, [])
 
 
 def test_older_sections_become_header_and_summary():

@@ -1,11 +1,10 @@
 """Chains: a list of messages as sections and pairs, made fit for another provider, and summarised part by part.
 
-Layer 1. Nothing here reads or writes a store; the only thing that is not pure is the call of the model in
-`summarizer`.
+Floor 1. Nothing here reads or writes a store. Everything is pure except the model calls in `summarizer`.
 
-`structure` is the chain and its operations, `parse` makes one, `sizes` says what its limits count; `call_ids`,
-`reasoning` and `arguments` are what another provider needs. `plan` decides what is summarised, `prompts` what the
-model is shown, `work` keeps the books of a run, `summarizer` leads through it.
+`structure` holds the chain and its operations, `parse` builds one, and `sizes` measures messages in bytes. `plan`
+selects the parts to summarise, `prompts` writes the requests, `work` holds the state of a run and `summarizer` runs it.
+--
 """
 
 from __future__ import annotations

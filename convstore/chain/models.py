@@ -1,6 +1,6 @@
-"""What shapes a summary of a chain, and what comes of one.
+"""Configuration and results of chain summarization.
 
-Layer 1. Values that are not positive mean the default, as in the algorithm that these parameters come from.
+Floor 1. `ChainSummarizer` takes a `ChainSummarizerConfig` and returns a `ChainSummary`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from convstore.exceptions import InvalidInputError
 __all__ = ["ChainSummarizerConfig", "ChainSummary", "Strategy", "SummaryCall"]
 
 Strategy = Literal["sections", "oversized_pair", "rotation", "qa", "qa_humans"]
-"""Why the model was asked."""
+"""The reason for a model call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSummarizerConfig:
-    """When a chain is summarised, and how much of it stays; sizes are in UTF-8 bytes.
+    """Limits that decide when a chain is summarised and how much of it is kept. Sizes are in UTF-8 bytes.
 
-    A number that is not positive means the default.
+    A number that is not positive means the default, as in the original algorithm.
 
     Attributes:
         preserve_last: Keep the last sections within `last_section_bytes`.
         use_qa: Fold older sections into one when there are too many.
-        summarize_human_in_qa: Summarise the human messages of folded sections, too, instead of joining them.
-        last_section_bytes: At most this many bytes in each of the last sections; 25 % of it stay free for what comes.
-        max_pair_bytes: A larger pair in the last sections is summarised by itself, the last pair never.
-        max_qa_sections: More sections than this are folded.
-        max_qa_bytes: The sections of a chain larger than this are folded.
-        keep_sections: So many sections at the end are never summarised whole, nor folded; a fold keeps more if they
-            fit.
-        strict_seed: Do as the algorithm's original does where this one does better; to compare both.
+        summarize_human_in_qa: Also summarise the human messages of folded sections, instead of joining them.
+        last_section_bytes: Maximum size of each of the last sections. A rotation leaves 25 % of it free for new
+            messages.
+        max_pair_bytes: Larger pairs in the last sections are summarised one by one. The last pair is exempt.
+        max_qa_sections: A chain with more sections is folded.
+        max_qa_bytes: A larger chain is folded.
+        keep_sections: Number of sections at the end that are never folded or summarised as a whole. A fold keeps more
+            if they fit.
+        strict_seed: Reproduce the original algorithm, including its known flaws, for comparison.
 
     Raises:
-        InvalidInputError: A switch is no bool, or a number no int.
+        InvalidInputError: A switch is not a bool, or a number is not an int.
     """
 
     preserve_last: bool = True
@@ -54,7 +55,7 @@ class ChainSummarizerConfig:
         for each in fields(self):
             value, kind = getattr(self, each.name), type(each.default)
             if type(value) is not kind:
-                raise InvalidInputError(f"{each.name} is of type {kind.__name__}, not {value!r}")
+                raise InvalidInputError(f"{each.name} must be of type {kind.__name__}, not {value!r}")
             if type(value) is int and value <= 0:
                 object.__setattr__(self, each.name, each.default)
 
@@ -64,11 +65,10 @@ class SummaryCall:
     """One call of the model.
 
     Attributes:
-        strategy: Why it was made.
-        shown: Places, in the list that came in, of the messages that it was shown, context included. A summary that
-            was made in the same run is shown in place of those that it stands for. Empty where summaries of parts
-            were joined.
-        error: What became of it, if no summary.
+        strategy: The reason for the call.
+        shown: Indexes into the input list of the messages in the request, context included. Messages that were
+            summarised earlier in the same run are not listed. Empty if the call joined summaries of parts.
+        error: The exception, if the call gave no usable summary.
     """
 
     strategy: Strategy
@@ -78,17 +78,18 @@ class SummaryCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSummary:
-    """What came of a chain; after a failure the messages that came in, and the error.
+    """The result of a summarization. After a failure it holds the input messages and the error.
 
     Attributes:
-        messages: The messages, valid without repair; those that stayed are the objects that came in.
-        calls: Every call of the model, in the order they were made.
-        bytes_before: Size of the chain that came in, with what had to be repaired in it.
-        bytes_after: Size of `messages`; at most the size before.
-        origins: For each of `messages` the places, in the list that came in, of those that it stands for.
-        repairs: What was repaired in the chain that came in, one sentence each.
-        error: Why `messages` is what came in; an ExceptionGroup if several calls failed. None if all went well; a
-            failed call for an oversized pair is no failure, the pair stays.
+        messages: The messages, valid without repair. Messages that were kept are the same objects as in the input.
+        calls: Every model call, in the order in which they were made.
+        bytes_before: Size of the input chain after its repairs.
+        bytes_after: Size of `messages`, never more than `bytes_before`.
+        origins: For each of `messages`, the indexes of the input messages that it represents.
+        repairs: One sentence for each repair of the input chain.
+        error: The reason why `messages` is the unchanged input: an ExceptionGroup if several calls failed. None on
+            success. A failed call for an oversized pair is not a failure; the pair is kept.
+    --
     """
 
     messages: list[BaseMessage]

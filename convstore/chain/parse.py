@@ -1,7 +1,7 @@
-"""Makes a chain of a list of messages, or says which message is in the way.
+"""Parse a list of messages into a chain, or name the message that breaks its rules.
 
-Layer 1, pure. The rules of `pairing` decide which result answers which call: the latest unanswered call with its id.
-The order of results inside a pair is free and kept; a pair that is mended gets that of its calls.
+Floor 1, pure. A result answers the latest unanswered call with its id, as in `messages.tool_calls`. The order of
+results inside a pair is kept; a repaired pair gets the order of its calls.
 """
 
 from __future__ import annotations
@@ -18,61 +18,67 @@ from convstore.chain.structure import Chain, Header, Pair, Section, join_humans
 from convstore.exceptions import MalformedChainError
 from convstore.messages.tool_calls import Call, calls_of, missing_result
 
-__all__ = ["MISSING_RESULT", "Origins", "Reading", "parse_chain", "read_chain"]
+__all__ = ["MISSING_RESULT", "Origins", "Reading", "check_messages", "parse_chain", "read_chain"]
 
 MISSING_RESULT: Final = "the call was not handled, please try again"
-"""The text that a repair gives to a call without a result."""
+"""Content of the result that a repair adds to a call without one."""
 
 _UNKNOWN_TOOL: Final = "unknown"
 
 
 class Origins:
-    """Which messages of the input each message of a chain stands for.
+    """Map from each message of a chain to the indexes of the input messages that it represents.
 
-    Messages are told apart as objects, so no object may stand in a chain twice.
+    Messages are identified by object, so no object may occur twice in a chain.
     """
 
     def __init__(self) -> None:
-        # Each message is kept, so that its `id()` is never given to another one.
-        self._known: dict[int, tuple[BaseMessage, tuple[int, ...]]] = {}
+        # Holding a reference prevents Python from reusing the message's `id()`.
+        self._indexes_by_object: dict[int, tuple[BaseMessage, tuple[int, ...]]] = {}
         self._summaries: set[int] = set()
 
     def put(self, message: BaseMessage, indexes: Sequence[int], *, summary: bool = False) -> None:
-        """Say that a message stands for those at some places of the input, and whether it only sums them up."""
-        self._known[id(message)] = (message, tuple(indexes))
+        """Record the input indexes that a message represents, and if it is only a summary of them."""
+        self._indexes_by_object[id(message)] = (message, tuple(indexes))
         if summary:
             self._summaries.add(id(message))
 
     def shown_by(self, messages: Sequence[BaseMessage]) -> tuple[int, ...]:
-        """The places of what these messages say word for word, in order."""
+        """Return the input indexes of the messages whose own words are shown, in order; summaries are left out."""
         return self.of([message for message in messages if id(message) not in self._summaries])
 
     def of(self, messages: Sequence[BaseMessage]) -> tuple[int, ...]:
-        """The places that any of these messages stands for, in order."""
-        return tuple(sorted({index for message in messages for index in self._known[id(message)][1]}))
+        """Return the input indexes that any of these messages represents, in order."""
+        return tuple(sorted({index for message in messages for index in self._indexes_by_object[id(message)][1]}))
 
 
 def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Chain:
-    """The chain that a list of messages is; flattened again it gives the same messages.
+    """Parse a list of messages into a chain. `Chain.messages` gives the same messages back.
 
-    The first message is a system or a human message, no human message follows another, and behind each AI message stand
-    exactly the results of its calls, in any order. A system message that is not the first message, and a message of any
-    other kind, is kept where it stands: in the header, or behind the pair before it.
+    A well-formed list follows three rules:
 
-    With `repair`, what breaks these rules is mended where that can be done, and `Chain.repairs` says what was done:
+    - The first message is a system or a human message.
+    - No human message directly follows another.
+    - Each AI message is followed by exactly the results of its calls, in any order.
 
-    - an AI message at the start is kept, in a section whose header is empty; nothing is put before it, so that the
-      chain still needs this repair when it is parsed again;
-    - a call without result gets one with the text of `MISSING_RESULT` and status "error";
-    - human messages in a row become one, with all their contents;
-    - a result whose id is none of its AI message's calls gets a call with empty arguments;
-    - a result that comes late, or behind a message that is kept, is put behind its call; any other stray tool
-      message, and a second result of the same call, is dropped.
+    A system message after the first position, and a message of any other kind, keeps its position: in the header, or
+    after the preceding pair.
 
-    The messages that came in are never changed.
+    With `repair`, broken rules are repaired, and `Chain.repairs` lists each repair:
+
+    - An AI message at the start is kept in a section with an empty header. Nothing is inserted before it, so the chain
+      needs this repair again when it is parsed again.
+    - A call without a result gets one with the text of `MISSING_RESULT` and status "error".
+    - Consecutive human messages become one, with all their contents.
+    - A result whose id matches no call of its AI message gets a call with empty arguments.
+    - A result that comes late, or after a message that is kept, moves to its call. Any other stray tool message, and a
+      second result of the same call, is dropped.
+
+    The input messages are never changed.
 
     Raises:
-        MalformedChainError: A rule is broken: names the message. With `repair` only for what is no message.
+        MalformedChainError: A rule is broken; the error names the message. With `repair`, only for items that are not
+            messages.
 
     >>> chain = parse_chain([HumanMessage("Hi!"), AIMessage("Hello!"), HumanMessage("Bye!")])
     >>> [(section.header.human.text, len(section.body), section.size) for section in chain.sections]
@@ -83,29 +89,43 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A chain and where its messages come from."""
+    """A chain and the origins of its messages."""
 
     chain: Chain
     origins: Origins
 
 
 def read_chain(messages: Sequence[BaseMessage], *, repair: bool, seed_faults: bool = False) -> Reading:
-    """`parse_chain`, with the origin of each message.
+    """Parse a chain as `parse_chain` does, and record the origin of each message.
 
     Args:
-        messages: The list; no object stands in it twice.
+        messages: The list; no object may occur twice.
         repair: As for `parse_chain`.
-        seed_faults: A second result of a call makes a second call, and bytes that a repair adds count nothing.
+        seed_faults: Reproduce the original algorithm: a second result of a call adds a second call, and bytes added by
+            a repair are not counted.
     """
+    check_messages(messages)
     reader = _Reader(repair=repair, seed_faults=seed_faults)
     for index, message in enumerate(messages):
         reader.add(index, message)
     return reader.finish()
 
 
+def check_messages(messages: Sequence[object]) -> None:
+    """Check that every item of a list is a LangChain message.
+
+    Raises:
+        MalformedChainError: An item is not; the error names its index.
+    """
+    for index, message in enumerate(messages):
+        if not isinstance(message, BaseMessage):
+            problem = f"a chain is made of LangChain messages, not of {type(message).__name__}"
+            raise MalformedChainError(problem, index=index, message_id=None)
+
+
 @dataclass(slots=True)
 class _OpenPair:
-    """A pair while its results are collected."""
+    """A pair under construction, while its results are collected."""
 
     ai: AIMessage
     index: int
@@ -113,7 +133,7 @@ class _OpenPair:
     results: list[ToolMessage] = field(default_factory=list)
     added: list[dict[str, Any]] = field(default_factory=list)
     after: list[BaseMessage] = field(default_factory=list)
-    mended: bool = False
+    repaired: bool = False
 
 
 @dataclass(slots=True)
@@ -126,13 +146,13 @@ class _OpenSection:
 
 
 class _Reader:
-    """Takes messages one by one."""
+    """Builds a chain from messages added one at a time."""
 
     def __init__(self, *, repair: bool, seed_faults: bool) -> None:
         self._repair = repair
         self._seed_faults = seed_faults
         self._sections: list[_OpenSection] = []
-        # The top of a stack is the latest message that has an open call with that id.
+        # Ids may repeat: the top of each stack is the latest pair with an open call of that id.
         self._unanswered: defaultdict[str, list[_OpenPair]] = defaultdict(list)
         self._repairs: list[str] = []
         self._origins = Origins()
@@ -147,11 +167,8 @@ class _Reader:
             self._add_ai(index, message)
         elif isinstance(message, ToolMessage):
             self._add_result(index, message)
-        elif isinstance(message, BaseMessage):
-            self._keep(message)
         else:
-            problem = f"a chain is made of LangChain messages, not of {type(message).__name__}"
-            raise MalformedChainError(problem, index=index, message_id=None)
+            self._keep(message)
 
     def finish(self) -> Reading:
         sections = [
@@ -160,7 +177,7 @@ class _Reader:
         return Reading(Chain(tuple(sections), repairs=tuple(self._repairs)), self._origins)
 
     def _keep(self, message: BaseMessage) -> None:
-        """Keep a message that is neither a header's nor a pair's behind what came before it."""
+        """Keep a message of another kind at its position: in the header, or after the last pair."""
         if not self._sections:
             self._sections.append(_OpenSection())
         section = self._sections[-1]
@@ -173,12 +190,13 @@ class _Reader:
         if not self._sections or self._sections[-1].body or self._sections[-1].after:
             self._sections.append(_OpenSection())
         elif self._sections[-1].humans:
-            self._mend(index, message, "a human message behind a human message", "joined with it")
+            self._repair_or_refuse(index, message, "a human message follows a human message", "joined with it")
         self._sections[-1].humans.append(message)
 
     def _add_ai(self, index: int, message: AIMessage) -> None:
         if not self._sections:
-            self._mend(index, message, "a chain begins with a system or a human message", "kept without a header")
+            problem = "a chain begins with a system or a human message"
+            self._repair_or_refuse(index, message, problem, "kept without a header")
             self._sections.append(_OpenSection())
         pair = _OpenPair(message, index, calls_of(message))
         self._sections[-1].body.append(pair)
@@ -192,28 +210,29 @@ class _Reader:
         if waiting:
             pair = waiting.pop()
             if pair is not current:
-                self._mend(index, message, f"the result for {message.tool_call_id!r} comes late", "put behind its call")
-                pair.mended = True
+                problem = f"the result for {message.tool_call_id!r} comes late"
+                self._repair_or_refuse(index, message, problem, "moved to its call")
+                pair.repaired = True
             elif pair.after:
-                problem = f"the result for {message.tool_call_id!r} comes behind a {pair.after[0].type} message"
-                self._mend(index, message, problem, "put behind its call")
+                problem = f"the result for {message.tool_call_id!r} comes after a {pair.after[0].type} message"
+                self._repair_or_refuse(index, message, problem, "moved to its call")
             pair.results.append(message)
         elif current is None:
-            self._mend(index, message, "a tool message without a call", "dropped")
+            self._repair_or_refuse(index, message, "a tool message without a call", "dropped")
         else:
             self._add_result_without_call(index, message, current)
 
     def _add_result_without_call(self, index: int, message: ToolMessage, pair: _OpenPair) -> None:
         call_id = message.tool_call_id
         if any(call.id == call_id for call in pair.calls) and not self._seed_faults:
-            self._mend(index, message, f"a second result for {call_id!r}", "dropped")
+            self._repair_or_refuse(index, message, f"a second result for {call_id!r}", "dropped")
             return
-        self._mend(index, message, f"a result for {call_id!r}, which no call has", "a call was added")
+        self._repair_or_refuse(index, message, f"a result for {call_id!r}, which no call has", "a call was added")
         name = message.name or _UNKNOWN_TOOL
         pair.added.append({"name": name, "args": {}, "id": call_id, "type": "tool_call"})
         pair.calls.append(Call(call_id, name, len(pair.calls)))
         pair.results.append(message)
-        pair.mended = True
+        pair.repaired = True
 
     def _header_of(self, opened: _OpenSection) -> Header:
         human, before, after = self._human_of(opened), tuple(opened.before), tuple(opened.after)
@@ -232,16 +251,16 @@ class _Reader:
             ai = ai.model_copy(update={"tool_calls": [*ai.tool_calls, *opened.added]})
             self._origins.put(ai, [opened.index])
         results = tuple(opened.results)
-        if opened.mended or len(results) < len(opened.calls):
+        if opened.repaired or len(results) < len(opened.calls):
             results = self._completed(ai, opened)
         pair = Pair(ai, results, after=tuple(opened.after))
         if not self._seed_faults:
             return pair
-        came = [opened.ai, *opened.results, *opened.after]
-        return replace(pair, uncounted=pair.size - sum(map(size_of, came)))
+        original = [opened.ai, *opened.results, *opened.after]
+        return replace(pair, uncounted=pair.size - sum(map(size_of, original)))
 
     def _completed(self, ai: AIMessage, opened: _OpenPair) -> tuple[ToolMessage, ...]:
-        """A result for each call, in the order of the calls."""
+        """Return one result for each call, in the order of the calls."""
         waiting: defaultdict[str, list[ToolMessage]] = defaultdict(list)
         for result in reversed(opened.results):
             waiting[result.tool_call_id].append(result)
@@ -250,14 +269,15 @@ class _Reader:
         )
 
     def _made_result(self, call: Call, opened: _OpenPair) -> ToolMessage:
-        self._mend(opened.index, opened.ai, f"the call {call.id!r} has no result", "one was added that says so")
+        problem = f"the call {call.id!r} has no result"
+        self._repair_or_refuse(opened.index, opened.ai, problem, "an error result was added")
         made = missing_result(call, ai_message_id=opened.ai.id).model_copy(update={"content": MISSING_RESULT})
         self._origins.put(made, [])
         return made
 
-    def _mend(self, index: int, message: BaseMessage, problem: str, done: str) -> None:
+    def _repair_or_refuse(self, index: int, message: BaseMessage, problem: str, done: str) -> None:
         if not self._repair:
-            _refuse(index, message, f"{problem}; parse with repair=True, and it is {done}")
+            _refuse(index, message, f"{problem}; repair the list, or parse it with repair=True ({done})")
         self._repairs.append(f"message {index}: {problem}: {done}")
 
 

@@ -1,7 +1,7 @@
-"""What of a chain is summarised, and what a summary looks like in it.
+"""Select the parts of a chain to summarise, and build the pair that replaces them.
 
-Layer 1, pure: `work` and `summarizer` ask here. The limits are those of the algorithm; a part is left alone if a
-summary of it would hardly be smaller, and what is one summary already is not summarised again.
+Floor 1, pure; called by `work` and `summarizer`. A part is skipped if a summary would hardly be smaller, or if it
+already is a single summary.
 """
 
 from __future__ import annotations
@@ -20,66 +20,66 @@ from convstore.messages.call_ids import CallIdTemplate
 from convstore.messages.provenance import mark
 
 __all__ = [
-    "LEAST_FOLD_BYTES",
-    "LEAST_SUMMARY_BYTES",
+    "MIN_FOLD_BYTES",
+    "MIN_SUMMARY_BYTES",
     "RESERVE_PERCENT",
     "first_kept",
     "fold_cost",
     "fold_reserve",
     "is_one_summary",
     "is_worth_it",
-    "kept_behind",
     "make_summary_pair",
+    "messages_to_keep",
     "oversized",
     "room_for",
     "sections_to_fold",
 ]
 
 RESERVE_PERCENT: Final = 25
-"""Part of the last section's limit that a rotation leaves free for what comes."""
+"""Share of the last section's limit that a rotation leaves free for new messages."""
 
-LEAST_SUMMARY_BYTES: Final = 512
-"""What the text of a summary takes at the least; a part with less room than that is not worth a call."""
+MIN_SUMMARY_BYTES: Final = 512
+"""Smallest size that is expected of a summary text. A part with less room is not worth a call."""
 
-LEAST_FOLD_BYTES: Final = 64
-"""The same for a fold, which is there to bring down a number and mostly of summaries: it is tried with less room."""
+MIN_FOLD_BYTES: Final = 64
+"""The same for a fold. It reduces the number of sections, most of them summaries, so less room is enough."""
 
 _CALL_IDS: Final = CallIdTemplate("call_{r:24:x}")
 
 
 def room_for(pairs: Sequence[Pair]) -> int:
-    """Bytes that a summary's text may have at most, were it to be as large as the pairs that it stands for."""
-    return sum(pair.size for pair in pairs) - make_summary_pair("", pairs, taken=set()).size
+    """Return the text size at which a summary would be as large as the pairs that it replaces, in bytes."""
+    return sum(pair.size for pair in pairs) - make_summary_pair("", pairs, used_ids=set()).size
 
 
-def is_worth_it(pairs: Sequence[Pair], *, config: ChainSummarizerConfig, least: int = LEAST_SUMMARY_BYTES) -> bool:
-    """Whether there is something to summarise that leaves its summary more room than the least.
+def is_worth_it(pairs: Sequence[Pair], *, config: ChainSummarizerConfig, minimum: int = MIN_SUMMARY_BYTES) -> bool:
+    """Return True if there are pairs and their summary has more room than `minimum` bytes.
 
     >>> is_worth_it([Pair(AIMessage("Hello!"))], config=ChainSummarizerConfig())
     False
     """
     if config.strict_seed:
         return bool(pairs)
-    return bool(pairs) and room_for(pairs) > least
+    return bool(pairs) and room_for(pairs) > minimum
 
 
 def is_one_summary(pairs: Sequence[Pair]) -> bool:
-    """Whether the pairs are a single summary, of either form."""
+    """Return True if the pairs are a single summary, of either form."""
     return len(pairs) == 1 and pairs[0].is_summary
 
 
-def make_summary_pair(text: str, pairs: Sequence[Pair], *, taken: set[str]) -> Pair:
-    r"""The pair that stands for others: an answer if all of them are answers, else a call with its result.
+def make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -> Pair:
+    r"""Build the pair that replaces others: an answer if all of them are answers, else a call with its result.
 
-    Both messages are marked as summaries, with ids made from that of the last message, if it has one. The same text
-    for the same pairs gives the same messages. What stands behind the pairs stays, behind the summary.
+    Both messages are marked as summaries. Their ids derive from the id of the last message, if it has one. The same
+    text for the same pairs gives the same messages. Messages kept after the pairs follow the summary.
 
     Args:
         text: The summary.
-        pairs: What it stands for.
-        taken: Call ids of the chain; the one that is given here is added.
+        pairs: The pairs that it replaces.
+        used_ids: Call ids of the chain. The new call id is added to them.
 
-    >>> make_summary_pair("Ada likes orcas.", [Pair(AIMessage("You like orcas."))], taken=set()).ai.text
+    >>> make_summary_pair("Ada likes orcas.", [Pair(AIMessage("You like orcas."))], used_ids=set()).ai.text
     '**summarized content:**\nAda likes orcas.'
     """
     last = pairs[-1].exchange()[-1].id if pairs else None
@@ -87,7 +87,7 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, taken: set[str]) -> P
     ids = [f"{last}:summary-{number}" if last else None for number in range(2)]
     if all(pair.kind == "completion" for pair in pairs):
         return Pair(AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary")), after=after)
-    call_id = _free_call_id(text, taken)
+    call_id = _unused_call_id(text, used_ids)
     call = {"name": SUMMARY_TOOL, "args": {}, "id": call_id}
     ai = AIMessage("", id=ids[0], tool_calls=[call], additional_kwargs=mark("summary"))
     result = ToolMessage(text, id=ids[1], name=SUMMARY_TOOL, tool_call_id=call_id, additional_kwargs=mark("summary"))
@@ -95,19 +95,22 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, taken: set[str]) -> P
 
 
 def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:
-    """Places of the pairs that are summarised by themselves; never the last one, whose signatures are still needed."""
+    """Return the indexes of the pairs to summarise one by one.
+
+    The last pair is never among them: the provider still needs its signatures.
+    """
     return [
-        at
-        for at, pair in enumerate(section.body[:-1])
+        index
+        for index, pair in enumerate(section.body[:-1])
         if pair.size > config.max_pair_bytes and not pair.is_summary and is_worth_it([pair], config=config)
     ]
 
 
 def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
-    """Place of the first pair that a rotation keeps; 0 if there is nothing to rotate.
+    """Return the index of the first pair that a rotation keeps; 0 if there is nothing to rotate.
 
-    The last pair stays; before it the newest ones that fit the limit less the reserve, header included, up to the
-    first that does not.
+    The last pair is always kept. The newest pairs before it are kept as long as they and the header fit the limit less
+    the reserve.
     """
     if section.size <= config.last_section_bytes or not section.body:
         return 0
@@ -124,30 +127,32 @@ def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
 
 
 def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
-    """How many sections from the start are folded into one; 0 if none.
+    """Return the number of leading sections to fold into one; 0 if none.
 
-    As few as bring the chain within both limits, so that as many of the newest as fit them stay; the folded one counts
-    as a section, and its summary as `fold_reserve`. If no fold does, all but the last `keep_sections`.
+    It is the smallest number that brings the chain within both limits, so the most sections are kept. The folded
+    section counts as one, and its summary as `fold_reserve` bytes. If no fold is enough, all but the last
+    `keep_sections` are folded.
     """
     sections = chain.sections
-    most = len(sections) - config.keep_sections
-    if most < 1 or (len(sections) <= config.max_qa_sections and chain.size <= config.max_qa_bytes):
+    maximum = len(sections) - config.keep_sections
+    if maximum < 1 or (len(sections) <= config.max_qa_sections and chain.size <= config.max_qa_bytes):
         return 0
-    # The original's folded section comes on top of its limit, and it tries one number only.
+    # The original algorithm does not count the folded section, and tries a single number.
     kept = config.max_qa_sections - (0 if config.strict_seed else 1)
-    counts = range(min(max(len(sections) - kept, 1), most), most + 1)
-    fitting = (count for count in counts if count == most or _size_after(chain, count, config) <= config.max_qa_bytes)
+    counts = range(min(max(len(sections) - kept, 1), maximum), maximum + 1)
+    limit = config.max_qa_bytes
+    fitting = (count for count in counts if count == maximum or _size_after(chain, count, config) <= limit)
     tried = islice(fitting, 1) if config.strict_seed else fitting
     return next((count for count in tried if _is_worth_folding(sections[:count], config)), 0)
 
 
 def fold_reserve(config: ChainSummarizerConfig) -> int:
-    """Bytes that a plan sets aside for the summary of a fold, and that the model is asked for."""
-    return max(config.max_qa_bytes * RESERVE_PERCENT // 100, LEAST_SUMMARY_BYTES)
+    """Return the bytes reserved for the summary of a fold, which is also the size that the model is asked for."""
+    return max(config.max_qa_bytes * RESERVE_PERCENT // 100, MIN_SUMMARY_BYTES)
 
 
 def _size_after(chain: Chain, count: int, config: ChainSummarizerConfig) -> int:
-    """Bytes of the chain at most, once so many sections are folded and their summary takes its reserve."""
+    """Return the maximum size of the chain after `count` sections are folded into a summary within the reserve."""
     older = chain.sections[:count]
     room = room_for([pair for section in older for pair in section.body])
     return chain.size - max(room - fold_cost(older) - fold_reserve(config), 0)
@@ -157,17 +162,17 @@ def _is_worth_folding(older: Sequence[Section], config: ChainSummarizerConfig) -
     pairs = [pair for section in older for pair in section.body]
     if len(older) == 1 and is_one_summary(pairs):
         return False
-    return is_worth_it(pairs, config=config, least=LEAST_FOLD_BYTES + fold_cost(older))
+    return is_worth_it(pairs, config=config, minimum=MIN_FOLD_BYTES + fold_cost(older))
 
 
 def fold_cost(sections: Sequence[Section]) -> int:
-    """Bytes that joining the human messages of sections adds."""
+    """Return the bytes that joining the human messages of sections adds."""
     humans = [section.header.human for section in sections if section.header.human is not None]
     return size_of(join_humans(humans)) - sum(map(size_of, humans)) if humans else 0
 
 
-def kept_behind(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
-    """What stays of sections that are folded, in order: messages behind their questions and pairs."""
+def messages_to_keep(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
+    """Return the messages of folded sections that no summary replaces, in order: those after questions and pairs."""
     kept: list[BaseMessage] = []
     for section in sections:
         kept += section.header.after
@@ -176,10 +181,10 @@ def kept_behind(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
     return tuple(kept)
 
 
-def _free_call_id(text: str, taken: set[str]) -> str:
+def _unused_call_id(text: str, used_ids: set[str]) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     number = 0
-    while (made := _CALL_IDS.make(f"{digest}\0{number}", tool=SUMMARY_TOOL)) in taken:
+    while (made := _CALL_IDS.make(f"{digest}\0{number}", tool=SUMMARY_TOOL)) in used_ids:
         number += 1
-    taken.add(made)
+    used_ids.add(made)
     return made

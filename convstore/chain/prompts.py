@@ -1,8 +1,8 @@
-"""What the model is shown of a part of a chain.
+"""Write the requests that ask a model to summarise a part of a chain.
 
-Layer 1, pure. Everything that a message says is escaped, so that it can neither close a tag nor pass for one. Messages
-are shown whole, in several requests if they do not fit one; only media and reasoning are left out, and where media
-stood there is a line that says so.
+Floor 1, pure; called by `work`. All text of a message is escaped, so it can neither close a tag nor imitate one.
+Messages are shown whole, in several requests if necessary. Reasoning is left out, and media become a line with type
+and size.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import MISSING_TEXT
 
-__all__ = ["LEAST_PROMPT_BYTES", "Prompt", "join_prompts", "make_prompts", "text_shown"]
+__all__ = ["MIN_PROMPT_BYTES", "Prompt", "join_prompts", "make_prompts", "text_shown"]
 
-LEAST_PROMPT_BYTES: Final = 8192
-"""The least bound of a prompt: instructions and context take up to half of it."""
+MIN_PROMPT_BYTES: Final = 8192
+"""Smallest allowed limit of a prompt. Instructions and context take up to half of it."""
 
 _RULES: Final = (
     "Keep names, facts, numbers, identifiers, paths, decisions, errors and open questions. A summary among the "
@@ -48,17 +48,17 @@ _JOIN: Final = (
     "The messages in <messages> are summaries of the parts of one conversation, in order. Join them to one summary, in "
     "the same voice, that says what they say; where they contradict each other, the later one holds. "
 )
-_LEAST_PART_BYTES, _PART_SHARE, _CONTEXT_SHARE = 200, 8, 4
-_MOST_ATTRIBUTE = 100
+_MIN_PART_BYTES, _PART_SHARE, _CONTEXT_SHARE = 200, 8, 4
+_MAX_ATTRIBUTE_LENGTH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request.
+    """One request to the model.
 
     Attributes:
-        text: What the model is asked.
-        shown: The messages that it is shown, context included; none for a request that joins summaries.
+        text: The text of the request.
+        shown: The messages in it, context included; empty for a request that joins summaries.
     """
 
     text: str
@@ -66,28 +66,29 @@ class Prompt:
 
 
 class _Piece(NamedTuple):
-    """A message, or a part of it, as it stands in a request."""
+    """A message, or a part of it, as written in a request."""
 
     message: BaseMessage
     text: str
 
 
 def make_prompts(
-    humans: Sequence[HumanMessage], messages: Sequence[BaseMessage], *, room: int, most: int
+    humans: Sequence[HumanMessage], messages: Sequence[BaseMessage], *, room: int, max_bytes: int
 ) -> list[Prompt]:
-    r"""The request for a summary, in one of three forms; several for parts of the messages if they do not fit one.
+    r"""Write the request for a summary; several, each for a part of the messages, if they do not fit one.
 
-    With both, the human messages are context for the others; alone, either is what is summarised. Context that takes
-    more than a quarter of the bound is shown by its beginning and its end in requests for parts: it stays as it is.
-    Lone surrogates are written as escapes.
+    If both lists are given, the human messages are context for the others; if one is given, it is summarised. In
+    requests for parts, context above a quarter of `max_bytes` is shortened to its beginning and its end. Lone
+    surrogates are written as escapes.
 
     Args:
         humans: Human messages of the sections that `messages` come from.
         messages: AI and tool messages.
-        room: Bytes that the summary must stay below; not told if it is not positive.
-        most: Bytes of a request.
+        room: Bytes that the summary must stay below. If not positive, the request names no limit.
+        max_bytes: Maximum size of a request.
 
-    >>> [prompt] = make_prompts([HumanMessage("a < b?")], [ToolMessage("Yes.", tool_call_id="c")], room=0, most=8192)
+    >>> talk = [HumanMessage("a < b?")], [ToolMessage("Yes.", tool_call_id="c")]
+    >>> [prompt] = make_prompts(*talk, room=0, max_bytes=8192)
     >>> print(prompt.text.split("\n\n")[1])
     <context>
     <message role="human">a &lt; b?</message>
@@ -100,13 +101,13 @@ def make_prompts(
     task = (_WITH_CONTEXT if messages else _HUMANS_ONLY) if humans else _WITHOUT_CONTEXT
     about = [_shown(human) for human in context]
     whole = _request(task, room, about, [_shown(message) for message in shown])
-    if _bytes(whole) <= most:
+    if _bytes(whole) <= max_bytes:
         return [Prompt(whole, (*context, *shown))]
-    about = _shortened(about, most // _CONTEXT_SHARE)
-    # The numbers of a part are not known yet; these are longer than any.
+    about = _shortened(about, max_bytes // _CONTEXT_SHARE)
+    # The numbers of the parts are not known yet; these placeholders are longer than any.
     frame = _bytes(_request(task + _PART.format(number=10**6, count=10**6), 10**9, about, []))
-    parts = _packed(_pieces(shown, most - frame), most - frame)
-    limit = _part_limit(room, most)
+    parts = _packed(_pieces(shown, max_bytes - frame), max_bytes - frame)
+    limit = _part_limit(room, max_bytes)
     return [
         Prompt(
             _request(task + _PART.format(number=number, count=len(parts)), limit, about, [one.text for one in part]),
@@ -116,85 +117,85 @@ def make_prompts(
     ]
 
 
-def join_prompts(texts: Sequence[str], *, room: int, most: int) -> list[Prompt]:
-    """The request to join summaries of parts; several for parts of them if they do not fit one.
+def join_prompts(texts: Sequence[str], *, room: int, max_bytes: int) -> list[Prompt]:
+    """Write the request to join summaries of parts; several if they do not fit one.
 
     Args:
         texts: The summaries, in order.
-        room: Bytes that what comes out must stay below; not told if it is not positive.
-        most: Bytes of a request.
+        room: Bytes that the joined summary must stay below. If not positive, the request names no limit.
+        max_bytes: Maximum size of a request.
     """
     made = [HumanMessage(text, name=f"summary {number}") for number, text in enumerate(texts, start=1)]
     frame = _bytes(_request(_JOIN, 10**9, [], []))
-    parts = _packed(_pieces(made, most - frame), most - frame)
-    limit = room if len(parts) == 1 else _part_limit(room, most)
+    parts = _packed(_pieces(made, max_bytes - frame), max_bytes - frame)
+    limit = room if len(parts) == 1 else _part_limit(room, max_bytes)
     return [Prompt(_request(_JOIN, limit, [], [one.text for one in part])) for part in parts]
 
 
-def _part_limit(room: int, most: int) -> int:
-    """Bytes that the summary of a part is to stay below, so that many of them fit one request.
+def _part_limit(room: int, max_bytes: int) -> int:
+    """Return the size limit for the summary of a part, so that many of them fit one request.
 
     >>> _part_limit(5_000, 65_536), _part_limit(50_000, 65_536)
     (5000, 8192)
     """
-    limit = max(most // _PART_SHARE, _LEAST_PART_BYTES)
+    limit = max(max_bytes // _PART_SHARE, _MIN_PART_BYTES)
     return min(room, limit) if room > 0 else limit
 
 
 def text_shown(message: BaseMessage) -> str:
-    """The text of a message as a summarizer is shown it: no reasoning, and media as a line with type and size.
+    """Return the text of a message for a summarizer: without reasoning, and with media as a line with type and size.
 
-    Calls are not told, wherever they stand.
+    Calls are left out, in content blocks too.
     """
     return "\n".join(_texts(message, {call.id for call in written_calls(message)}))
 
 
 def _request(task: str, room: int, context: Sequence[str], messages: Sequence[str]) -> str:
-    told = f", and in any case below {room} bytes" if room > 0 else ""
-    parts = [f"<instructions>{task}{_RULES.format(room=told)}</instructions>\n"]
+    limit = f", and in any case below {room} bytes" if room > 0 else ""
+    parts = [f"<instructions>{task}{_RULES.format(room=limit)}</instructions>\n"]
     if context:
         parts += ["<context>", *context, "</context>"]
     parts += ["<messages>", *messages, "</messages>"]
     return "\n".join(parts).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _shortened(context: Sequence[str], most: int) -> list[str]:
-    """Context as it is if it fits; else its beginning and its end, and how much was left out."""
+def _shortened(context: Sequence[str], max_bytes: int) -> list[str]:
+    """Return the context if it fits; else its beginning, the number of omitted characters, and its end."""
     text = "\n".join(context)
-    if _bytes(text) <= most:
+    if _bytes(text) <= max_bytes:
         return list(context)
-    size = (most - 100) // 2
-    first = next(cut(text, most=size, size=_bytes, characters=size))
-    last = text[::-1][: len(next(cut(text[::-1], most=size, size=_bytes, characters=size)))][::-1]
+    size = (max_bytes - 100) // 2
+    first = next(cut(text, limit=size, size=_bytes, characters=size))
+    last = text[::-1][: len(next(cut(text[::-1], limit=size, size=_bytes, characters=size)))][::-1]
     return [first, f"[{len(text) - len(first) - len(last)} characters of these words are not shown here]", last]
 
 
-def _packed(pieces: Iterator[_Piece], most: int) -> list[list[_Piece]]:
-    """The pieces in order, as many together as fit."""
+def _packed(pieces: Iterator[_Piece], max_bytes: int) -> list[list[_Piece]]:
+    """Group the pieces in order, each group as large as fits."""
     parts: list[list[_Piece]] = []
     size = 0
     for piece in pieces:
-        taken = _bytes(piece.text) + 1
-        if not parts or size + taken > most:
+        needed = _bytes(piece.text) + 1
+        if not parts or size + needed > max_bytes:
             parts.append([])
             size = 0
         parts[-1].append(piece)
-        size += taken
+        size += needed
     return parts
 
 
-def _pieces(messages: Sequence[BaseMessage], most: int) -> Iterator[_Piece]:
-    """Each message as it stands in a request, in parts if it is larger than the limit."""
+def _pieces(messages: Sequence[BaseMessage], max_bytes: int) -> Iterator[_Piece]:
+    """Yield each message as written in a request, in parts if it is larger than the limit."""
     for message in messages:
         whole = _shown(message)
-        if _bytes(whole) < most:
+        if _bytes(whole) < max_bytes:
             yield _Piece(message, whole)
             continue
-        tag = _tag(message, most=_MOST_ATTRIBUTE)
+        tag = _tag(message, max_length=_MAX_ATTRIBUTE_LENGTH)
         number = 0
-        for opening, text, closing in [*_elements(message, most=_MOST_ATTRIBUTE)] or [("", "", "")]:
-            room = most - _bytes(f'{tag} part="100000">{opening}{closing}</message>') - 1
-            for piece in [*cut(text, most=room, size=_escaped_bytes, characters=room)] or [""]:
+        for opening, text, closing in [*_elements(message, max_length=_MAX_ATTRIBUTE_LENGTH)] or [("", "", "")]:
+            room = max_bytes - _bytes(f'{tag} part="100000">{opening}{closing}</message>') - 1
+            for piece in [*cut(text, limit=room, size=_escaped_bytes, characters=room)] or [""]:
                 number += 1
                 yield _Piece(message, f'{tag} part="{number}">{opening}{_escaped(piece)}{closing}</message>')
 
@@ -204,27 +205,27 @@ def _shown(message: BaseMessage) -> str:
     return f"{_tag(message)}>" + "\n".join(inner) + "</message>"
 
 
-def _tag(message: BaseMessage, *, most: int | None = None) -> str:
+def _tag(message: BaseMessage, *, max_length: int | None = None) -> str:
     attributes = {"role": message.type, "name": message.name}
     if isinstance(message, ToolMessage):
         attributes |= {"call": message.tool_call_id, "status": message.status}
-    told = (f' {name}="{escape(_clipped(value, most))}"' for name, value in attributes.items() if value)
-    return f"<message{''.join(told)}"
+    written = (f' {name}="{escape(_clipped(value, max_length))}"' for name, value in attributes.items() if value)
+    return f"<message{''.join(written)}"
 
 
-def _elements(message: BaseMessage, *, most: int | None = None) -> Iterator[tuple[str, str, str]]:
-    """The texts of a message, then its calls, each with what stands before and behind it."""
+def _elements(message: BaseMessage, *, max_length: int | None = None) -> Iterator[tuple[str, str, str]]:
+    """Yield the texts of a message, then its calls, each as opening tag, text and closing tag."""
     calls = written_calls(message)
     for text in _texts(message, {call.id for call in calls}):
         yield "", text, ""
     for call in calls:
-        names = (escape(_clipped(value, most)) for value in (call.id, call.tool))
+        names = (escape(_clipped(value, max_length)) for value in (call.id, call.tool))
         yield '<call id="{}" tool="{}">'.format(*names), call.arguments, "</call>"
 
 
 def _texts(message: BaseMessage, call_ids: set[str]) -> list[str]:
     if kind_of(message) == "missing_result":
-        return [MISSING_TEXT]  # what the chain says in its place is for the model that made the call
+        return [MISSING_TEXT]  # its own text is addressed to the model that made the call
     if isinstance(message.content, str):
         return [message.content] if message.content else []
     shown = (_block(block, call_ids) for block in without_reasoning(message).content)
@@ -236,14 +237,14 @@ def _block(block: Any, call_ids: set[str]) -> str:
     if text is not None:
         return text
     if call_ids & {block.get("id"), block.get("call_id")}:
-        return ""  # a call is shown as such
+        return ""  # calls are written by `_elements`
     if block.get("type") in MEDIA and (length := media_bytes(block)):
         return f"[{block['type']} of {length} bytes, not shown]"
     return json_text(block)
 
 
-def _clipped(text: str, most: int | None) -> str:
-    return text if most is None or len(text) <= most else f"{text[:most]}…"
+def _clipped(text: str, max_length: int | None) -> str:
+    return text if max_length is None or len(text) <= max_length else f"{text[:max_length]}…"
 
 
 def _escaped(text: str) -> str:

@@ -1,8 +1,12 @@
-"""Sizes of messages in UTF-8 bytes: what a chain's limits count.
+"""Measure messages in UTF-8 bytes, the unit of a chain's limits.
 
-Layer 1, pure. Texts count as they are; a call counts its id, the word ``function``, its name and its arguments as
-JSON text; a result its call id, its name and its content; media their length; reasoning nothing. A call that stands in
-`tool_calls` and in a content block counts once.
+Floor 1, pure. These parts of a message count:
+
+- texts, as they are;
+- a call: its id, the word ``function``, its name and its arguments as JSON text; once, even if it is both in
+  `tool_calls` and in a content block;
+- a result: its call id, its name and its content;
+- media: their length. Reasoning counts nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +34,12 @@ _ARGUMENTS: Final = ("input", "args", "arguments", "action")
 
 
 class WrittenCall(NamedTuple):
-    """A call as its message has it.
+    """A call with its arguments as the message has them.
 
     Attributes:
         id: The tool call id; "" if there is none.
         tool: Name of the tool.
-        arguments: As text: JSON, or what the model wrote in its place.
+        arguments: JSON text, or the text that the model wrote instead.
     """
 
     id: str
@@ -44,7 +48,7 @@ class WrittenCall(NamedTuple):
 
 
 def bytes_of(text: str) -> int:
-    """Bytes of a text; a lone surrogate has three.
+    """Return the size of a text in bytes; a lone surrogate has three.
 
     >>> bytes_of("naïve"), bytes_of(chr(0xD800))
     (6, 3)
@@ -53,12 +57,12 @@ def bytes_of(text: str) -> int:
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON text; what JSON has no form for stands as Python writes it."""
+    """Return a value as JSON text. Values that JSON cannot express are written with ``str``."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def written_calls(message: BaseMessage) -> list[WrittenCall]:
-    """The calls that `pairing.calls_of` finds, in its order, with their arguments.
+    """Return the calls that `tool_calls.calls_of` finds, in its order, with their arguments.
 
     >>> written_calls(AIMessage("", tool_calls=[{"name": "search", "args": {"q": "orca"}, "id": "call_1"}]))
     [WrittenCall(id='call_1', tool='search', arguments='{"q": "orca"}')]
@@ -77,7 +81,7 @@ def written_calls(message: BaseMessage) -> list[WrittenCall]:
 
 
 def size_of(message: BaseMessage) -> int:
-    """Bytes of a message, as a chain counts them.
+    """Return the size of a message in bytes, as a chain counts it.
 
     >>> size_of(ToolMessage("found", name="search", tool_call_id="call_1"))
     17
@@ -95,7 +99,7 @@ def size_of(message: BaseMessage) -> int:
 
 
 def block_text(block: Any) -> str | None:
-    """The text of a content block; None if it is none of text.
+    """Return the text of a content block; None if it is not a text block.
 
     >>> block_text({"type": "text", "text": "Four."}), block_text("Four."), block_text({"type": "image"})
     ('Four.', 'Four.', None)
@@ -108,7 +112,7 @@ def block_text(block: Any) -> str | None:
 
 
 def media_bytes(block: Mapping[str, Any]) -> int:
-    """Length of what a media block holds or names, however its provider nests it; 0 if nothing is found.
+    """Return the length of the data or address in a media block, at any nesting; 0 if none is found.
 
     >>> media_bytes({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}})
     4
@@ -144,14 +148,14 @@ def _blocks(message: BaseMessage) -> list[Any]:
 
 
 def _inner(block: Any) -> Any:
-    """The block itself, or the one that the standard content wraps."""
+    """Return the block itself, or the provider's block inside a ``non_standard`` one."""
     if isinstance(block, Mapping) and block.get("type") == "non_standard":
         return block.get("value")
     return block
 
 
 def _id_in(block: Any) -> str:
-    """Id of the call that a block describes, as `pairing` reads it; "" for any other block."""
+    """Return the id of the call that a block describes, as `calls_of` reads it; "" for any other block."""
     found = calls_of(AIMessage.model_construct(content=[block], tool_calls=[], invalid_tool_calls=[]))
     return found[0].id if found else ""
 

@@ -1,8 +1,8 @@
-"""A chain: a list of messages as sections, each a header and the pairs behind it, with their sizes.
+"""A chain: a list of messages divided into sections, each a header followed by pairs, with their sizes.
 
-Layer 1, pure. A section begins with a human message; a pair is an AI message and the tool messages that answer it. All
-values are frozen: an operation gives a new chain that shares what it did not change, and no message is ever changed in
-place. `parse.parse_chain` makes a chain of messages, `Chain.messages` gives them back.
+Floor 1, pure. A section begins with a human message; a pair is an AI message and the tool messages that answer it.
+All values are frozen: an operation returns a new chain that shares its unchanged parts, and never changes a message.
+`parse.parse_chain` builds a chain from messages, `Chain.messages` gives them back.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from convstore.messages.tool_calls import calls_of
 __all__ = ["SUMMARY_PREFIX", "SUMMARY_TOOL", "Chain", "Header", "Pair", "PairKind", "Section", "join_humans"]
 
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
-"""Name of the tool that a summary of tool-bearing history pretends to be the result of."""
+"""Name of the pretended tool whose result is the summary of a history with tool calls."""
 
 SUMMARY_PREFIX: Final = "**summarized content:**\n"
-"""What a summary of plain answers begins with."""
+"""First line of a summary of plain answers."""
 
 PairKind = Literal["completion", "request_response", "summarization"]
 """An answer without calls; calls with their results; a summary in the form of a call with its result."""
@@ -38,14 +38,14 @@ _Content = str | list[str | dict[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a section begins with.
+    """The beginning of a section: its system message, its human message and other messages around it.
 
     Attributes:
-        system: The system message that the chain begins with; only the first section may have one.
-        human: The human message; None in a section that begins with the system message alone.
-        before: Other messages between the two: further system messages, and kinds that are no part of a chain.
-        after: The same behind the human message.
-        size: Bytes of all of them.
+        system: The system message at the start of the chain; only the first section may have one.
+        human: The human message; None if the section has none.
+        before: Messages of other kinds, and further system messages, before the human message.
+        after: The same after the human message.
+        size: Size of all of them, in bytes.
     """
 
     system: SystemMessage | None = None
@@ -58,7 +58,7 @@ class Header:
         object.__setattr__(self, "size", sum(map(size_of, self.messages())))
 
     def messages(self) -> list[BaseMessage]:
-        """All of them, in order."""
+        """Return all messages of the header, in order."""
         system = [] if self.system is None else [self.system]
         human = [] if self.human is None else [self.human]
         return [*system, *self.before, *human, *self.after]
@@ -71,11 +71,10 @@ class Pair:
     Attributes:
         ai: The AI message.
         results: Its tool messages, in their order.
-        after: Messages behind them that stay whatever is summarised: system messages, and kinds that are no part of a
-            chain.
-        uncounted: Bytes that `size` leaves out; not 0 only where the seed's faults are asked for.
-        kind: What it is; decided by the calls alone.
-        size: Bytes of all its messages.
+        after: Following messages that no summary replaces: system messages, and kinds that are not part of a chain.
+        uncounted: Bytes that `size` leaves out. Always 0 unless the original algorithm is reproduced.
+        kind: Answer, calls with results, or summary; determined by the calls alone.
+        size: Size of all its messages, in bytes.
     """
 
     ai: AIMessage
@@ -91,7 +90,7 @@ class Pair:
 
     @property
     def is_summary(self) -> bool:
-        """Whether it is a summary, of either form.
+        """True if the pair is a summary, of either form.
 
         >>> Pair(AIMessage(SUMMARY_PREFIX + "Ada likes orcas.")).is_summary
         True
@@ -101,22 +100,22 @@ class Pair:
         )
 
     def exchange(self) -> list[BaseMessage]:
-        """The AI message, then the tool messages: what a summary of the pair stands for."""
+        """Return the AI message and its tool messages, which a summary of the pair replaces."""
         return [self.ai, *self.results]
 
     def messages(self) -> list[BaseMessage]:
-        """The exchange, then what stands behind it."""
+        """Return the exchange and the messages after it."""
         return [*self.exchange(), *self.after]
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A header and the pairs up to the next one.
+    """A header and the pairs up to the next header.
 
     Attributes:
-        header: What it begins with.
-        body: The pairs, in order; empty if nobody answered yet.
-        size: Bytes of all its messages.
+        header: Its beginning.
+        body: The pairs, in order; empty if there is no answer yet.
+        size: Size of all its messages, in bytes.
     """
 
     header: Header
@@ -127,18 +126,18 @@ class Section:
         object.__setattr__(self, "size", self.header.size + sum(pair.size for pair in self.body))
 
     def messages(self) -> list[BaseMessage]:
-        """All its messages, in order."""
+        """Return all messages of the section, in order."""
         return [*self.header.messages(), *(message for pair in self.body for message in pair.messages())]
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Sections in order; every operation gives a new chain and leaves this one as it is.
+    """Sections in order. Every operation returns a new chain and leaves this one unchanged.
 
     Attributes:
         sections: The sections.
-        repairs: One sentence for each thing that parsing repaired; not a part of equality.
-        size: Bytes of all messages.
+        repairs: One sentence for each repair by the parser; ignored by ``==``.
+        size: Size of all messages, in bytes.
     """
 
     sections: tuple[Section, ...] = ()
@@ -149,18 +148,18 @@ class Chain:
         object.__setattr__(self, "size", sum(section.size for section in self.sections))
 
     def messages(self) -> list[BaseMessage]:
-        """All messages in order; of a well-formed chain the very objects that were parsed."""
+        """Return all messages in order. For a well-formed chain they are the parsed objects themselves."""
         return [message for section in self.sections for message in section.messages()]
 
     def pairs(self) -> Iterator[Pair]:
-        """All pairs in order."""
+        """Iterate over all pairs in order."""
         return (pair for section in self.sections for pair in section.body)
 
     def append_human(self, content: HumanMessage | _Content) -> Chain:
-        r"""The chain with a human message at its end.
+        r"""Return the chain with a human message at its end.
 
-        It begins a section if there is none or the last one has a body; it completes a header that has no human
-        message; with one that nobody answered yet it becomes one message, the old content first.
+        If the last section has a body, or there is no section, the message begins a new one. Otherwise it completes
+        the header of the last section: an unanswered human message is joined with it, the old content first.
 
         >>> chain = Chain().append_human("I am Ada.").append_human("Who am I?")
         >>> [message.text for message in chain.messages()]
@@ -174,47 +173,47 @@ class Chain:
         return replace(self, sections=(*self.sections[:-1], Section(replace(last.header, human=joined))))
 
     def add_tool_response(self, response: ToolMessage) -> Chain:
-        """The chain with the result of a call: a new one, or in the place of the one it had.
+        """Return the chain with the result of a call added, or replaced if the call has one.
 
-        It answers the newest AI message that has a call with its id. If several calls there have that id, the first
-        that has no result, or one made by a repair; else the last.
+        It answers the newest AI message that has a call with its id. If several calls there have that id, it answers
+        the first without a result, or with one made by a repair; else the last.
 
         Raises:
             MalformedChainError: No call has that id.
         """
-        places = [(at, number) for at, section in enumerate(self.sections) for number in range(len(section.body))]
-        for at, number in reversed(places):
+        positions = [(at, number) for at, section in enumerate(self.sections) for number in range(len(section.body))]
+        for at, number in reversed(positions):
             section = self.sections[at]
             if (answered := _answered(section.body[number], response)) is not None:
                 body = (*section.body[:number], answered, *section.body[number + 1 :])
                 changed = Section(section.header, body)
                 return replace(self, sections=(*self.sections[:at], changed, *self.sections[at + 1 :]))
         raise MalformedChainError(
-            f"no call of this chain has the id {response.tool_call_id!r}; add the result behind its call"
+            f"no call of this chain has the id {response.tool_call_id!r}; append the call before its result"
         )
 
     def normalize_tool_call_ids(self, template: str) -> Chain:
-        """The chain with call ids that fit a template, such as ``call_{r:24:x}`` or ``toolu_{r:24:b}``.
+        """Return the chain with call ids that fit a template, such as ``call_{r:24:x}`` or ``toolu_{r:24:b}``.
 
-        Ids that fit are kept, also one that two calls have; others are replaced, in the call and in its results. A
-        repeated id stays two calls, with two new ids. The same chain gives the same ids; `call_ids` says how.
+        Ids that fit are kept, even if two calls share one. Other ids are replaced, in the call and in its results; two
+        calls that share such an id get two new ones. The same chain always gives the same ids.
 
         Raises:
-            InvalidInputError: It is no template, or has fewer ids than the chain has calls.
+            InvalidInputError: The template is invalid, or allows fewer ids than the chain has calls.
         """
         form = CallIdTemplate(template)
         ids = NewIds(form, {call.id for pair in self.pairs() for call in calls_of(pair.ai)}, defaultdict(int))
         return self._with_pairs(lambda pair: rename_calls(pair.ai, pair.results, ids))
 
     def clear_reasoning(self) -> Chain:
-        """The chain without reasoning and provider signatures; all else, and every size, stays as it is."""
+        """Return the chain without reasoning and provider signatures. All else is unchanged, sizes included."""
         cleared = self._with_pairs(
             lambda pair: (without_reasoning(pair.ai), tuple(without_reasoning(result) for result in pair.results))
         )
         return replace(cleared, sections=tuple(map(_with_clear_rest, cleared.sections)))
 
     def sanitize_tool_call_arguments(self) -> Chain:
-        """The chain with arguments that are JSON; what cannot be made so is ``{}``."""
+        """Return the chain with valid JSON arguments. Arguments that cannot be repaired become ``{}``."""
         return self._with_pairs(lambda pair: (with_json_arguments(pair.ai), pair.results))
 
     def _with_pairs(self, change: Callable[[Pair], tuple[Any, tuple[Any, ...]]]) -> Chain:
@@ -226,16 +225,16 @@ class Chain:
 
 
 def join_humans(humans: Sequence[HumanMessage]) -> HumanMessage:
-    r"""One human message with the contents of several; a single one is given back as it is.
+    r"""Join the contents of human messages into one message; a single message is returned unchanged.
 
-    Texts are joined by a blank line; if any content is a list of blocks, so is the joined one. Id, name and all else
-    are those of the first.
+    Texts are joined by a blank line. If any content is a list of blocks, the result is one too. Id, name and all other
+    fields are those of the first.
 
     >>> join_humans([HumanMessage("one"), HumanMessage("two")]).content
     'one\n\ntwo'
     """
     if not humans:
-        raise InvalidInputError("no human message to join")
+        raise InvalidInputError("there is no human message to join; pass at least one")
     if len(humans) == 1:
         return humans[0]
     contents = [human.content for human in humans]
@@ -258,7 +257,7 @@ def _kind_of(ai: AIMessage) -> PairKind:
 
 
 def _answered(pair: Pair, response: ToolMessage) -> Pair | None:
-    """The pair with the response in its place; None if it has no such call."""
+    """Return the pair with the response added or replaced; None if it has no such call."""
     wanted = [call.position for call in calls_of(pair.ai) if call.id == response.tool_call_id]
     if not wanted:
         return None
@@ -273,7 +272,7 @@ def _answered(pair: Pair, response: ToolMessage) -> Pair | None:
 
 
 def _slots(pair: Pair) -> list[ToolMessage | None]:
-    """For each call its result."""
+    """Return the result of each call, or None, in the order of the calls."""
     waiting: defaultdict[str, list[ToolMessage]] = defaultdict(list)
     for result in reversed(pair.results):
         waiting[result.tool_call_id].append(result)
@@ -286,7 +285,7 @@ def _changed(pair: Pair, ai: AIMessage, results: tuple[ToolMessage, ...]) -> Pai
 
 
 def _with_clear_rest(section: Section) -> Section:
-    """The section with no reasoning in its header and behind its pairs."""
+    """Return the section without reasoning in its header and in the messages after its pairs."""
     old = section.header
     header = Header(
         without_reasoning(old.system) if old.system else None,  # type: ignore[arg-type]

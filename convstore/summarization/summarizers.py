@@ -178,7 +178,7 @@ def _chat_model(name: str) -> BaseChatModel:
 def _pieces(message: BaseMessage, room: int) -> Iterator[str]:
     """A message as marked text, in pieces that leave half the room to others, cut between words."""
     opening, half = f"<message from={message.type!r}>\n", max(room // 2, 25)
-    for piece in [*cut(words_of(message), most=half, size=_tokens_of, characters=half * CHARACTERS_PER_TOKEN)] or [""]:
+    for piece in [*cut(words_of(message), limit=half, size=_tokens_of, characters=half * CHARACTERS_PER_TOKEN)] or [""]:
         yield f"{opening}{html.escape(piece, quote=False)}\n</message>"
 
 
