@@ -247,7 +247,7 @@ async def test_annotations_are_bounded_together(open_chat: OpenChat):
     chat, text = open_chat(), "😀" * 90_000
     await chat.append(HumanMessage("q", id="q"))
     await chat.annotate("q", a=text, b=text)
-    with pytest.raises(InvalidInputError, match=r"1,080,00\d bytes; at most 1,000,000"):
+    with pytest.raises(InvalidInputError, match=r"1,080,00\d bytes; the limit is 1,000,000"):
         await chat.annotate("q", c=text)
     await chat.annotate("q", a=None, c=text)
     assert sorted((await chat.annotations(["q"]))["q"]) == ["b", "c"]

@@ -1,8 +1,8 @@
-"""Reads what views leave out, page by page, made for a model that reads it.
+"""Serves the content that views leave out, as pages for a model or a program.
 
-Layer 4, on the reader. What can be read of a message is a row of passages: its sources, then its content, then what
-else of it stands outside the entry. A page is cut from passages by size, or shows only what is around the matches of a
-text; what it shows is then read at once, and only the chunks of payloads that hold it.
+Floor 4. The retrieval tool and `conversation` call it. A message is read as a list of passages: its sources, its
+content, then other parts stored outside its entry. A page is cut from passages by size, or shows only the text around
+matches. All texts of a page are read together, and only the payload chunks that hold them.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ __all__ = ["Pager"]
 
 _LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
-"""What a message takes beside its text, by `approximate_tokens`."""
+"""Characters that a message takes in addition to its text, by `approximate_tokens`."""
 _MAX_SUGGESTED = 5
 _MAX_LISTED = 20
 _LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
-"""A message of a person or a model is listed from so many tokens on, if it is in so many newest entries."""
+"""Minimum tokens for a human or AI message to be listed, and the number of newest entries that are considered."""
 _CALL_CHARACTERS = 300
 _READ_AT_ONCE = 4_000_000
 _ITEMS_AT_ONCE = 1_000_000
-"""What tools said of the sources on a page is read up to so many characters."""
+"""Maximum number of characters read for the items of the sources on a page."""
 _ENTRIES_SEARCHED = 24
-"""A search of the whole conversation reads so many entries at a time."""
+"""Number of entries that a search of the whole conversation reads at a time."""
 _MAX_ROUNDS = 4
-"""A text is looked for in so many times so many characters; beyond, the page says where to go on."""
+"""Maximum number of reads of that size in one search; then the page ends with a cursor to continue."""
 
 _Range = tuple[PayloadRef, int, int]
 
 
 class Pager:
-    """Cuts what a model or a program asks for into pages."""
+    """Answers requests of a model or a program with pages."""
 
     def __init__(self, reader: LogReader, newest: Newest, *, codec: Codec) -> None:
         self._reader, self._newest, self._codec = reader, newest, codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
-        """One page as text for the model and as values for the program.
+        """Return one page, as text for the model and as values for the program.
 
-        What cannot be found is named in both; nothing that a model sends raises.
+        Both name the ids that were not found. The method never raises on invalid arguments from a model.
         """
         cached = await self._reader.find(scope)
         if not request.names and not request.cursor and not request.find:
@@ -86,15 +86,15 @@ class Pager:
             return await self._read(cached, request)
 
     async def sources(self, scope: Scope, request: Request) -> SourcePage:
-        """One page of sources alone.
+        """Return one page of sources only.
 
         Raises:
             InvalidInputError: `find` is not a text of at most a quarter of a page.
-            InvalidCursorError: The cursor is not of this request.
+            InvalidCursorError: The cursor does not belong to this request.
         """
         if not isinstance(request.find, str) or weight(request.find) > request.characters // 4:
             raise InvalidInputError(
-                f"find is a text of at most {request.characters // 4:,} characters, a quarter of a page"
+                f"find must be a text of at most {request.characters // 4:,} characters, a quarter of a page"
             )
         cached = await self._reader.find(scope)
         if cached is None:
@@ -104,7 +104,7 @@ class Pager:
             page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
-                    f"{str(request.cursor)[:50]!r} is not a cursor of this call; begin again without one"
+                    f"{str(request.cursor)[:50]!r} is not a cursor of this call; start again without a cursor"
                 )
             return self._source_page(page, not_found, request)
 
@@ -126,7 +126,7 @@ class Pager:
         return "\n".join([*shown, *lines, last]), self._source_page(page, not_found, request)
 
     async def _search(self, cached: CachedConversation, request: Request) -> tuple[str, SourcePage]:
-        """What is around a text in all results and messages, newest first; looks at a number of entries at a time."""
+        """Search all results and messages for a text, newest first, in batches of entries."""
         cursor = read_cursor(request.cursor)
         first_row = await self._row_at(cached, cursor) if cursor else None
         if request.cursor and first_row is None:
@@ -147,7 +147,10 @@ class Pager:
         first_row: StoredMessageRow | None,
         cursor: Cursor | None,
     ) -> None:
-        """Fill a page from a message on, or from the end of the log; pages of this tool are copies, and left out."""
+        """Fill a page with matches from a message backward, or from the end of the log.
+
+        Results of the retrieval tool itself are skipped, because they are copies.
+        """
         rewound = await self._reader.gaps(cached)
         before, oldest = (
             first_row.entry.number + 1 if first_row else None,
@@ -171,7 +174,7 @@ class Pager:
         page.following = f"m{oldest - 1}@0" if oldest > 1 else ""
 
     async def _row_at(self, cached: CachedConversation, cursor: Cursor) -> StoredMessageRow | None:
-        """The message that a cursor names, or whose source it names."""
+        """Return the message that a cursor names, or the one whose source it names."""
         if cursor.source_id is None:
             return await self._reader.message_at(cached, cursor.ordinal or 0)
         found = await self._reader.sources_by_id(cached, [cursor.source_id])
@@ -180,7 +183,7 @@ class Pager:
     async def _collect(
         self, cached: CachedConversation, request: Request, *, sources_only: bool = False
     ) -> tuple[list[Passage], list[int | str]]:
-        """The passages of what is asked for, and what is not in the conversation."""
+        """Return the passages of the requested ids, and the ids that the conversation does not have."""
         if not request.names:
             passages = await self._collect_at(cached, read_cursor(request.cursor))
             return [passage for passage in passages if passage.source or not sources_only], []
@@ -196,7 +199,7 @@ class Pager:
         return in_order(passages), [*missing_ids, *missing_numbers]
 
     async def _collect_at(self, cached: CachedConversation, cursor: Cursor | None) -> list[Passage]:
-        """The passage that a cursor goes on in."""
+        """Return the passage that a cursor continues."""
         if cursor is None:
             return []
         if cursor.source_id is not None:
@@ -211,7 +214,7 @@ class Pager:
     async def _find_messages(
         self, cached: CachedConversation, ids: Sequence[str]
     ) -> tuple[list[StoredMessageRow], list[str]]:
-        """Messages by their ids, and results by those of their calls; and the ids that are of neither."""
+        """Return messages by message id or by the id of their call, and the ids that match neither."""
         ids = list(dict.fromkeys(ids))
         valid = [id_ for id_ in ids if not id_problem(id_)]
         by_id = await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
@@ -228,7 +231,7 @@ class Pager:
     async def _page(
         self, cached: CachedConversation, request: Request, passages: Sequence[Passage], *, room: int
     ) -> Page | None:
-        """The page that begins at the request's cursor; None if that names no place in these passages."""
+        """Return the page that begins at the request's cursor; None if the cursor names none of these passages."""
         index, offset = 0, 0
         if request.cursor:
             cursor = read_cursor(request.cursor)
@@ -252,7 +255,7 @@ class Pager:
     async def _fill_matches(
         self, cached: CachedConversation, page: Page, passages: Sequence[Passage], offset: int, find: str
     ) -> None:
-        """Show what is around each match, from a place of the first passage on; reads no more than is bounded."""
+        """Add the text around each match, starting at an offset of the first passage; the number of reads is bounded."""
         for _ in range(_MAX_ROUNDS):
             pieces = _next_pieces(page, passages, offset)
             if not pieces:
@@ -265,14 +268,14 @@ class Pager:
                 return
             last = pieces[-1]
             passages = passages[len({piece.passage.key for piece in pieces}) - 1 :]
-            # A match may lie across the end of a piece.
+            # A match may extend across the end of a piece.
             offset = last.end if last.end == last.passage.length else last.end - len(fold(find)) + 1
         remaining = [passage for index, passage in enumerate(passages) if index or offset < passage.length]
         if remaining:
             page.following = f"{remaining[0].key}@{offset if remaining[0] is passages[0] else 0}"
 
     async def _read_pieces(self, cached: CachedConversation, pieces: Sequence[Piece]) -> None:
-        """Read the texts of some pieces, and what the tool said of their sources; at once for each append."""
+        """Read the texts of pieces and the items of their sources, with one read for each append."""
         texts: list[tuple[Piece, _Range]] = []
         items: list[tuple[Piece, _Range]] = []
         room = _ITEMS_AT_ONCE
@@ -300,9 +303,9 @@ class Pager:
         *,
         appends: int = MAX_APPENDS,
     ) -> dict[int, str]:
-        """The payloads of those rows that a page may reach and whose content may repeat the rest of them, by ordinal.
+        """Read the payloads of rows that a page may reach and whose content may repeat their sources, by ordinal.
 
-        No more of them than a page can show: how much their sources take is known before.
+        Reads no more than a page can show; the sizes of sources are known in advance.
         """
         cursor, room = read_cursor(request.cursor), 2**62 if request.find else request.characters
         first_row = next(
@@ -336,7 +339,7 @@ class Pager:
         return passages_of(row, read_message(self._codec, row.message), self._codec, payload, named=named)
 
     def _source_page(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
-        """A page for a program; what tools said of its sources takes no more room than its text may."""
+        """Return a page for a program; the items of its sources take at most as much room as its text."""
         sources: list[Source] = []
         room = request.characters
         for part in page.parts:
@@ -352,7 +355,7 @@ class Pager:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
 
     async def _long_messages(self, cached: CachedConversation) -> list[EntryMessage]:
-        """The newest live messages of people and models that are long, among as many entries as are looked at."""
+        """Return the newest long human and AI messages that are active, among the newest entries."""
         tail = await self._reader.tail(cached)
         rewound = await self._reader.gaps(cached, tail.marker)
         start = max(1, tail.entries - _ENTRIES_LISTED)
@@ -362,7 +365,7 @@ class Pager:
         return [one for one in found if is_active(rewound, one.ordinal)]
 
     async def _listing(self, cached: CachedConversation | None, room: int) -> str:
-        """What can be read, for a model that names nothing: results, and long messages of people and models."""
+        """Return the list of readable messages for a model that names none: results, and long human and AI messages."""
         results = await self._reader.newest_results(cached, limit=_MAX_LISTED) if cached else []
         messages = await self._long_messages(cached) if cached else []
         if not results and not messages:
@@ -389,7 +392,7 @@ def _fill(page: Page, pieces: Sequence[Piece], find: str) -> None:
 
 
 def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[Piece]:
-    """What to look into next: as much as is read at once, and of no more appends than a page may read."""
+    """Return the pieces to search next, limited by the size of one read and the number of appends."""
     pieces: list[Piece] = []
     size = 0
     for passage in passages:
@@ -404,5 +407,5 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
 
 
 def _names_part_of(row: StoredMessageRow, cursor: Cursor) -> bool:
-    """Whether a cursor names a passage of a message."""
+    """Return True if a cursor names a passage of a message."""
     return row.message.ordinal == cursor.ordinal or any(source.id == cursor.source_id for source in row.sources)

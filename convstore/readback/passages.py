@@ -1,7 +1,8 @@
-"""What can be read of a stored message, as passages with names.
+"""Splits a stored message into named passages that can be read page by page.
 
-Layer 4, pure. A passage is read from its beginning to its end. Its key and a character make a cursor: ``11@4000`` goes
-on in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second further part of it.
+Floor 4, pure. The pager calls it. A passage is read from beginning to end. Its key and an offset form a cursor:
+``11@4000`` continues in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second additional part
+of that message.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
 
 
 _MIN_COMPARED = 1_000
-"""A shorter content is shown beside its sources, whatever it holds."""
+"""A shorter content is shown in addition to its sources, even if it repeats them."""
 
 
 _MAX_COMPARED = 1_000_000
-"""Characters of a payload up to which content, artifact and sources are compared before they are shown."""
+"""Maximum size of a payload, in characters, for which repeated texts are removed before it is shown."""
 
 
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
@@ -45,7 +46,7 @@ _REST = "What follows is what else the tool said, the texts apart."
 
 
 _WRAPPER_LENGTHS = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
-"""What can stand around a list of items and says nothing; none can be taken for another one with one more value."""
+"""Lengths of wrappers around a list of items that add no content; all differ, so none can hide one more value."""
 
 
 _REPLACEMENT = "\ufffd"
@@ -55,7 +56,7 @@ _CURSOR = re.compile(r"(?P<key>(?P<source>\d{1,15})|m(?P<ordinal>\d{1,15})(\.\d{
 
 
 class Cursor(NamedTuple):
-    """Where a page ended: the passage, and what it is a passage of: a source or the message with an ordinal."""
+    """The position where a page ended: its passage, and the source or the ordinal of the message it belongs to."""
 
     key: str
     source_id: int | None
@@ -64,7 +65,7 @@ class Cursor(NamedTuple):
 
 
 def read_cursor(text: Any) -> Cursor | None:
-    """The place that a cursor names; None if it is none.
+    """Parse a cursor; return None if the text is not a cursor.
 
     >>> read_cursor("11@4000")
     Cursor(key='11', source_id=11, ordinal=None, offset=4000)
@@ -80,22 +81,22 @@ def read_cursor(text: Any) -> Cursor | None:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Something to read: a text at hand, or a range of a payload.
+    """A readable part of a message: a text in memory, or a range of a payload.
 
     Attributes:
-        key: Names it in cursors.
-        label: Names it in headers; one line.
-        length: Its characters.
-        suffix: What its label ends with, however short that is cut.
-        text: The text itself, if it is at hand.
-        ref: The payload that it is in, if it is in one.
-        start: Where it begins in the payload.
-        source: The source that it is the text of.
-        is_rest: Whether it holds what a result with sources says beside their texts and its content.
-        is_repeated: Whether everything in it is shown in another passage; it is left out.
-        compared_append: Names the append whose payload was read to compare it with others, "" for none.
-        is_deferred: Whether it may repeat others, for which it was not compared yet; no page shows it.
-        remark: What the page before says of it, as it begins a page of its own.
+        key: Name in cursors.
+        label: Name in headers; a single line.
+        length: Number of characters.
+        suffix: End of the label, which is never cut off.
+        text: The text, if it is in memory.
+        ref: The payload that holds the text, if any.
+        start: Offset in the payload.
+        source: The source whose text this is, if any.
+        is_rest: True if it holds data of a result with sources other than their texts and its content.
+        is_repeated: True if other passages show all of it; it is left out.
+        compared_append: Token of the append whose payload was read to find repeated texts, "" for none.
+        is_deferred: True if it may repeat others but was not compared yet; no page shows it.
+        remark: Line that announces it on the page before; it begins a new page.
     """
 
     key: str
@@ -113,7 +114,7 @@ class Passage:
     suffix: str = ""
 
     def header(self, start: int, end: int, *, limit: int) -> str:
-        """What stands above a part of it; its label is cut to a weight.
+        """Return the header line for a part of the passage; its label is cut to a weight.
 
         >>> Passage("11", "[11] Seals of the North", 9_120, suffix=", the same as [2]").header(0, 4_000, limit=30)
         '[11] Seals of, the same as [2], characters 0-4000 of 9120'
@@ -121,7 +122,7 @@ class Passage:
         return f"{self._name(limit)}, characters {start}-{end} of {self.length}"
 
     def overhead(self, limit: int) -> int:
-        """The largest weight of its header line on a page."""
+        """Return the maximum weight of its header line on a page."""
         return weight(self._name(limit)) + _NUMBERS
 
     def _name(self, limit: int) -> str:
@@ -129,18 +130,18 @@ class Passage:
 
     @property
     def item_length(self) -> int:
-        """How much is said of its source, in characters."""
+        """Return the length of its source's item, in characters."""
         return self.source.place.end - self.source.place.middle if self.source else 0
 
     @property
     def item_range(self) -> tuple[int, int]:
-        """Where what is said of its source stands in the payload."""
-        assert self.source is not None  # noqa: S101 - asked for sources only
+        """Return the range of its source's item in the payload."""
+        assert self.source is not None  # noqa: S101 - called for passages of sources only
         return self.source.place.middle, self.source.place.end
 
 
 def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
-    """Whether the payload of a message is read whole before a page shows its content, as that may repeat the rest."""
+    """Return True if a message's payload must be read whole first, because its content may repeat other passages."""
     ref = row.message.payload
     if ref is None or ref.ends[-1] > _MAX_COMPARED or row.message.type != "tool":
         return False
@@ -150,11 +151,11 @@ def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
 def passages_of(
     row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None, *, named: bool = False
 ) -> list[Passage]:
-    """All passages of a message: sources, content, and all else that it holds.
+    """Return all passages of a message: sources, content, and all its other parts.
 
-    Each text is in one of them if the message has no payload, or its payload is at hand. Of a payload that is too large
-    for that, lengths tell whether the content holds the texts of its sources; nothing is lost if they mislead. `named`
-    passages have the id of the message in their headers.
+    If the message has no payload, or its payload is in memory, each text is in only one passage. For larger payloads,
+    a comparison of lengths decides if the content repeats its sources; a wrong guess loses nothing. Headers of `named`
+    passages include the id of the message.
     """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     if payload is not None:
@@ -179,7 +180,7 @@ def passages_of(
 
 
 class _Parts(NamedTuple):
-    """What a message is read as beside its sources."""
+    """The passages of a message other than its sources."""
 
     content: list[Passage]
     artifact: list[Passage]
@@ -187,19 +188,19 @@ class _Parts(NamedTuple):
 
 
 def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
-    """Whether a content may hold the texts of its sources."""
+    """Return True if a content is long enough to hold the texts of its sources."""
     length = sum(passage.length for passage in content)
     return bool(texts) and length >= max(_MIN_COMPARED, sum(text.length for text in texts) * 4 // 5)
 
 
 def _without_repeats(codec: Codec, row: StoredMessageRow, artifact: Any, payload: str, parts: _Parts) -> _Parts:
-    """What a message is read as, without the texts that passages before hold."""
+    """Remove texts that earlier passages already hold."""
 
     def value(text: str) -> Any:
         try:
             return codec.decode(text, fetch=lambda start, end: payload[start:end])
         except ValueError:
-            return None  # of a type that this process does not know: read as it is stored
+            return None  # a type unknown to this process: the passage shows the stored form
 
     if isinstance(artifact, PayloadRange):
         text = payload[artifact.start : artifact.end]
@@ -221,12 +222,12 @@ def _without_repeats(codec: Codec, row: StoredMessageRow, artifact: Any, payload
 
 
 def _with_text(passage: Passage, text: str | None) -> Passage:
-    """A passage of another text; left out if that is None."""
+    """Replace the text of a passage; None marks the passage as repeated."""
     return replace(passage, text=text or "", length=len(text or ""), is_repeated=text is None)
 
 
 def in_order(passages: Sequence[Passage]) -> list[Passage]:
-    """Passages as they are read: each once, and what most readers do not need last, from a page of its own on."""
+    """Sort passages for reading: each once, and the rarely needed ones last, beginning on a new page."""
     by_key: dict[str, Passage] = {}
     for passage in passages:
         by_key.setdefault(passage.key, passage)
@@ -238,7 +239,7 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
 
 
 def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
-    """The text of one source; an item without a text of its own is read as it is."""
+    """Return the passage of one source: its text, or its complete item if it has no text."""
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     suffix = f", the same as [{source.earlier}]" if source.earlier else ""
     label = _one_line(f"[{source.id}] {named}")
@@ -250,7 +251,7 @@ def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
 
 
 def in_line(text: Any, limit: int) -> str:
-    r"""The beginning of what somebody sent, as it can stand in a line of ours.
+    r"""Return the beginning of an untrusted text with all non-printable characters replaced.
 
     >>> in_line("a\nb\ud800c", 3)
     'a�b'
@@ -259,7 +260,7 @@ def in_line(text: Any, limit: int) -> str:
 
 
 def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
-    """A content or an artifact as passages; what lies in the payload in pieces of its own."""
+    """Split a content or an artifact into passages; parts in the payload become separate passages."""
     label = _one_line(label)
     if isinstance(value, PayloadRange):
         return [_stored(label, value.start, value.end, ref, payload)]
@@ -271,7 +272,7 @@ def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | Non
 
 
 def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: str | None) -> Passage:
-    """A range of a payload, as it stands there or at hand."""
+    """Return the passage of a payload range, with its text if the payload is in memory."""
     if payload is not None:
         return Passage("", label, end - start, text=payload[start:end])
     return Passage("", label, end - start, ref=ref, start=start)
@@ -284,7 +285,7 @@ def _parts_of(value: Any) -> list[tuple[str, Any]]:
 
 
 def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None) -> list[Passage]:
-    """The artifact, unless it is no more than its sources."""
+    """Return the passages of the artifact; none if it holds only its sources."""
     artifact = getattr(message, "artifact", None)
     if artifact is None or (row.sources and _holds_only_sources(artifact, row.sources)):
         return []
@@ -293,7 +294,7 @@ def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None) 
 
 
 def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource]) -> bool:
-    """Whether an artifact says nothing but what its sources say, or their items, which are read by themselves."""
+    """Return True if an artifact holds only its sources or their items, which have passages of their own."""
     if isinstance(artifact, PayloadRange):
         items = [PayloadRange(source.place.middle, source.place.end, raw=False) for source in sources]
         more = artifact.end - artifact.start - len(Codec().encode(items))
@@ -309,7 +310,7 @@ def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource]) -> bool:
 
 
 def _items(row: StoredMessageRow, payload: str | None) -> list[Passage]:
-    """What the tool said of each source, its text apart; unless that is no more, or is read elsewhere."""
+    """Return a passage for each source whose item holds more than its text and is not shown elsewhere."""
     ref = row.message.payload
     return [
         replace(
@@ -323,7 +324,7 @@ def _items(row: StoredMessageRow, payload: str | None) -> list[Passage]:
 
 
 def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
-    """Whatever stands outside the entry beside content and artifact."""
+    """Return passages for all other parts of a message that are stored in the payload."""
     calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
     found: list[tuple[str, Any]] = [
         (f"{'arguments' if key == 'args' else key} {position} of {call.get('name')}", part)
@@ -343,5 +344,5 @@ def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | No
 
 
 def _one_line(label: str) -> str:
-    """A label that can be part of a header: what a source calls itself cannot pass for a line of ours."""
+    """Join a label to one line of limited length, so that a source's title cannot imitate a header line."""
     return " ".join(label.split())[:_LABEL_CHARACTERS]

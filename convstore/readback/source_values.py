@@ -1,6 +1,6 @@
-"""A source as the public API gives it, whole or as much of it as there is room for on a page.
+"""Converts stored sources to the public model, whole or cut to the room on a page.
 
-Layer 4, pure.
+Floor 4, pure. `records` and the pager call it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _MAX_NAMED, _NAME_CHARACTERS = 5, 60
 
 
 def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -> Source:
-    """A source as the public API gives it.
+    """Convert a stored source to the public model.
 
     Args:
         codec: Decodes the item.
-        source: What its entry says of it.
-        content: Its text, or the part of it that is asked for.
-        item: What the tool said of it, as it is stored.
+        source: The source as stored in its entry.
+        content: Its text, or the requested part of it.
+        item: The tool's data about the source, as stored.
 
     Raises:
-        ValueError: The item is not what was written.
+        ValueError: The item is damaged.
     """
     found = source_in(codec.decode(item, fetch=lambda _start, _end: ""))
     return Source(
@@ -46,19 +46,19 @@ def make_source(codec: Codec, source: EntrySource, *, content: str, item: str) -
 
 
 def page_source(codec: Codec, source: EntrySource, *, content: str, item: str | None, room: int) -> tuple[Source, int]:
-    """A source as a page gives it, and how much of the room for such things is left.
+    """Convert a stored source for a page; return it with the remaining room for items.
 
-    Of the metadata there is as much as fits, and a mark that says what is left out.
+    Metadata that does not fit is replaced by a mark that lists the omitted keys.
 
     Args:
         codec: Decodes the item.
-        source: What its entry says of it.
+        source: The source as stored in its entry.
         content: The part of its text that is on the page.
-        item: What the tool said of it, as it is stored; None if that is too much to read.
-        room: At most this many characters of what the tool said, as it is stored.
+        item: The tool's data about the source, as stored; None if it is too large to read.
+        room: Maximum number of stored characters of the item.
 
     Raises:
-        ValueError: The item is not what was written.
+        ValueError: The item is damaged.
     """
     whole = make_source(codec, source, content=content, item="{}" if item is None else item)
     if item is not None and len(item) <= room:

@@ -1,6 +1,6 @@
-"""Find a text inside longer texts, ignoring case, and cut the passages around each match.
+"""Finds a text inside longer texts, ignoring case, and cuts the excerpts around each match.
 
-Pure functions on strings, used by the pages of the retrieval tool.
+Floor 4, pure. `page` and the pager call it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _GROWING = re.compile(
     )
     + "]"
 )
-"""Characters that become several when their case is folded, such as the German sharp s."""
+"""Matches characters that become several under case folding, such as the German sharp s."""
 
 
 def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
-    """Ranges of a text that say the same as another in any case, by Unicode's full case folding; linear in both.
+    """Yield the ranges of a text that match another under Unicode's full case folding, in linear time.
 
     >>> list(matches("Maße, MASSE, masse", "mASSe"))
     [(0, 4), (6, 11), (13, 18)]
@@ -41,7 +41,7 @@ def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
 
 
 def fold(text: str) -> str:
-    """A text in one case; the Turkish letters i, with a dot and without, are one letter.
+    """Fold the case of a text; the dotted and the dotless Turkish i become the same letter.
 
     >>> fold("STRAẞE"), fold("İstanbul")
     ('strasse', 'istanbul')
@@ -50,9 +50,9 @@ def fold(text: str) -> str:
 
 
 def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges of a text around the matches of another, in any case, those that touch joined.
+    """Yield the ranges of a text around the matches of another, ignoring case; adjacent ranges are joined.
 
-    The last one is the first that is longer than `limit`: nobody shows it whole.
+    The iteration stops after the first range longer than `limit`, because no page shows it whole.
 
     >>> list(snippets("a" * 300 + "Needle" + "b" * 300, "needle", limit=1_000))
     [(100, 506)]
@@ -71,7 +71,7 @@ def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _growth(text: str, folded: str) -> tuple[list[int], list[int]]:
-    """Where in a folded text the characters begin that are several there, and by how many it grew through each."""
+    """Return the start of each expanded character in the folded text, and the total growth up to it."""
     grown: list[int] = []
     extra: list[int] = []
     if len(folded) > len(text):
@@ -84,7 +84,7 @@ def _growth(text: str, folded: str) -> tuple[list[int], list[int]]:
 
 
 def _unfolded(position: int, grown: list[int], extra: list[int]) -> int:
-    """Which character of a text the one at a place of the folded text comes from."""
+    """Map a position in the folded text to the character of the original text it comes from."""
     last = bisect_right(grown, position) - 1
     if last < 0:
         return position

@@ -1,7 +1,7 @@
-"""Reads whole turns, in order or newest first, from any place on; each message in full.
+"""Reads whole turns, in order or newest first, from any position; each message in full.
 
-Layer 4, on the reader. Which turn a message is in, and its number, follow from its entry alone, so reading begins where
-it is asked to and costs what it gives.
+Floor 4. `conversation` calls it. The turn of a message and its number follow from its entry alone. So reading starts at
+the requested position, and its cost depends only on the turns returned.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _Stored = tuple[Entry, EntryMessage]
 
 
 class _Snapshot(NamedTuple):
-    """A log as it was when reading began: what was appended or rewound since is not looked at.
+    """The state of a log when reading began; later appends and rewinds are ignored.
 
     Attributes:
-        cached: Whose log.
-        entries: Its last entry.
-        at_once: How many entries to read first; then more at a time.
-        rewound: What is rewound.
+        cached: The conversation.
+        entries: Number of its last entry.
+        at_once: Number of entries in the first read; later reads are larger.
+        rewound: Its rewound ranges.
     """
 
     cached: CachedConversation
@@ -46,13 +46,13 @@ class _Snapshot(NamedTuple):
 
 
 class Turns:
-    """Gives turns for all conversations of a store."""
+    """Reads turns for all conversations of a store."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
     async def get(self, scope: Scope, turn_id: str) -> Turn | None:
-        """The turn that a live message begins."""
+        """Return the turn that begins with an active message; None if there is none."""
         cached = await self._reader.find(scope)
         rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
         if cached is None or not rows:
@@ -67,7 +67,7 @@ class Turns:
     async def read(
         self, scope: Scope, *, after: int | None, before: int | None, limit: int | None, newest_first: bool
     ) -> AsyncIterator[Turn]:
-        """Whole live turns that begin in a range of ordinals, as they were when the first one was asked for."""
+        """Yield whole active turns that begin in a range of ordinals, as of the start of the iteration."""
         for name, value in (("after", after), ("before", before), ("limit", limit)):
             if value is not None:
                 check_number(value, name=name, least=0, most=_MAX_NUMBER)
@@ -92,7 +92,7 @@ class Turns:
             return _Snapshot(cached, tail.entries, at_once, await self._reader.gaps(cached, tail.marker))
 
     async def _active_messages(self, snapshot: _Snapshot, start: int) -> AsyncGenerator[_Stored, None]:
-        """The live messages from an entry on, in order."""
+        """Yield the active messages from an entry on, in order."""
         walk = self._reader.walk(snapshot.cached.scope, start=start, at_once=snapshot.at_once)
         async with aclosing(walk) as entries:
             async for _, found in entries:
@@ -106,13 +106,13 @@ class Turns:
     async def _forward(
         self, snapshot: _Snapshot, start: int | None, after: int, before: int
     ) -> AsyncGenerator[Turn, None]:
-        """Turns that begin behind one ordinal and before another, in order.
+        """Yield the turns that begin after one ordinal and before another, in order.
 
         Args:
-            snapshot: The log.
-            start: The entry to begin with; None if that is to be found.
-            after: The first ordinal.
-            before: The second one.
+            snapshot: The state of the log.
+            start: Number of the entry to begin with; None to look it up.
+            after: Turns begin after this ordinal.
+            before: Turns begin before this ordinal.
         """
         if start is None:
             start = await self._entry_of(snapshot.cached, after + 1) if after else 1
@@ -134,7 +134,7 @@ class Turns:
             yield await self._whole(snapshot.cached, turn_messages, is_last=True)
 
     async def _backward(self, snapshot: _Snapshot, after: int, before: int) -> AsyncGenerator[Turn, None]:
-        """The same turns, the last one first."""
+        """Yield the same turns, newest first."""
         end = await self._end(snapshot, before)
         is_last = end is None
         number, before = (snapshot.entries + 1, _MAX_NUMBER) if end is None else end
@@ -158,7 +158,7 @@ class Turns:
             number = entries[0].number if entries else 1
 
     async def _end(self, snapshot: _Snapshot, before: int) -> tuple[int, int] | None:
-        """Where the first turn begins that is not before an ordinal: behind which entry, and at which ordinal.
+        """Return the start of the first turn at or after an ordinal: the number after its entry, and its ordinal.
 
         None if there is no such turn.
         """
@@ -172,7 +172,7 @@ class Turns:
         return None
 
     async def _entry_of(self, cached: CachedConversation, ordinal: int) -> int | None:
-        """The number of the entry that holds a message; None if there is no such message."""
+        """Return the number of the entry that holds a message; None if there is no such message."""
         row = await self._reader.message_at(cached, ordinal)
         return row.entry.number if row else None
 
