@@ -255,7 +255,7 @@ class Pager:
     async def _fill_matches(
         self, cached: CachedConversation, page: Page, passages: Sequence[Passage], offset: int, find: str
     ) -> None:
-        """Add the text around each match, starting at an offset of the first passage; the number of reads is bounded."""
+        """Add the text around each match, starting at an offset of the first passage; the reads are bounded."""
         for _ in range(_MAX_ROUNDS):
             pieces = _next_pieces(page, passages, offset)
             if not pieces:

@@ -1,7 +1,7 @@
-"""Whether a stored entry is what an append behind the entry before would have written.
+"""Checks that a stored entry is what an append after the previous entry would have written.
 
-Layer 1. Everything that an entry holds twice, or that follows from the entry before, is worked out again and compared.
-What is said of a difference holds no text of messages.
+Floor 4, pure. `log` calls it. All redundant fields, and all fields that follow from the previous entry, are computed
+again and compared. Descriptions of problems never contain text of messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Problem", "check_entry", "check_shown", "check_totals"]
 
 
 class Problem(NamedTuple):
-    """What is wrong with an entry: the sort, and in words."""
+    """A problem of an entry: its kind and a description."""
 
     kind: str
     text: str
@@ -40,21 +40,21 @@ class Problem(NamedTuple):
 def check_entry(
     entry: Entry, payloads: Mapping[str, str], *, codec: Codec
 ) -> tuple[list[Problem], list[BaseMessage] | None]:
-    """Look at an entry by itself: messages, payloads, stubs and sources.
+    """Check an entry by itself: messages, payloads, stubs and sources.
 
     Args:
-        entry: As it is stored.
-        payloads: Those of its messages' payloads that could be read, by message id.
-        codec: Reads values of types that are not known, too.
+        entry: The stored entry.
+        payloads: The payloads of its messages that could be read, by message id.
+        codec: Decodes values, including those of unknown types.
 
     Returns:
-        What is wrong, and the messages; None if one cannot be read.
+        The problems, and the decoded messages; None instead of the messages if one cannot be read.
     """
     problems: list[Problem] = []
     decoded: list[BaseMessage] = []
     for message in entry.messages:
         if message.payload and message.id not in payloads:
-            continue  # said by who read them
+            continue  # already reported when the payload was read
         try:
             appended = read_message(codec, message, payloads.get(message.id))
         except CorruptDocumentError as error:
@@ -73,23 +73,24 @@ def check_entry(
     read_back = {str(one.id): read_back_ids(one) for one in decoded if isinstance(one, ToolMessage)}
     problems += [Problem("source", text) for text in _sources(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
-        problems.append(Problem("message", "two messages have one id"))
+        problems.append(Problem("message", "two messages have the same id"))
     return problems, decoded if len(decoded) == len(entry.messages) else None
 
 
 def check_totals(
     entry: Entry, messages: Sequence[BaseMessage] | None, candidates: Sequence[Totals]
 ) -> tuple[list[Problem], tuple[Totals, ...]]:
-    """Compare the totals of an entry with those that follow from the entry before.
+    """Compare the totals of an entry with those that follow from the previous entry.
 
     Args:
-        entry: As it is stored.
+        entry: The stored entry.
         messages: Its messages; None if they cannot be read.
-        candidates: What the log may have held before it: as it should be, and as it is stored. Nothing if that cannot
-            be read.
+        candidates: Possible totals of the previous entry: the expected ones and the stored ones. Empty if the previous
+            entry cannot be read.
 
     Returns:
-        What is wrong, and the candidates for the next entry: after damage both, so that it is not told twice.
+        The problems, and the candidates for the next entry. After damage both are returned, so that the same damage is
+        not reported twice.
     """
     stored = entry.totals
     if messages is None or not candidates:
@@ -104,28 +105,28 @@ def check_totals(
 def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[str]:
     found = []
     if digest_of(codec.encode(fields_of(appended))) != message.digest:
-        found.append("it is not what was appended")
+        found.append("its digest does not match its content")
     if content_digest(appended, codec) != message.content_digest:
-        found.append("its content digest is another one")
+        found.append("its content digest does not match its content")
     if len(calls_of(appended)) != message.calls:
-        found.append("the number of its calls is not what is noted")
+        found.append("the stored number of its calls is wrong")
     if isinstance(appended, ToolMessage):
         call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
         if message.call != call or (appended.name and message.tool != appended.name):
-            found.append("the call that it answers is not what is noted")
+            found.append("the stored id or tool of the call that it answers is wrong")
     return found
 
 
 def _stub(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> list[str]:
-    """What is wrong with a stub: made again from the message and its sources it is the same."""
-    found = [] if message.payload else ["it has a stub, but nothing says where its content is"]
+    """Return the problems of a stub, which must equal one made again from the message and its sources."""
+    found = [] if message.payload else ["it has a stub, but no reference to its payload"]
     if appended is None:
         return found
     if not isinstance(appended, ToolMessage):
-        return [*found, "it has a stub, and is no tool result"]
+        return [*found, "it has a stub, but is not a tool result"]
     if not _is_plain(appended.content) or _made_stub(message, appended, entry) == message.stub:
         return found
-    return [*found, "its stub is not what its content and its sources give"]
+    return [*found, "its stub does not match its content and its sources"]
 
 
 def _is_plain(content: Any) -> bool:
@@ -155,27 +156,27 @@ def _made_stub(message: EntryMessage, appended: ToolMessage, entry: Entry) -> st
 def check_shown(
     entry: Entry, payloads: Mapping[str, str], before: Mapping[bytes, int] | None
 ) -> tuple[list[Problem], Mapping[bytes, int] | None]:
-    """Look at the earlier numbers of an entry's sources.
+    """Check the earlier numbers of an entry's sources.
 
     Args:
-        entry: As it is stored.
-        payloads: Those of its messages' payloads that could be read, by message id.
-        before: The newest different sources before it; None if they are not known.
+        entry: The stored entry.
+        payloads: The payloads of its messages that could be read, by message id.
+        before: The newest distinct sources before it; None if they are unknown.
 
     Returns:
-        What is wrong, and the newest different sources behind it.
+        The problems, and the newest distinct sources after the entry.
     """
     if not entry.sources or before is None:
         return [], entry.totals.shown if entry.totals.shown_at == entry.number else before
     shown, problems = ShownSources(before), list[Problem]()
     for source in entry.sources:
         text = (source.piece or payloads.get(source.message_id, ""))[source.place.start : source.place.middle]
-        if not text:  # told from others by more than its text, or not read
+        if not text:  # has no text to compare, or its payload could not be read
             return problems, entry.totals.shown
         if shown.add(text_digest(text), source.id) != source.earlier:
-            problems.append(Problem("source", f"source {source.id} was shown before under another number than it says"))
+            problems.append(Problem("source", f"source {source.id} stores a wrong number for its earlier copy"))
     if not problems and shown.numbers != entry.totals.shown:
-        problems.append(Problem("source", "the newest different sources are not those that it keeps"))
+        problems.append(Problem("source", "the stored list of newest distinct sources is wrong"))
     return problems, entry.totals.shown
 
 
@@ -188,13 +189,13 @@ def _sources(
     for source in entry.sources:
         numbers.setdefault(source.message_id, []).append(source.id)
         if source.message_id not in messages:
-            found.append(f"source {source.id} came with no message of its entry")
+            found.append(f"source {source.id} belongs to no message of its entry")
         elif not _is_where_it_says(source, source.piece or payloads.get(source.message_id), codec):
-            found.append(f"source {source.id} is not where it says")
+            found.append(f"source {source.id} is not at its stored position")
     if len({source.id for source in entry.sources}) < len(entry.sources):
-        found.append("two sources have one number")
+        found.append("two sources have the same number")
     found += [
-        f"the sources of message {id_!r} are not those that it names"
+        f"the stored source ids of message {id_!r} do not match its sources"
         for id_, message in messages.items()
         if not (message.tool == RETRIEVAL_TOOL and id_ not in read_back)
         and message.sources != write_ids((read_back if message.tool == RETRIEVAL_TOOL else numbers).get(id_, ()))
@@ -203,7 +204,7 @@ def _sources(
 
 
 def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bool:
-    """Whether a source is where it says: its text, and behind it the item around that, which says where it is."""
+    """Return True if a source is at its stored position: its text, followed by its item, which repeats the position."""
     if text is None:
         return True
     start, middle, end = source.place.start, source.place.middle, source.place.end
@@ -218,13 +219,13 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 
 
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
-    """The totals behind an entry; where they may be others, those that are stored."""
+    """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
     if stored.marker == entry.number:
         return _expected_rewind_totals(entry, before)
     made = totals_behind(before, zip(entry.messages, messages, strict=True), at=entry.at)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
-    if not messages:  # numbers were set aside, or are lost
+    if not messages:  # source numbers were reserved, or belong to a lost entry
         through = max(through, stored.sources_through)
     made = replace(
         made,
@@ -234,13 +235,13 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
         shown_at=entry.number if entry.sources else before.shown_at,
         link=stored.link,
     )
-    if before.counter != stored.counter and before.messages:  # all was counted anew
+    if before.counter != stored.counter and before.messages:  # every total was recomputed with another counter
         made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)
     return made
 
 
 def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
-    """The totals of a marker, as far as it follows from them what is live; a repair counts everything again."""
+    """Compute the totals of a rewind entry as far as they follow from the previous ones; a repair recounts all."""
     if entry.repair and entry.repair.until == entry.number:
         return replace(entry.totals, entries=before.entries + 1, updated_at=entry.at)
     rewound_count = sum(gap.last - gap.first + 1 for gap in entry.gaps)
@@ -261,7 +262,7 @@ def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
 
 
 def _active_count(entry: Entry, active: int) -> int:
-    """Messages that are live behind a marker; after a repair two messages may have one ordinal."""
+    """Return the number of active messages after a rewind entry; after a repair, ordinals may not be unique."""
     return entry.totals.live if entry.repair else active
 
 

@@ -1,6 +1,6 @@
-"""Collects what an inspection finds: the first thousand findings, and how many there are of each kind.
+"""Collects the findings of a verification: the first thousand, and the number of each kind.
 
-Layer 4.
+Floor 4. `verifier` and the checks call it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _MOST = 1_000
 
 
 BETWEEN_LOOKS = 15.0
-"""Seconds; a conversation that is written to is told of every 10."""
+"""Seconds between two looks at a suspicious head. A writer refreshes the head every 10 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """What seems wrong with a head.
+    """A suspected problem of a head, to be checked a second time.
 
     Attributes:
-        kind: Of the finding.
-        problem: Of the finding.
-        head: What of it changes when it is told of the log.
+        kind: Kind of the finding.
+        problem: Description in the finding.
+        head: The fields of the head that change when it is refreshed from the log.
         entries: Number of the last entry that could be read.
-        changes: What sets the head right.
-        closes: The stores that opened the head are gone.
+        changes: The fields that repair the head.
+        closes: True if the stores that opened the head are gone.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Recheck:
     closes: bool
 
     async def settle(self, inspection: Inspection, findings: Findings) -> None:
-        """Tell of it, and set the head right, if all is as it was."""
+        """Report the problem and repair the head, if neither the head nor the log has changed."""
         conversation = str(self.head["conversation"])
         if await inspection.lean_entries(conversation, after=entry_id(conversation, self.entries)):
             return
@@ -65,7 +65,7 @@ class Recheck:
 
 @dataclass(slots=True)
 class Looked:
-    """What was looked at, in documents."""
+    """Numbers of documents checked."""
 
     conversations: int = 0
     entries: int = 0
@@ -80,9 +80,9 @@ class Findings:
     """Findings of one run, in bounded memory.
 
     Attributes:
-        repair: Whether what can be mended is to be mended.
+        repair: True to repair everything that can be derived from the log.
         progress: Called after each conversation.
-        looked: What was looked at so far.
+        looked: Numbers of documents checked so far.
     """
 
     repair: bool
@@ -93,20 +93,20 @@ class Findings:
     _unrepaired: int = 0
 
     def add(self, finding: Finding) -> None:
-        """Keep a finding."""
+        """Count a finding, and store it if it is among the first."""
         self._counts[finding.kind] += 1
         self._unrepaired += not finding.repaired
         if len(self._first) < _MOST:
             self._first.append(finding)
 
     def advance(self) -> None:
-        """A conversation was read to its end."""
+        """Count a conversation as checked, and report progress."""
         self.looked.conversations += 1
         if self.progress:
             self.progress(self.report(listed=False))
 
     def report(self, *, listed: bool = True) -> VerifyReport:
-        """What was found so far."""
+        """Return the report so far."""
         looked = {name: getattr(self.looked, name) for name in Looked.__slots__}
         first = tuple(self._first) if listed else ()
         return VerifyReport(**looked, findings=first, counts=dict(self._counts), left=self._unrepaired)

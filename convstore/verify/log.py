@@ -1,7 +1,7 @@
-"""Reads the log of one conversation and says what of it is not as it should be.
+"""Checks the log of one conversation for damage.
 
-Layer 4. One pass over the entries, some at a time, with the chunks that they refer to; memory does not grow with the
-conversation, whatever is in it.
+Floor 4. `heads` calls it. It makes one pass over the entries, in batches, with the payload chunks they refer to. Memory
+use does not grow with the conversation.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from convstore.verify.rewinds import ActiveTotals
 __all__ = ["ORPHAN_AGE", "LogCheck", "Tell", "age_of"]
 
 ORPHAN_AGE = timedelta(hours=24)
-"""What is younger may belong to an append that is still on its way, or to the work of somebody who looks into it."""
+"""Younger documents may belong to an append in flight, or to an administrator's investigation."""
 
 Tell = Callable[..., None]
-"""Takes the fields of a `Finding` by name."""
+"""A function that takes the fields of a `Finding` as keyword arguments."""
 
 _CHUNKS_AT_ONCE = 16
 _HEAVY = 200_000
@@ -44,24 +44,24 @@ _HEAVY = 200_000
 
 @dataclass(slots=True)
 class LogCheck:
-    """The log of one conversation, read once.
+    """Checks the log of one conversation in a single pass.
 
     Attributes:
-        conversation: Its id.
+        conversation: Id of the conversation.
         inspection: Reads documents.
-        codec: Reads values, those of unknown types too.
+        codec: Decodes values, including those of unknown types.
         now: The time of the check.
-        repair: Whether orphaned chunks are to be removed.
-        looked: What was looked at, counted on.
-        head_entries: The number of the last entry that the head was told of.
-        wanted: Numbers of entries whose totals and first ordinal are to be kept.
-        kept: Those that were found.
+        repair: True to remove orphaned chunks.
+        looked: Numbers of documents checked.
+        head_entries: The number of the last entry that the head counts.
+        wanted: Numbers of entries to keep in `kept`.
+        kept: The wanted entries that were found.
         tail: The totals of the last entry that could be read.
-        first_at: When the first entry was appended, if it could be read.
-        is_damaged: Whether an entry is missing or could not be read; what it refers to is not known.
-        is_broken: Whether entries are missing or do not follow each other, and no repair has counted that yet.
-        is_readable: Whether all entries that are there could be read.
-        keeps_chunks: Chunks without an entry stay, as the log was just repaired and a backup may need them.
+        first_at: Time of the first entry, if it could be read.
+        is_damaged: True if an entry is missing or unreadable, so that its references are unknown.
+        is_broken: True if entries are missing or do not follow each other, and no repair covers that yet.
+        is_readable: True if all existing entries could be read.
+        keeps_chunks: True to keep chunks without an entry: after a repair, a backup may need them.
     """
 
     conversation: str
@@ -94,14 +94,14 @@ class LogCheck:
         self._active = ActiveTotals(self.conversation, self.inspection)
 
     def report(self, kind: str, problem: str, *, document: str, **more: Any) -> None:
-        """Note a finding."""
+        """Add a finding about this conversation."""
         more = {"collection": LOG, **more}
         self.findings.append(
             Finding(kind=kind, document_id=document, problem=problem, conversation=self.conversation, **more)
         )
 
     async def run(self) -> None:
-        """Read everything."""
+        """Check all entries and chunks."""
         self._repair = await self._last_repair()
         keys = await self.inspection.chunk_keys(self.conversation)
         unused, after = set(map(_token_of, keys)), ""
@@ -110,14 +110,14 @@ class LogCheck:
                 unused -= _tokens_in(document)
                 await self._entry(document)
             after = str(documents[-1]["_id"])
-        # Any damage may be to what an entry says of its chunks: a backup of the entry needs them.
+        # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.
         self._is_whole = not self.findings and self.tail.entries >= self.head_entries and not self.keeps_chunks
         await self._orphans(keys, unused)
         while keys := await self.inspection.chunk_keys(self.conversation, after=keys[-1]) if keys else []:
             await self._orphans(keys, await self._unused(keys))
 
     async def _last_repair(self) -> Repair | None:
-        """What the last repair found out, as the last marker holds it; None if it cannot be read."""
+        """Return the record of the last repair, stored in the last rewind entry; None if it cannot be read."""
         last = await self.inspection.last_entry(self.conversation)
         with suppress(CorruptDocumentError):
             rewind_entry = entry_from(last).totals.marker if last else 0
@@ -126,7 +126,7 @@ class LogCheck:
         return None
 
     async def _unused(self, keys: Sequence[str]) -> set[str]:
-        """Tokens of chunks that no entry refers to; reads all entries again, without their messages."""
+        """Return the tokens of chunks that no entry refers to; reads all entries again, without message bodies."""
         unused, after = set(map(_token_of, keys)), ""
         while unused and (documents := await self.inspection.lean_entries(self.conversation, after=after)):
             for document in documents:
@@ -146,7 +146,7 @@ class LogCheck:
             self._unreadable(key, error)
             return
         if entry.size != _size_of(document):
-            self.report("damaged", "its size is not what is noted", document=key)
+            self.report("damaged", "its size does not match the stored size", document=key)
         if self._link not in (None, entry.after):
             self._accept_new_predecessor(entry, key)
         if self._was_lost and not entry.lost:
@@ -154,11 +154,11 @@ class LogCheck:
         self._was_lost = entry.lost is not None
         if entry.lost and entry.number > (self._repair.until if self._repair else 0):
             self.is_broken = True
-            self.report("hole", "it stands for a lost entry, and nothing was counted again since", document=key)
+            self.report("hole", "it replaces a lost entry, and the log was not recounted since", document=key)
         self._link = entry.totals.link
         counts_again = entry.repair and entry.repair.until == entry.number
         if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
-            self.report("hole", f"ordinals go on with {entry.first}, not {self._messages + 1}", document=key)
+            self.report("hole", f"ordinals continue with {entry.first}, not {self._messages + 1}", document=key)
         self._messages = entry.last
         payloads = await self._payloads(entry)
         if sum(len(message.body) for message in entry.messages) + sum(map(len, payloads.values())) > _HEAVY:
@@ -172,14 +172,14 @@ class LogCheck:
         self._record(entry)
 
     def _accept_new_predecessor(self, entry: Entry, key: str) -> None:
-        """Take an entry that names another predecessor; nothing of it follows from the entry before it."""
+        """Continue after an entry that names another predecessor; its totals cannot be checked."""
         if not self._repair or entry.number not in self._repair.joins:
             self.is_broken = True
             self.report("fork", "it does not follow the entry before it", document=key)
         self._candidates, self._messages, self._shown = (), None, None
 
     def _is_recounted(self, entry: Entry) -> bool:
-        """Return True if a repair says what the totals of an entry should be."""
+        """Return True if a repair recounted the totals of an entry."""
         return bool(self._repair and self._repair.entry <= entry.number < self._repair.until)
 
     def _find_holes(self, key: str) -> None:
@@ -198,7 +198,7 @@ class LogCheck:
         self._expect_nothing()
 
     def _expect_nothing(self) -> None:
-        """Expect nothing of the next entry: the one before it cannot be read."""
+        """Make the next entry unchecked against its predecessor, which cannot be read."""
         self._candidates, self._messages, self._link, self._shown, self.is_damaged = (), None, None, None, True
         self._active.lose()
 
@@ -209,7 +209,7 @@ class LogCheck:
             again, self._shown = check_shown(entry, payloads, self._shown)
             problems += again
             wrong, self._candidates = check_totals(entry, messages, self._candidates)
-        except Exception as error:  # noqa: BLE001 - damage can look like anything, and the rest is to be looked at
+        except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next entry
             self._unreadable(key, error)
             return
         for kind, text in (*problems, *wrong):
@@ -224,7 +224,7 @@ class LogCheck:
             self.kept[entry.number] = entry
 
     async def _payloads(self, entry: Entry) -> dict[str, str]:
-        """The payloads of an entry's messages by id; those that are not as they should be are told and left out."""
+        """Return the payloads of an entry's messages by id; damaged ones are reported and left out."""
         found: dict[str, str] = {}
         for message in entry.messages:
             if message.payload is not None:
@@ -247,7 +247,7 @@ class LogCheck:
         whole = None if None in texts else "".join(text for text in texts if text is not None)
         if whole is not None and digest_of(whole) != ref.digest:
             key = chunk_id(self.conversation, ref.token, ref.chunk)
-            text = f"the payload of message {message.id!r} in {where!r} is not what was written"
+            text = f"the payload of message {message.id!r} in {where!r} does not match its digest"
             self.report("checksum", text, document=key)
             return None
         return whole
@@ -266,7 +266,7 @@ class LogCheck:
             return None
 
     async def _orphans(self, keys: Sequence[str], unused: set[str]) -> None:
-        """Chunks of appends that were killed or cancelled half-way, once they are old enough."""
+        """Report chunks left by interrupted appends, once they are old enough; remove them when repairing."""
         orphaned: dict[str, list[str]] = {}
         for key in keys:
             if (token := _token_of(key)) in unused:
@@ -288,7 +288,7 @@ class LogCheck:
 
 
 def age_of(token: str, now: datetime) -> timedelta | None:
-    """How long ago a token was made; None if it does not say."""
+    """Return the age of a token; None if it contains no time."""
     try:
         made = ObjectId(token).generation_time
     except InvalidId:
@@ -297,7 +297,7 @@ def age_of(token: str, now: datetime) -> timedelta | None:
 
 
 def _size_of(document: Mapping[str, Any]) -> int:
-    """The size of an entry's document, its sources apart."""
+    """Return the size of an entry's document without its sources."""
     return len(bson.encode({name: value for name, value in document.items() if name not in ("sources", "shown")}))
 
 
@@ -306,7 +306,7 @@ def _token_of(key: str) -> str:
 
 
 def _tokens_in(document: Mapping[str, Any]) -> set[str]:
-    """Tokens that an entry's messages name, as far as they can be read."""
+    """Return the payload tokens in an entry's messages, as far as they can be read."""
     messages = document.get("messages")
     found = messages if isinstance(messages, list) else []
     payloads = (message.get("payload") for message in found if isinstance(message, Mapping))

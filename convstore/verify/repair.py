@@ -1,7 +1,7 @@
-"""Joins a log again that a backup was restored beneath; see ``repairs``.
+"""Repairs a log whose tail was lost when a backup was restored under a running process; see ``log.repairs``.
 
-Layer 4. Missing entries are filled in ascending order, so that no process that remembers one of them can write behind
-it; then a marker at the end counts everything again. Whoever is first in the meantime is taken in, and stays.
+Floor 4. `heads` calls it. Missing entries are filled in ascending order, so that no process that has one of them cached
+can append after it. Then a recount entry at the end stores new totals. Concurrent appends by other writers are kept.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Repairer:
     """Repairs the log of one conversation.
 
     Attributes:
-        conversation: Its id.
-        inspection: Reads entries as they are stored.
+        conversation: Id of the conversation.
+        inspection: Reads stored entries.
         log: Inserts entries.
-        codec: Decodes messages, those with values of unknown types too.
-        clock: Dates entries and names them.
+        codec: Decodes messages, including values of unknown types.
+        clock: Gives the times and link tokens of new entries.
     """
 
     conversation: str
@@ -47,7 +47,7 @@ class Repairer:
     clock: Clock
 
     async def run(self) -> Entry | None:
-        """Join the log again; gives the marker that says so, None if others were first all the time.
+        """Repair the log and return the recount entry; None if other writers took the number in every try.
 
         Raises:
             CorruptDocumentError: An entry cannot be read.
@@ -76,7 +76,7 @@ class Repairer:
         return survey
 
     async def _fill(self, before: Entry, after_hole: Entry) -> None:
-        """Insert entries for missing ones; ends where another writer was first."""
+        """Insert replacements for missing entries; stop if another writer took a number."""
         for entry in lost_entries(before, after_hole, at=self.clock.now(), link=self.clock.link):
             if not await self._insert(entry):
                 return
@@ -89,7 +89,7 @@ class Repairer:
         return True
 
     async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
-        """Insert the marker behind the last entry; None if another writer was first."""
+        """Insert the recount entry after the last entry; return None if another writer took its number."""
         rewound = repair_gaps(survey.spans, survey.lost, survey.marker)
         number, last_repair = tail.number + 1, survey.repair
         first = min([number, *survey.new_joins, *survey.new_lost, *([last_repair.entry] if last_repair else [])])
@@ -123,14 +123,14 @@ class Repairer:
 
 
 class _Count:
-    """Counts what is live in a log, entry by entry.
+    """Counts the active messages of a log, entry by entry.
 
     Attributes:
-        all: Totals of all messages, live or not.
-        active: Totals of those that are live.
-        counters: Names of the token counters that counted those.
-        shown: Of the last entry with sources.
-        recounts: By how much entries from the first one that is looked at say more.
+        all: Totals of all messages, active or rewound.
+        active: Totals of the active messages.
+        counters: Names of the token counters that counted the active messages.
+        shown: The newest distinct sources, from the last entry with sources.
+        recounts: The differences between stored and recounted totals, from entry `first` on.
     """
 
     def __init__(self, codec: Codec, rewound: Sequence[RewoundRange], first: int) -> None:

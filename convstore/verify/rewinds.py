@@ -1,6 +1,6 @@
-"""Counts what is live behind each marker, to compare with the totals that the marker says.
+"""Counts the active messages after each rewind entry, to compare them with the entry's totals.
 
-Layer 4. What all entries hold is summed on the way; what was rewound is read once more, each part of it once.
+Floor 4. `log` calls it. All entries are summed during the pass. Rewound ranges are read a second time, each part once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NAMES = ("live", "turns", "results", "tokens", "view_tokens")
 
 @dataclass(slots=True)
 class ActiveTotals:
-    """Sums over the log of one conversation: messages, human ones, tool results, tokens, tokens of the view.
+    """Sums over the log of one conversation: messages, human messages, tool results, tokens, tokens in views.
 
     Attributes:
-        conversation: Its id.
-        inspection: Reads what was rewound.
+        conversation: Id of the conversation.
+        inspection: Reads rewound entries.
     """
 
     conversation: str
@@ -38,11 +38,11 @@ class ActiveTotals:
     _wrong_ranges: list[RewoundRange] = field(default_factory=list)
 
     def lose(self) -> None:
-        """An entry cannot be read, so the sums are not known any more."""
+        """Mark the sums as unknown, because an entry cannot be read."""
         self._all = None
 
     async def add(self, entry: Entry) -> None:
-        """Take an entry in; of a marker, count what is live behind it."""
+        """Add an entry; if it is a rewind entry, count the active messages after it."""
         self._active, self._wrong_ranges = None, []
         if self._all is None:
             return
@@ -58,21 +58,21 @@ class ActiveTotals:
             self._active = active
 
     def problems(self, entry: Entry) -> list[str]:
-        """What a marker that was just taken in says wrongly."""
+        """Return the problems of the entry just added, if it is a rewind entry."""
         found = [
-            f"messages {range_.first} to {range_.last} are not in the entries that it says"
+            f"messages {range_.first} to {range_.last} are not in the entries that it names"
             for range_ in self._wrong_ranges
         ]
         if self._active is None:
             return found
-        # Sizes by different counters have no sum.
+        # Sizes made by different token counters cannot be added.
         names = _NAMES if len(self._counters) <= 1 else _NAMES[:3]
         said = [getattr(entry.totals, name) for name in names]
         wrong = [name for name, one, other in zip(names, said, self._active, strict=False) if one != other]
-        return [*found, f"what is live is counted wrongly: {', '.join(wrong)}"] if wrong else found
+        return [*found, f"the totals of active messages are wrong: {', '.join(wrong)}"] if wrong else found
 
     async def _rewound_sums(self, range_: RewoundRange, number: int) -> _Sums:
-        """The sums over what was rewound, as far as they are not known from an earlier marker."""
+        """Return the sums over a rewound range, reusing those computed for an earlier rewind entry."""
         earlier, sums = self._rewound.get(range_.first, (None, _ZERO))
         if earlier == range_:
             return sums
@@ -99,7 +99,7 @@ class ActiveTotals:
 
 
 def _fits(document: Mapping[str, Any], range_: RewoundRange, number: int) -> bool:
-    """Whether an entry is inside, before or behind what was rewound, as the marker says."""
+    """Return True if an entry is inside, before or after a rewound range, as the rewind entry says."""
     first, last = document["first"], document["first"] + document["count"] - 1
     if number < range_.entry:
         return bool(first <= range_.first)
