@@ -1,6 +1,6 @@
-"""The work of `store.verify`: compare what is stored with the rules that made it, and repair what can be derived.
+"""Verification of stored data: checks it for damage and repairs everything that can be derived from the log.
 
-Floor 4. One module for each thing that is checked; `verifier` walks the database.
+Floor 4. `store.verify` calls it. There is one module for each kind of document; `verifier` walks the database.
 """
 
 from __future__ import annotations

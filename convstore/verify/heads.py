@@ -1,7 +1,8 @@
-"""Looks at one conversation: its head, its log, its summaries and annotations.
+"""Checks one conversation: its head, its log, its summaries and its annotations.
 
-Layer 4. What is found is told only if the conversation is still there afterwards: one that ends meanwhile has holes
-everywhere. What is younger than an append can last is not told, either: it may be on its way.
+Floor 4. `verifier` calls it. Findings are reported only if the conversation still exists afterwards, because one that
+is deleted meanwhile has holes everywhere. Documents younger than the longest append are not reported, because they may
+belong to an append in flight.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ _BREAKS = ("hole", "fork")
 
 @dataclass(slots=True)
 class ConversationCheck:
-    """One conversation, found by its head.
+    """Checks one conversation, found by its head.
 
     Attributes:
-        document: The head as it is stored.
-        inspection: Reads and mends documents.
-        log: Tells the newest totals, and takes the entries of a repair.
-        codec: Reads values, those of unknown types too.
-        clock: Dates the entries of a repair.
+        document: The stored head.
+        inspection: Reads and repairs documents.
+        log: Reads the newest totals, and inserts the entries of a repair.
+        codec: Decodes values, including those of unknown types.
+        clock: Gives the times of the entries of a repair.
         now: The time of the check.
-        findings: Where findings go.
-        recheck: What is wrong with the head unless it is about to be told, for a second look.
+        findings: Collects the findings.
+        recheck: A suspected problem of the head that a writer may be about to fix; checked a second time.
     """
 
     document: Mapping[str, Any]
@@ -62,16 +63,16 @@ class ConversationCheck:
 
     @property
     def conversation(self) -> str:
-        """Its id, "" if the head does not say."""
+        """Return the id of the conversation, "" if the head does not name it."""
         found = self.document.get("conversation")
         return found if isinstance(found, str) else ""
 
     async def run(self) -> None:
-        """Look at everything, tell what was found, and mend what can be."""
+        """Check everything, report the findings, and repair if asked to."""
         looked = Looked()
         if not self.conversation:
             _, problem = self._head()
-            self._report("head", problem or "it does not say which conversation it is of")
+            self._report("head", problem or "it does not name its conversation")
         else:
             check = await self._look_at_log()
             if check.is_broken:
@@ -100,7 +101,7 @@ class ConversationCheck:
         return check
 
     async def _join_log(self, check: LogCheck) -> LogCheck:
-        """Repair a log whose entries do not follow each other, if that is wanted, and look at it again."""
+        """Repair a log whose entries do not follow each other, if asked to, and check it again."""
         broken = [one for one in check.findings if one.kind in _BREAKS]
         mends = check.is_readable and self.findings.repair and await self._is_there() and await self._mend_log()
         if not mends:
@@ -114,7 +115,7 @@ class ConversationCheck:
         return again
 
     async def _mend_log(self) -> bool:
-        """Join the log again and tell the head; False if other writers were first all the time."""
+        """Repair the log and refresh the head; return False if other writers took the number in every try."""
         recount_entry = await Repairer(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
         if recount_entry is None:
             return False
@@ -126,7 +127,7 @@ class ConversationCheck:
         }
         if await self.inspection.set_head(self.document, changes):
             self.document = {**self.document, **changes}
-        else:  # a writer told it meanwhile, and tells it again within seconds
+        else:  # a writer refreshed the head meanwhile, and will do so again within seconds
             self.document = await self.inspection.head(str(self.document["_id"])) or self.document
         return True
 
@@ -154,30 +155,31 @@ class ConversationCheck:
         return now is not None and now.get("conversation") == self.document.get("conversation")
 
     async def _compare(self, head: Head | None, problem: str, check: LogCheck) -> None:
-        """Look at what the head says of the log."""
+        """Compare the head with the log."""
         tail = check.tail
         if head is None:
             await self._mend("head", problem, self._rebuilt(check), closes=True)
             return
         if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
-            await self._mend("head_start", "the view does not begin where it says", {"start": _NO_START}, if_same=True)
+            problem = "the stored start of the view does not match the log"
+            await self._mend("head_start", problem, {"start": _NO_START}, if_same=True)
         if outdated := self._outdated_totals(head, check):
             changes, closes = self._head_changes(head, tail), self._is_old(head.open_until)
             self.recheck = Recheck(*outdated, said_of_log(self.document), tail.entries, changes, closes)
 
     def _outdated_totals(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
-        """Kind and text of what is wrong with the head, unless it is about to be told."""
+        """Return kind and text of the head's problem, unless a writer may be about to refresh the head."""
         at_head = check.kept.get(head.totals.entries)
         then = at_head.totals if at_head else Totals()
         log_updated_at, ahead = head.totals.updated_at, head.totals.entries - check.tail.entries
         if ahead > 0 or head.totals != then or (log_updated_at and head.updated_at < log_updated_at):
             if check.is_damaged or not self._is_old(head.updated_at):
                 return None
-            lost = f"; the log has {ahead} entries fewer than it was told of" if ahead > 0 else ""
-            return "head_totals", f"what it tells of the log is not what the log says{lost}"
+            lost = f"; the log has {ahead} entries fewer than the head counts" if ahead > 0 else ""
+            return "head_totals", f"its totals differ from those of the log{lost}"
         if ahead < 0 and self._is_old(check.tail.updated_at):
-            lists = "listings read them in the log each time" if head.open_until else "listings are out of date"
-            return "head_behind", f"it was not told of the last {-ahead} entries; {lists}"
+            lists = "listings read them from the log each time" if head.open_until else "listings are out of date"
+            return "head_behind", f"its totals lack the last {-ahead} entries; {lists}"
         return None
 
     def _is_old(self, moment: datetime | None) -> bool:
@@ -191,11 +193,11 @@ class ConversationCheck:
 
     @staticmethod
     def _head_changes(head: Head, tail: Totals) -> dict[str, Any]:
-        # A title that was set later counts as use, so the date never goes back.
+        # Setting a title counts as an update, so the date never goes back.
         return {"totals": totals_document(tail), "updated_at": max(head.updated_at, tail.updated_at or head.updated_at)}
 
     def _rebuilt(self, check: LogCheck) -> dict[str, Any] | None:
-        """What of a damaged head follows from the log, if the head is whole with it."""
+        """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
         changes: dict[str, Any] = {"totals": totals_document(check.tail), "start": _NO_START}
         moments = {"updated_at": check.tail.updated_at, "created_at": check.first_at}
         changes |= {
@@ -218,7 +220,7 @@ class ConversationCheck:
         if_same: bool = False,
         closes: bool = False,
     ) -> None:
-        """Tell what is wrong with the head, and set it right unless somebody just did."""
+        """Report a problem of the head, and repair it unless the head was changed meanwhile."""
         if if_same and not await self.inspection.is_same(self.document):
             return
         repaired = False
@@ -238,7 +240,7 @@ class ConversationCheck:
                 if head and head.summary and record and record.token == head.summary.token:
                     self._compare_summaries(head.summary, record)
                 if record is not None:
-                    # The texts of all summaries may be large.
+                    # Texts are dropped, because those of all summaries together may be large.
                     found[record.token] = replace(record, text="", messages=(), folded=(), results=())
             after = str(documents[-1]["_id"])
         if head is None:
@@ -247,9 +249,9 @@ class ConversationCheck:
         current = head.summary.token if head.summary else ""
         for token in sorted({missing, current, head.aside} - {"", *found}):
             name = summary_id(self.conversation, token)
-            self._report("summary", "the head leads to it, and it is missing", document=name, collection=SUMMARIES)
+            self._report("summary", "the head refers to it, but it is missing", document=name, collection=SUMMARIES)
         if not missing and head.versions != len(committed):
-            self._report("summary", f"it leads to {len(committed)} summaries, and says that {head.versions} were made")
+            self._report("summary", f"it refers to {len(committed)} summaries, but counts {head.versions}")
         retry_if_stale = is_whole and not missing and head.versions == len(committed)
         for record in found.values():
             if problem := _misplaced(record, found):
@@ -274,12 +276,12 @@ class ConversationCheck:
             self._report("summary", "the copy of the current summary differs from the summary")
 
     async def _covers(self, record: SummaryRecord, *, is_named: bool) -> None:
-        """Whether a summary stands for messages, and whether anything leads to it."""
+        """Check that a summary covers existing messages, and that the head or another summary refers to it."""
         key = summary_id(self.conversation, record.token)
         if not is_named:
             if self.now - record.at > ORPHAN_AGE:
                 removed = self.findings.repair and await self.inspection.remove(SUMMARIES, [key])
-                text = "it was never made the current one, and nothing leads to it"
+                text = "it was never the current summary, and no document refers to it"
                 self._report(
                     "summary_unused",
                     text,
@@ -293,7 +295,7 @@ class ConversationCheck:
         first, count = (entry or {}).get("first"), (entry or {}).get("count")
         holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
         if not holds or not 1 <= record.first <= record.last:
-            text = f"it stands for messages {record.first} to {record.last}, which are not where it says"
+            text = f"it replaces messages {record.first} to {record.last}, which are not in the entry it names"
             self._report("summary", text, document=key, collection=SUMMARIES)
 
     async def _annotations(self, looked: Looked, last: int) -> None:
@@ -307,19 +309,19 @@ class ConversationCheck:
                 elif not 1 <= ordinal <= last:
                     last = max(last, await self._last())
                     if not 1 <= ordinal <= last:
-                        text = "no message has its ordinal"
+                        text = "there is no message with its ordinal"
                         self._report("annotation", text, document=str(document["_id"]), collection=ANNOTATIONS)
             after = str(documents[-1]["_id"])
 
     async def _last(self) -> int:
-        """The last ordinal as of now; none is too high while that cannot be read."""
+        """Return the current last ordinal; the largest integer if it cannot be read, so that no ordinal is too high."""
         try:
             return (await self.log.last_totals(self.conversation)).messages
         except CorruptDocumentError:
             return sys.maxsize
 
     def _annotation_problem(self, document: Mapping[str, Any]) -> tuple[str, int]:
-        """What is wrong with an annotation, and its ordinal."""
+        """Return the problem of an annotation, "" if there is none, and its ordinal."""
         try:
             ordinal = stored_number(document["ordinal"])
             if document["_id"] != annotation_id(self.conversation, ordinal):
@@ -329,23 +331,23 @@ class ConversationCheck:
             utc(document["at"])
             for text in document.get("values", {}).values():
                 self.codec.decode(from_stored(text))
-        except Exception as error:  # noqa: BLE001 - damage can look like anything, and the rest is to be looked at
+        except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
             return repr(error), 0
         return "", ordinal
 
 
 def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
-    """What is wrong with a summary beside the ones before it."""
+    """Return the problem of a summary compared with earlier ones, "" if there is none."""
     previous, parent = found.get(record.previous), found.get(record.parent)
     if (previous and record.version != previous.version + 1) or (not record.previous and record.version != 1):
-        return "its version does not follow that of the summary before"
+        return "its version does not follow that of the previous summary"
     if parent and (record.first != parent.first or record.last <= parent.last):
-        return "it does not begin where the summary begins that it extends, or ends no later"
+        return "it does not begin with the same message as the summary it extends, or does not end later"
     return ""
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str) -> tuple[set[str], str]:
-    """Tokens of a summary and of those made before it, and the first that is missing, "" if none is."""
+    """Return the tokens of a summary and all earlier ones, and the first missing token, "" if none is missing."""
     chain: set[str] = set()
     while token and token not in chain:
         if token not in found:

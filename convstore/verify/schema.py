@@ -1,7 +1,7 @@
-"""Looks at collections, their options, their indexes and the migrations that ran.
+"""Checks collections, their options, their indexes and the migrations.
 
-Layer 4. What is missing can be made again; what is there and different is only told: to make an index anew may take
-hours, and only who runs the database knows when.
+Floor 4. `verifier` calls it. Missing collections and indexes can be created again. Differences are only reported,
+because rebuilding an index may take hours and the operator must choose the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SchemaCheck:
         }
 
     async def run(self, findings: Findings) -> None:
-        """Look at everything and make what is missing, if that is wanted.
+        """Check everything and create what is missing, if asked to.
 
         Raises:
             SchemaVersionError: The database was set up by a newer convstore.
@@ -49,7 +49,7 @@ class SchemaCheck:
         expected_indexes = self._indexes | {HEADS: tuple(dict.fromkeys([*self._indexes[HEADS], *scope_indexes]))}
         for collection, indexes in expected_indexes.items():
             if collection not in options:
-                text = "the collection is missing; its documents are lost, or it was never made"
+                text = "the collection is missing; its documents are lost, or it was never created"
                 await self._make(findings, collection, text)
             else:
                 await self._options(findings, collection, options[collection])
@@ -80,7 +80,7 @@ class SchemaCheck:
         )
 
     async def _make(self, findings: Findings, collection: str, problem: str) -> None:
-        """Tell that a collection is missing, and make it."""
+        """Report a missing collection, and create it when repairing."""
         if findings.repair:
             await self._driver.create_collection(self._prefix + collection, clustered=collection == LOG)
         place = (collection, self._prefix + collection)
@@ -88,7 +88,7 @@ class SchemaCheck:
 
     async def _options(self, findings: Findings, collection: str, options: Mapping[str, Any]) -> None:
         place = (collection, self._prefix + collection)
-        advice = "dump the collection, drop it, run setup() and restore it to have them; all works without"
+        advice = "the store works without; to change it, dump the collection, drop it, run setup() and restore it"
         if collection == LOG and "clusteredIndex" not in options and await self._driver.can_cluster():
             self._report(findings, "options", place, f"it is not clustered; {advice}")
         compressor = await self._inspection.compressor(collection)
@@ -106,15 +106,15 @@ class SchemaCheck:
             if index.name not in found:
                 await self._make_index(findings, collection, index)
             elif not self._inspection.is_as_it_should_be(found[index.name], index):
-                text = "the index is not the one that the store makes; drop it, and run doctor --repair"
+                text = "the index differs from the one that the store creates; drop it, then run doctor --repair"
                 self._report(findings, "index_different", (collection, index.name), text)
         for name, one in found.items():
             if "expireAfterSeconds" in one:
-                text = "it lets single documents expire, which leaves holes; drop it, and use prune"
+                text = "it deletes single documents when they expire, which leaves holes; drop it, and use prune"
                 self._report(findings, "index_expiring", (collection, name), text)
 
     async def _is_of_another_store(self, index: Index) -> bool:
-        """Whether an index is for a scope key that none of the conversations has, though there are some."""
+        """Return True if an index is for a scope key that no conversation has, although conversations exist."""
         return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, beside="scope")
 
     async def _create(self, collection: str, index: Index) -> None:
@@ -128,5 +128,5 @@ class SchemaCheck:
                 await self._migrator.leased(partial(self._create, collection, index))
                 done = True
             except StoreError as error:
-                problem = f"the index is missing and cannot be made: {error}"
+                problem = f"the index is missing and cannot be created: {error}"
         self._report(findings, "index_missing", (collection, index.name), problem, mends=True, done=done)

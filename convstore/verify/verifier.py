@@ -1,7 +1,7 @@
-"""Looks whether everything in the database is as it should be; see `ConversationStore.verify`.
+"""Checks a database for damage; see `ConversationStore.verify`.
 
-Layer 4. Conversations are found by their heads, and read one page at a time. Without a scope the other way is gone too:
-what no head leads to.
+Floor 4. `store` calls it. Conversations are found by their heads and read one page at a time. Without a scope, it also
+looks for documents that no head refers to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Verifier:
     async def verify(
         self, partial_scope: Scope, *, repair: bool, progress: Callable[[VerifyReport], None] | None
     ) -> VerifyReport:
-        """Look at everything; see `ConversationStore.verify`."""
+        """Check everything; see `ConversationStore.verify`."""
         findings = Findings(repair, progress)
         await self._schema.run(findings)
         gate, rechecks = asyncio.Semaphore(_PARALLEL), list[Recheck]()
@@ -63,7 +63,7 @@ class Verifier:
         return findings.report()
 
     async def _look_again(self, rechecks: list[Recheck], findings: Findings) -> None:
-        """Wait once for all heads in doubt, and tell of those that nobody has set right meanwhile."""
+        """Wait once for all suspicious heads, then report those that no writer has fixed meanwhile."""
         if rechecks:
             await self._clock.sleep(BETWEEN_LOOKS)
         for recheck in rechecks:
@@ -71,14 +71,14 @@ class Verifier:
         rechecks.clear()
 
     async def _strays(self, collection: str, findings: Findings) -> None:
-        """Tell of conversations that no head and no tombstone names."""
+        """Report conversations that no head and no tombstone names."""
         known_ids = self._known_ids()
         named = await anext(known_ids, None)
         conversation = await self._inspection.conversation_behind(collection, "")
         while conversation is not None:
             while named is not None and named < conversation:
                 named = await anext(known_ids, None)
-            # Once more: it may have begun after its page of heads was read.
+            # Checked again: the conversation may have begun after its page of heads was read.
             if named != conversation and not await self._inspection.is_known(conversation):
                 await self._stray(collection, conversation, findings)
             conversation = await self._inspection.conversation_behind(collection, conversation)
@@ -91,7 +91,10 @@ class Verifier:
             after = page[-1]
 
     async def _stray(self, collection: str, conversation: str, findings: Findings) -> None:
-        """What is left of a deletion goes; a log whose head is lost does not: a backup may bring the head back."""
+        """Report a conversation without a head; remove leftovers of a deletion, but keep a log.
+
+        A backup may restore the head of such a log.
+        """
         has_entries = bool(await self._inspection.entries(conversation))
         keys = await self._leftovers(collection, conversation)
         if not keys and not (has_entries and collection == LOG):
@@ -101,9 +104,9 @@ class Verifier:
             removed += await self._inspection.remove(collection, keys)
             keys = await self._leftovers(collection, conversation)
         text = (
-            "no head leads to this conversation; restore the collection heads from a backup to find it again"
+            "no head refers to this conversation; restore the collection heads from a backup to find it again"
             if has_entries
-            else "left of a conversation that ended"
+            else "left over from a deleted conversation"
         )
         findings.add(
             Finding(
@@ -118,7 +121,7 @@ class Verifier:
         )
 
     async def _leftovers(self, collection: str, conversation: str) -> list[str]:
-        """Keys of documents that are old enough to be left of something."""
+        """Return the keys of documents that are too old to belong to work in flight."""
         now = self._clock.now()
         if collection == LOG:
             keys = await self._inspection.chunk_keys(conversation)
