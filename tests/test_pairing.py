@@ -32,6 +32,7 @@ from convstore.messages.tool_calls import (
     has_calls,
     missing_result,
     pair,
+    result_id,
     without_orphans,
 )
 
@@ -565,3 +566,34 @@ def test_what_is_told_as_text_stays_where_it_stands(log, length):
     assert sorted(map(str, kept)) == sorted(str(message.id) for message in log)
     until = [*earlier.indexes, None].index(None)
     assert told.messages[:until] == earlier.messages[:until]
+
+
+def _result_of(ai_message_id: str, position: int = 0) -> ToolMessage:
+    made = result_id(ai_message_id, "x", position)
+    return ToolMessage(f"result of {ai_message_id} {position}", tool_call_id="x", id=made)
+
+
+def test_a_result_with_the_id_made_for_it_answers_its_own_call():
+    """Two runs name their calls alike: neither gets the result of the other, whichever comes first, then or later."""
+    log = [_message("m1 ai x"), _message("m2 ai x"), _result_of("m1"), _message("m3 human"), _result_of("m2")]
+    for length in range(3, len(log) + 1):
+        paired = pair(log[:length])
+        assert paired.messages[:2] == [log[0], log[2]]
+        assert paired.orphans == ()
+    assert paired.messages == [log[0], log[2], log[1], log[4], log[3]]
+
+
+def test_results_of_two_calls_with_one_id_in_one_message_keep_their_order():
+    """The second tool was quicker."""
+    log = [_message("m1 ai x x"), _result_of("m1", 1), _result_of("m1", 0)]
+    assert pair(log).messages == [log[0], log[2], log[1]]
+
+
+def test_a_result_is_given_no_call_of_another_id_and_none_twice():
+    """An id made for a call is no more than that: the call id has to be the call's, and the first answer wins."""
+    log = [_message("m1 ai x"), _message("m2 ai x"), _result_of("m1"), _result_of("m1"), _result_of("m1")]
+    paired = pair(log)
+    assert [one.id for one in paired.messages] == ["m1", log[2].id, "m2", log[3].id]
+    assert paired.orphans == (log[4].id,)
+    stray = _result_of("m1").model_copy(update={"tool_call_id": "y"})
+    assert pair([log[0], log[1], stray]).orphans == (stray.id,)
