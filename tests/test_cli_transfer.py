@@ -91,7 +91,7 @@ def test_nothing_says_whose_it_is(uri, file):
     result = convstore("import", file, "--uri", uri)
     assert result.exit_code == 1
     [told] = [line for line in result.stdout.splitlines() if line.startswith("left out:")]
-    assert "line 1 (one) and 1 other: nothing says its user_id" in told
+    assert "line 1 (one) and 1 other: no value for user_id" in told
     assert "--scope-from" in told
 
 

@@ -70,10 +70,10 @@ REACH_BEHIND = {
     ("transfer.exporting", "services"),
     ("transfer.history_collection", "mongo.driver"),
     ("transfer.importing", "services"),
-    ("transfer.taking", "mongo.log"),
-    ("transfer.taking", "runtime.cache"),
-    ("transfer.taking", "runtime.clock"),
-    ("transfer.taking", "services"),
+    ("transfer.conversation_import", "mongo.log"),
+    ("transfer.conversation_import", "runtime.cache"),
+    ("transfer.conversation_import", "runtime.clock"),
+    ("transfer.conversation_import", "services"),
 }
 
 

@@ -301,7 +301,7 @@ async def test_a_message_that_was_left_out_is_not_added_at_the_end(store):
     before = await log_of(chat_of(store))
     report = await taken(store, good)
     assert (report.left_out, report.messages) == (1, 0)
-    assert "missing here, and messages behind it are not" in reasons(report)[0]
+    assert "missing in the log, but messages after it are stored" in reasons(report)[0]
     assert same_messages(await log_of(chat_of(store)), before)
 
 
@@ -318,14 +318,14 @@ async def test_other_content_is_named(store):
     await taken(store, record())
     changed = ConversationRecord(id="one", where="x", messages=[{"role": "user", "content": "changed"}])
     report = await taken(store, changed)
-    assert "x, message 1 is here with other content" in reasons(report)[0]
+    assert "x, message 1 is stored with different content" in reasons(report)[0]
 
 
 async def test_two_records_for_one_scope_are_not_joined(store):
     """A rule that gives many conversations one scope is found out at the second."""
     report = await taken(store, record("one"), record("two"), scope={"user_id": "ada", "thread_id": "one"})
     assert (report.imported, report.left_out) == (1, 1)
-    assert "is that of at one too" in reasons(report)[0]
+    assert "is also that of at one" in reasons(report)[0]
 
 
 async def test_an_error_in_one_conversation_stops_no_other(store):
@@ -767,7 +767,7 @@ async def test_a_conversation_without_an_answer_is_no_line(store):
     report = await export_conversations(store, written.write, format="fine-tuning")
     assert (written.getvalue(), report.conversations, report.left_out) == (b"", 0, 2)
     assert sorted(reasons(report)) == [
-        "no turn of it can be used: nobody answers",
+        "no turn of it can be used: it has no answer",
         "no turn of it can be used: turn 1: it has no answer",
     ]
 

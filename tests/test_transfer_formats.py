@@ -76,7 +76,7 @@ def test_lines_are_read_from_plain_and_packed_files(tmp_path, pack):
     [
         (b'{"a": ', "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at place 11"),
+        (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at position 11"),
         (b'[{"messages": []}]', "jq -c"),
         (b'"text"', "not a JSON object but str"),
         (b'{"a": "' + b"x" * 2_000 + b'"}', "longer than 1,000 bytes"),
@@ -360,7 +360,7 @@ def test_whole_turns_are_appended_together_and_dates_never_go_back():
     given = [item("system"), item("user", 2_000_000), item("assistant", 1), item("user"), item("user", 1_000_000)]
     record = ConversationRecord(id="c", messages=[dicts.item_of(one) for one in given])
     batches = list(batches_of(record, make_ready(record, codec=Codec()).messages))
-    assert [[one.place for one in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
+    assert [[one.position for one in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
     assert {batch.at for batch in batches} == {datetime.fromtimestamp(2_000_000, UTC)}
 
 
@@ -439,14 +439,14 @@ LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
     [
         (LINES[:-1], "cut off"),
         ([LINES[0], LINES[1], LINES[3]], "1 messages, and should have 2"),
-        (LINES[1:], "the line that begins its conversation is missing"),
+        (LINES[1:], "the first line of its conversation is missing"),
         ([LINES[0], {"message": [{"type": "alien"}]}, *LINES[2:]], "line 6"),
-        ([LINES[0], {"message": 7}, *LINES[2:]], "a value is a list of lines"),
-        ([LINES[0], {"message": []}, *LINES[2:]], "a value is a list of lines"),
+        ([LINES[0], {"message": 7}, *LINES[2:]], "a value must be a list of lines"),
+        ([LINES[0], {"message": []}, *LINES[2:]], "a value must be a list of lines"),
         ([LINES[0], {**LINES[1], "at": "soon"}, *LINES[2:]], "soon"),
         ([{**LINES[0], "convstore": 2}, *LINES[1:]], "version 2"),
         ([{**LINES[0], "metadata": "%"}, *LINES[1:]], "base64"),
-        ([LINES[0], LINES[1], LINES[2], {"end": None}], "line 8: the end of a conversation is an object"),
+        ([LINES[0], LINES[1], LINES[2], {"end": None}], "line 8: the end of a conversation must be an object"),
     ],
 )
 def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines, problem):
@@ -465,7 +465,7 @@ def test_a_message_that_refers_to_a_payload_is_refused():
     forged = {**LINES[1], "message": [json.loads(encoded.body)]}
     [bad] = read([LINES[0], forged, *LINES[2:]])
     assert isinstance(bad, BadRecord)
-    assert "no payload" in bad.problem
+    assert "cannot refer to a payload" in bad.problem
 
 
 def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path):
@@ -585,7 +585,7 @@ def test_scopes_are_made_as_told(rule, fields, scope):
 @pytest.mark.parametrize(
     ("rule", "fields", "problem"),
     [
-        ({}, {}, "nothing says its user_id"),
+        ({}, {}, "no value for user_id"),
         ({"fields": {"user_id": "u"}}, {"x": 1}, "'u' is not among x"),
         ({"fields": {"user_id": "u"}}, {"u": {"$ne": ""}}, "is a dict"),
         ({"fields": {"user_id": "u"}}, {"u": True}, "is a bool"),

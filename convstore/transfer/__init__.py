@@ -1,7 +1,7 @@
-"""Conversations from other stores and back: import, export, and what both read and write.
+"""Import conversations from other stores, and export them.
 
-Layer 6. ``read_file`` and ``read_history_collection`` give the records that ``import_conversations`` takes; a program
-can make its own for any other store. ``export_conversations`` writes OpenAI's format, or one that loses nothing.
+Floor 7. ``read_file`` and ``read_history_collection`` yield the records that ``import_conversations`` takes; a program
+can build records for any other store. ``export_conversations`` writes OpenAI's format or the lossless archive format.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The format of an export that loses nothing: JSON lines, several for each conversation.
+"""The lossless archive format: JSON lines, several for each conversation.
 
-Layer 6. The first line says whose conversation it is, then each message has one, and the last line closes it, so that
-a file that was cut off is noticed::
+Floor 7. The first line holds the scope, each message has a line, and the last line closes the conversation, so that a
+truncated file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […]}
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […]}
     {"end": {"messages": 1, "rewound": [[first, last], …], "sources_through": 10, "summaries": […]}}
 
-A value is the lines that ``codec`` writes for it, as a list; where UTF-8 cannot hold them, it is base64 of them.
-Ordinals count the messages of the file from 1, so those that a repaired log lacks leave no hole here.
-Summaries are there to be read; an import leaves them out, as they are made again.
+A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
+count the messages of the archive from 1: ordinals that a repaired log lost leave no gap. Summaries are there for
+readers; an import skips them, because compaction writes new ones.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from convstore.values.models import Summary
 __all__ = ["VERSION", "ArchiveReader", "begin_line", "end_line", "message_line"]
 
 VERSION = 1
-"""Of the format; a reader refuses a later one."""
+"""Version of the format. A reader refuses later versions."""
 
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
 def begin_line(codec: Codec, *, scope: Mapping[str, str], title: str | None, metadata: Mapping[str, Any]) -> bytes:
-    """The line that a conversation begins with."""
+    """Return the first line of a conversation."""
     parts = {"convstore": str(VERSION), "scope": json.dumps(dict(scope))}
     if title is not None:
         parts["title"] = _pack(codec, title)
@@ -56,7 +56,7 @@ def message_line(
     sources: str,
     annotations: Mapping[str, Any],
 ) -> bytes:
-    """The line of one message."""
+    """Return the line of one message."""
     parts = {
         "message": _pack(codec, fields_of(message)),
         "ordinal": str(ordinal),
@@ -73,7 +73,7 @@ def message_line(
 def end_line(
     *, messages: int, rewound: Sequence[tuple[int, int]], sources_through: int, summaries: Sequence[Summary]
 ) -> bytes:
-    """The line that a conversation ends with."""
+    """Return the last line of a conversation."""
     end: dict[str, Any] = {"messages": messages}
     if rewound:
         end["rewound"] = rewound
@@ -86,7 +86,7 @@ def end_line(
 
 @dataclass(slots=True)
 class _Open:
-    """A conversation whose last line was not read yet."""
+    """A conversation whose last line has not been read yet."""
 
     where: str
     scope: dict[str, str]
@@ -97,7 +97,7 @@ class _Open:
 
 
 class ArchiveReader:
-    """Puts the lines of an export together; a conversation that is not whole is told and left out."""
+    """Assembles records from archive lines. An incomplete conversation becomes a `BadRecord`."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -105,26 +105,26 @@ class ArchiveReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether a conversation was begun and not ended."""
+        """Return True inside a conversation, before its last line."""
         return self._open is not None
 
     def takes(self, value: Mapping[str, Any]) -> bool:
-        """Whether a line is one of an export."""
+        """Return True if a line belongs to an archive."""
         return "convstore" in value or ("messages" not in value and ("message" in value or "end" in value))
 
     def spoil(self, problem: str) -> None:
-        """Note that a line of the conversation that is open cannot be read."""
+        """Mark the open conversation as damaged, because one of its lines cannot be read."""
         if self._open and not self._open.problem:
             self._open.problem = problem
 
     def read(self, value: Mapping[str, Any], where: str) -> Iterator[ConversationRecord | BadRecord]:
-        """Take the next line; gives the conversation that it ends, and what it leaves unfinished."""
+        """Read the next line; yield the conversation that it completes or cuts off."""
         if "convstore" in value:
             yield from self.close()
             self._open = self._begun(value, where)
             return
         if self._open is None:
-            self._open = _Open(where, {}, problem="the line that begins its conversation is missing")
+            self._open = _Open(where, {}, problem="the first line of its conversation is missing")
         try:
             if "message" in value:
                 self._open.items.append(self._item(value, where))
@@ -139,23 +139,27 @@ class ArchiveReader:
         yield record
 
     def close(self) -> Iterator[BadRecord]:
-        """Tell of a conversation that has no end."""
+        """Yield a `BadRecord` if the open conversation has no last line."""
         if self._open:
-            yield BadRecord(self._open.where, self._open.problem or "cut off: the line that ends it is missing")
+            yield BadRecord(
+                self._open.where, self._open.problem or "cut off: the last line of the conversation is missing"
+            )
         self._open = None
 
     def _begun(self, value: Mapping[str, Any], where: str) -> _Open:
         scope = value.get("scope")
-        opened = _Open(where, dict(scope) if isinstance(scope, dict) else {})
+        conversation = _Open(where, dict(scope) if isinstance(scope, dict) else {})
         if value["convstore"] != VERSION:
-            opened.problem = f"an export of version {value['convstore']!r}; this convstore reads version {VERSION}"
-            return opened
+            conversation.problem = (
+                f"an export of version {value['convstore']!r}; this convstore reads version {VERSION}"
+            )
+            return conversation
         try:
-            opened.title = _unpack(self._codec, value["title"]) if "title" in value else None
-            opened.metadata = _unpack(self._codec, value["metadata"]) if "metadata" in value else {}
+            conversation.title = _unpack(self._codec, value["title"]) if "title" in value else None
+            conversation.metadata = _unpack(self._codec, value["metadata"]) if "metadata" in value else {}
         except (ValueError, TypeError) as error:
-            opened.problem = str(error)
-        return opened
+            conversation.problem = str(error)
+        return conversation
 
     def _item(self, value: Mapping[str, Any], where: str) -> RecordItem:
         return RecordItem(
@@ -167,24 +171,24 @@ class ArchiveReader:
             annotations=_unpack(self._codec, value["annotations"]) if "annotations" in value else {},
         )
 
-    def _ended(self, opened: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
-        number = len(opened.items)
+    def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
+        number = len(conversation.items)
         if not isinstance(end, Mapping):
-            raise ValueError("the end of a conversation is an object")
-        if not opened.problem and end["messages"] != number:
-            opened.problem = f"it has {number} messages, and should have {end['messages']}"
-        if opened.problem:
-            return BadRecord(opened.where, opened.problem)
+            raise ValueError("the end of a conversation must be an object")
+        if not conversation.problem and end["messages"] != number:
+            conversation.problem = f"it has {number} messages, and should have {end['messages']}"
+        if conversation.problem:
+            return BadRecord(conversation.where, conversation.problem)
         rewound = [(int(first), int(last)) for first, last in end.get("rewound", ())]
         summaries = len(end.get("summaries", ()))
         return ConversationRecord(
-            id=json.dumps(opened.scope, sort_keys=True),
-            messages=opened.items,
-            where=opened.where,
-            fields=dict(opened.scope),
-            scope=opened.scope,
-            title=opened.title,
-            metadata=opened.metadata,
+            id=json.dumps(conversation.scope, sort_keys=True),
+            messages=conversation.items,
+            where=conversation.where,
+            fields=dict(conversation.scope),
+            scope=conversation.scope,
+            title=conversation.title,
+            metadata=conversation.metadata,
             rewound=[(first, last) for first, last in rewound if 1 <= first <= last <= number],
             sources_through=int(end.get("sources_through", 0)),
             notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
@@ -192,7 +196,7 @@ class ArchiveReader:
 
 
 def _pack(codec: Codec, value: Any) -> str:
-    """A value as JSON text, on one line."""
+    """Encode a value as JSON text on one line."""
     text = codec.encode(value)
     try:
         text.encode()
@@ -205,7 +209,7 @@ def _text(packed: Any) -> str:
     if isinstance(packed, str):
         return base64.b64decode(packed, validate=True).decode("utf-8", "surrogatepass")
     if not isinstance(packed, list) or not packed:
-        raise ValueError("a value is a list of lines")
+        raise ValueError("a value must be a list of lines")
     return "\n".join(_JSON.encode(line) for line in packed)
 
 
@@ -214,7 +218,7 @@ def _unpack(codec: Codec, packed: Any) -> Any:
 
 
 def _no_payload(_start: int, _end: int) -> str:
-    raise ValueError("a message of an export has no payload")
+    raise ValueError("an archived message cannot refer to a payload")
 
 
 def _line(parts: Mapping[str, str]) -> bytes:

@@ -1,8 +1,8 @@
-"""Messages as JSON files have them: OpenAI's format, and the two that LangChain writes.
+"""Reads messages as JSON files hold them: OpenAI's format, and the two that LangChain writes.
 
-Layer 6. ``{"role": …}`` is OpenAI's and goes to `append` as it is. ``{"type": …, "data": {…}}`` is what
-``message_to_dict`` writes, ``{"type": …, "content": …}`` what ``model_dump`` does, LangGraph's API too. They only ever
-become one of LangChain's message classes; ``langchain_core.load``, which makes objects by their names, is not used.
+Floor 7. ``{"role": …}`` is OpenAI's and goes to `append` as it is. ``{"type": …, "data": {…}}`` is what
+``message_to_dict`` writes, ``{"type": …, "content": …}`` what ``model_dump`` does, LangGraph's API too. Only
+LangChain's message classes are built; ``langchain_core.load`` is not used, because it builds any class by name.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["CREATED", "UPDATED", "as_item", "item_of", "moment_of", "unread_date
 
 CREATED = ("created_at", "timestamp", "create_time")
 UPDATED = ("updated_at", "update_time")
-"""Fields with the date of the last message of a conversation."""
+"""Fields that hold the date of the last message of a conversation."""
 
 _MILLISECONDS = 1e11
-"""Seconds up to the year 5138; more of them are milliseconds."""
+"""Larger numbers are milliseconds: as seconds they would lie after the year 5138."""
 
 _NUMBER = re.compile(r"\d{9,13}(\.\d+)?")  # eight digits are a date of ISO 8601
 _SHORT = reprlib.Repr()
@@ -38,7 +38,7 @@ _MONGOEXPORT = re.compile(r"[$](date|numberLong)")
 
 
 def as_item(given: Message) -> RecordItem:
-    """A message of a record; a dict is read as one of a file is.
+    """Return a message of a record as an item; a dict is read like a message of a file.
 
     >>> as_item({"role": "user", "content": "Hi", "timestamp": 1724708469}).at.year
     2024
@@ -52,7 +52,7 @@ def as_item(given: Message) -> RecordItem:
 
 
 def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = None) -> RecordItem:
-    """A message of a file; one that cannot be read says why.
+    """Read a message of a file; the item of an unreadable message holds the problem.
 
     >>> item_of({"type": "human", "data": {"content": "Hi"}}).message.text
     'Hi'
@@ -74,10 +74,10 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
 
 
 def moment_of(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> datetime | None:
-    """When something was written, by the first of some fields that says it; None if none does.
+    """Return the date in the first of `names` that holds a readable one; None if none does.
 
-    A date is a number of seconds or milliseconds, also as text, a date of ISO 8601 or of RFC 2822, a datetime, or what
-    mongoexport writes for one. Without a time zone it is UTC.
+    A date is a number of seconds or milliseconds, also as text; a date of ISO 8601 or RFC 2822; a datetime; or the form
+    that mongoexport writes. A date without a time zone is UTC.
 
     >>> moment_of({"timestamp": 1724708469}).isoformat(), moment_of({"created_at": "2024-08-26"}).isoformat()
     ('2024-08-26T21:41:09+00:00', '2024-08-26T00:00:00+00:00')
@@ -86,7 +86,7 @@ def moment_of(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> datetim
 
 
 def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
-    """What stands where a date should be, the first of some fields that is not empty; "" if all are.
+    """Return the first of `names` that is not empty, with its value, for a report; "" if all are empty.
 
     >>> unread_date({"created_at": None, "timestamp": "yesterday"})
     "timestamp 'yesterday'"
@@ -95,7 +95,7 @@ def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
 
 
 def _moment(value: Any) -> datetime | None:
-    """A date in the past; what else stands there is nobody's date of a message."""
+    """Return a date in the past in UTC; None for anything else, which cannot be the date of a message."""
     try:
         found = _read(value)
         if found is None:
@@ -109,10 +109,10 @@ def _moment(value: Any) -> datetime | None:
 
 
 def _read(value: Any) -> datetime | None:
-    """A date in any of the forms that `moment_of` names.
+    """Parse a date in any of the forms that `moment_of` names.
 
     Raises:
-        ValueError: It looks like one and is none.
+        ValueError: It looks like a date and is not one.
         OverflowError: Likewise.
         OSError: Likewise.
     """
@@ -128,11 +128,11 @@ def _read(value: Any) -> datetime | None:
     with suppress(ValueError):
         return datetime.fromisoformat(value)
     found = parsedate_to_datetime(value)
-    return found if found.tzinfo else None  # it passes over zones that it does not know
+    return found if found.tzinfo else None  # the parser ignores unknown time zones
 
 
 def _plain(value: Any) -> Any:
-    """What mongoexport writes as ``{"$date": …}`` or ``{"$numberLong": …}``."""
+    """Unwrap ``{"$date": …}`` or ``{"$numberLong": …}``, as mongoexport writes them."""
     if isinstance(value, Mapping) and len(value) == 1:
         [(name, inner)] = value.items()
         return inner if _MONGOEXPORT.fullmatch(str(name)) else value
@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 def with_artifact(raw: dict[str, Any]) -> dict[str, Any]:
-    """What a tool message retrieved, under the key that `append` takes it from."""
+    """Return a tool message with its ``sources`` renamed to ``artifact``, the key that `append` reads."""
     if raw.get("role") != "tool" or "sources" not in raw or "artifact" in raw:
         return raw
     return {("artifact" if key == "sources" else key): value for key, value in raw.items()}

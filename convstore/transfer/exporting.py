@@ -1,7 +1,7 @@
-"""Writes conversations as JSON lines: in OpenAI's format, or in ours, which loses nothing.
+"""Writes conversations as JSON lines: in OpenAI's format, or in the lossless archive format.
 
-Layer 6. Conversations are read one at a time, in pages, and each is written when it was read whole; so neither the
-database nor a long conversation is ever in memory, and the output has no half conversation.
+Floor 7. Conversations are read one at a time, in pages, and each is written once it was read completely. So a long
+conversation never has to fit in memory, and the output holds no partial conversation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PAGE = 200
 _IN_MEMORY = 8 << 20
 _COPY_BYTES = 1 << 20
 _SKEW = timedelta(minutes=10)
-"""How far the clocks of the machines that write to a database may be apart."""
+"""Maximum clock difference between the machines that write to a database."""
 
 
 async def export_conversations(
@@ -58,27 +58,29 @@ async def export_conversations(
     on_problem: Callable[[Problem], object] = lambda _: None,
     on_conversation: Callable[[ExportReport], object] = lambda _: None,
 ) -> ExportReport:
-    """Write every conversation, or those with some scope values, each as it is when it is read.
+    """Write every conversation, or those with some scope values, as stored when each is read.
 
-    "convstore" holds everything: messages with artifacts and ids, dates, numbers of sources, rewound messages, titles,
-    metadata, annotations; `read_file` and `import_conversations` bring all of that back. "openai" has one conversation
-    a line with its live messages, with ids and what came in OpenAI's format. "fine-tuning" has only what OpenAI's
-    fine-tuning takes: finished turns whose messages have valid roles, contents, calls and results. A turn that OpenAI
-    would refuse is left out and noted, and so is a conversation without an answer. What these cannot hold is noted. A
-    conversation that cannot be read or written is left out and noted; one deleted meanwhile is not there.
+    - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewound messages, titles,
+      metadata and annotations. `read_file` and `import_conversations` restore all of it.
+    - "openai" has one conversation a line, with its active messages, their ids and their fields in OpenAI's format.
+    - "fine-tuning" holds only finished turns that OpenAI's fine-tuning accepts. Other turns are left out and
+      reported, and so are conversations without an answer.
+
+    Fields that a format cannot hold are reported. A conversation that cannot be read or written is left out and
+    reported; one that is deleted meanwhile is skipped.
 
     Args:
-        store: Where they are.
-        write: Takes bytes, async or not: that of a file opened with ``open(path, "wb")``, for example.
+        store: The store to read.
+        write: Function that takes bytes, async or not, such as ``open(path, "wb").write``.
         format: "convstore", "openai" or "fine-tuning".
         scope: Values of some scope keys.
-        limit: At most this many conversations to write, newest first.
-        on_problem: Told everything that is not written as it is.
-        on_conversation: Told the report after each conversation.
+        limit: Maximum number of conversations to write, newest first.
+        on_problem: Called with each problem.
+        on_conversation: Called with the report after each conversation.
 
     Raises:
-        InvalidInputError: Arguments that make no sense.
-        StoreUnavailableError: No answer from the server; what was written is whole conversations.
+        InvalidInputError: An argument is invalid.
+        StoreUnavailableError: The server does not answer. Only complete conversations were written.
     """
     if format not in _FORMATS:
         raise InvalidInputError(f"format is one of {', '.join(_FORMATS)}, not {format!r}")
@@ -106,10 +108,10 @@ async def export_conversations(
 
 
 async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> AsyncIterator[ConversationInfo]:
-    """All conversations that are there at the beginning, each once, and some of those that begin meanwhile.
+    """Yield every conversation that exists at the start once, and some of those created meanwhile.
 
-    A listing has the newest first, so one that is appended to meanwhile moves to the part that was walked already. The
-    newest ones are walked again until none of them is left.
+    Listings have the newest first, so an append moves a conversation into the part that was listed already. The newest
+    conversations are listed again until none was missed.
     """
     seen: set[bytes] = set()
     start: datetime | None = None
@@ -128,7 +130,7 @@ async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> 
 async def _listed(
     store: ConversationStore, scope: Mapping[str, str], *, since: datetime | None
 ) -> AsyncIterator[ConversationInfo]:
-    """Conversations, newest first, down to a date."""
+    """Yield conversations, newest first, down to a date."""
     cursor: str | None = None
     while True:
         page = await store.list_conversations(limit=_PAGE, cursor=cursor, **scope)
@@ -140,7 +142,7 @@ async def _listed(
             return
 
 
-class _Positions:
+class _ArchiveOrdinals:
     """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds.
 
     Args:
@@ -167,7 +169,7 @@ class _Positions:
         return position
 
     def moved(self, summary: Summary) -> Summary:
-        """Return a summary with its range in positions; the range is empty if all its messages are lost."""
+        """Return a summary with its range in ordinals; the range is empty if all its messages are lost."""
         placed = list(enumerate(self._ordinals, 1))
         first = next((position for position, ordinal in placed if ordinal >= summary.first), self.messages + 1)
         last = next((position for position, ordinal in reversed(placed) if ordinal <= summary.last), 0)
@@ -175,13 +177,15 @@ class _Positions:
 
 
 class _Export:
-    """How conversations are written."""
+    """One run of an export."""
 
-    def __init__(self, store: ConversationStore, parts: Services, report: ExportReport, format_: ExportFormat) -> None:
-        self._store, self._services, self._report, self._format = store, parts, report, format_
+    def __init__(
+        self, store: ConversationStore, services: Services, report: ExportReport, format_: ExportFormat
+    ) -> None:
+        self._store, self._services, self._report, self._format = store, services, report, format_
 
     async def conversation(self, info: ConversationInfo, file: IO[bytes]) -> bool:
-        """Write one conversation; False if it was left out."""
+        """Write one conversation; return False if it was left out."""
         name = json.dumps(info.scope, ensure_ascii=False)
         try:
             if info.scope.keys() != set(self._store.scope_keys):
@@ -209,59 +213,61 @@ class _Export:
     async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
         scope: Scope = tuple(info.scope.items())
         reader, codec = self._services.reader, self._store.codec
-        known = await reader.find(scope)
-        if known is None:
+        cached = await reader.find(scope)
+        if cached is None:
             return None
-        tail = await reader.tail(known)
-        gaps = await reader.gaps(known, tail.marker)
+        tail = await reader.tail(cached)
+        rewound = await reader.gaps(cached, tail.marker)
         file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata))
-        positions = _Positions(gaps)
-        held: list[tuple[PlacedMessage, int, Any]] = []
-        number = last = 0  # entries without messages do not count: an import makes others
+        ordinals = _ArchiveOrdinals(rewound)
+        page: list[tuple[PlacedMessage, int, Any]] = []
+        number = last = 0  # entries without messages do not count: an import writes its own
         async for entry, stored, message in reader.iterate(scope):
             if entry.number > tail.entries:
                 break
             number, last = number + (entry.number != last), entry.number
-            held.append(((stored, entry.at), number, message))
-            if len(held) >= _PAGE:
-                await self._write_messages(known, held, positions, file)
-                held = []
-        await self._write_messages(known, held, positions, file)
+            page.append(((stored, entry.at), number, message))
+            if len(page) >= _PAGE:
+                await self._write_messages(cached, page, ordinals, file)
+                page = []
+        await self._write_messages(cached, page, ordinals, file)
         summaries = await self._store.conversation(**info.scope).summaries()
         end = end_line(
-            messages=positions.messages,
-            rewound=positions.rewound,
+            messages=ordinals.messages,
+            rewound=ordinals.rewound,
             sources_through=tail.sources_through,
-            summaries=[positions.moved(summary) for summary in summaries],
+            summaries=[ordinals.moved(summary) for summary in summaries],
         )
         file.write(end)
-        return positions.messages
+        return ordinals.messages
 
     async def _write_messages(
         self,
-        known: CachedConversation,
-        held: Sequence[tuple[PlacedMessage, int, Any]],
-        positions: _Positions,
+        cached: CachedConversation,
+        page: Sequence[tuple[PlacedMessage, int, Any]],
+        ordinals: _ArchiveOrdinals,
         file: IO[bytes],
     ) -> None:
-        said = await self._services.annotator.of(known, [stored.ordinal for (stored, _), _, _ in held]) if held else {}
-        for (stored, at), entry, message in held:
+        annotations = (
+            await self._services.annotator.of(cached, [stored.ordinal for (stored, _), _, _ in page]) if page else {}
+        )
+        for (stored, at), entry, message in page:
             line = message_line(
                 self._store.codec,
                 message,
-                ordinal=positions.add(stored.ordinal),
+                ordinal=ordinals.add(stored.ordinal),
                 entry=entry,
                 at=at,
-                # A page of our own tool claims no numbers: those that it names are of sources before it.
+                # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
-                annotations=said.get(stored.ordinal, {}),
+                annotations=annotations.get(stored.ordinal, {}),
             )
             file.write(line)
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
-        """One line, written piece by piece."""
+        """Write one line, message by message."""
         bare = self._format == "fine-tuning"
-        number, lost, skipped, answers = 0, dict[str, int](), list[Problem](), 0
+        number, missing_fields, skipped, answers = 0, dict[str, int](), list[Problem](), 0
         async for turn in self._store.conversation(**info.scope).turns():
             made = [openai_message(message, bare=bare) for message in turn.messages]
             messages = [as_training(message) if bare else message for message, _ in made]
@@ -271,7 +277,7 @@ class _Export:
                 continue
             answers += sum(message["role"] == "assistant" for message in messages)
             for field in (field for _, missing in made for field in missing):
-                lost[field] = lost.get(field, 0) + 1
+                missing_fields[field] = missing_fields.get(field, 0) + 1
             for message in messages:
                 file.write(b", " if number else self._openai_begin(info, bare=bare))
                 file.write(openai_line(message).rstrip(b"\n"))
@@ -279,21 +285,21 @@ class _Export:
         if not number and not skipped:
             return None
         if bare and not answers:
-            raise ValueError(f"no turn of it can be used: {skipped[0].reason if skipped else 'nobody answers'}")
+            raise ValueError(f"no turn of it can be used: {skipped[0].reason if skipped else 'it has no answer'}")
         for one in skipped:
             self._report.note(one)
         file.write(b"]}\n")
-        if lost:
-            shown = ", ".join(f"{field} of {count}" for field, count in sorted(lost.items()))
+        if missing_fields:
+            shown = ", ".join(f"{field} of {count}" for field, count in sorted(missing_fields.items()))
             self._report.note(Problem("changed", name, name, f"left out of its messages: {shown}"))
         return number
 
     def _openai_begin(self, info: ConversationInfo, *, bare: bool) -> bytes:
         if bare:
             return b'{"messages": ['
-        told: dict[str, Any] = {"id": list(info.scope.values())[-1], "scope": info.scope}
+        header: dict[str, Any] = {"id": list(info.scope.values())[-1], "scope": info.scope}
         if info.title is not None:
-            told["title"] = info.title
+            header["title"] = info.title
         dates = {"created_at": info.created_at, "updated_at": info.updated_at}
-        told |= {name: at.isoformat() for name, at in dates.items() if at is not None}
-        return openai_line(told).rstrip(b"}\n") + b', "messages": ['
+        header |= {name: at.isoformat() for name, at in dates.items() if at is not None}
+        return openai_line(header).rstrip(b"}\n") + b', "messages": ['

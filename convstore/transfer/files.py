@@ -1,7 +1,7 @@
-"""Conversations of JSON lines: one a line, with its messages in OpenAI's or LangChain's format.
+"""Reads JSON lines: one conversation a line, with messages in OpenAI's or LangChain's format.
 
-Layer 6. ``{"id": …, "messages": […]}``, or the state of a LangGraph thread, ``{"values": {"messages": […]}}``. What
-else stands in the object can make the scope. Lines of an export of ours are handed to ``archive``.
+Floor 7. ``{"id": …, "messages": […]}``, or the state of a LangGraph thread, ``{"values": {"messages": […]}}``. The
+other fields of the object can make the scope. Lines of an archive are handed to ``archive``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 
 
 MOST_LINE_BYTES = 512 * 1024 * 1024
-"""A longer line is left out; Python needs some times as much memory to read it."""
+"""Longer lines are left out, because Python needs several times their size to parse them."""
 
 
 _GZIP = b"\x1f\x8b"
@@ -36,13 +36,13 @@ _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 20
 
 
-# In order, as the mark of UTF-32 begins with that of UTF-16.
+# Ordered: the byte order mark of UTF-32 starts with the one of UTF-16.
 _OTHER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with its number from 1, and the JSON object in it."""
+    """A line with a JSON object, and its number from 1."""
 
     number: int
     value: dict[str, Any]
@@ -50,17 +50,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that holds no JSON object, and why."""
+    """A line without a JSON object, and the reason."""
 
     number: int
     problem: str
 
 
 def check_readable(path: Path) -> None:
-    """Make sure that a file can be opened and is text that can be read.
+    """Check that a file can be opened and is not UTF-16 or UTF-32.
 
     Raises:
-        InvalidInputError: It cannot or is not; says why.
+        InvalidInputError: It cannot be read; says why.
     """
     try:
         with path.open("rb") as raw, _unpacked(raw) as file:
@@ -75,12 +75,12 @@ def check_readable(path: Path) -> None:
 def read_lines(
     path: Path, *, most: int = MOST_LINE_BYTES, on_bytes: Callable[[int], object] = lambda _: None
 ) -> Iterator[Line | BadLine]:
-    """The objects of a file in order, and what stands in place of one; empty lines are passed over.
+    """Yield the objects of a file in order, and a `BadLine` for any other line; empty lines are skipped.
 
     Args:
         path: Plain or gzip.
-        most: At most this many bytes of a line.
-        on_bytes: Told, after each line, how far the file was read.
+        most: Maximum number of bytes in a line.
+        on_bytes: Called after each line with the number of bytes read.
     """
     with path.open("rb") as raw, _unpacked(raw) as file:
         number = 0
@@ -102,7 +102,7 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
 
 
 def _raw_lines(file: IO[bytes], most: int) -> Iterator[bytes | None]:
-    """Lines without the mark of UTF-8; None for one that is too long."""
+    """Yield lines without a byte order mark; None for a line that is too long."""
     is_first = True
     while line := file.readline(most + 1):
         if len(line) > most and not line.endswith(b"\n"):
@@ -118,7 +118,7 @@ def _parsed(number: int, line: bytes) -> Line | BadLine:
     try:
         value = json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return BadLine(number, f"not UTF-8: byte {line[error.start]:#04x} at place {error.start + 1:,}")
+        return BadLine(number, f"not UTF-8: byte {line[error.start]:#04x} at position {error.start + 1:,}")
     except (ValueError, RecursionError) as error:
         return BadLine(number, f"not JSON: {error}")
     if isinstance(value, list):
@@ -135,13 +135,13 @@ def read_file(
     most: int = MOST_LINE_BYTES,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> Iterator[ConversationRecord | BadRecord]:
-    """The conversations of a file in order, and what stands in place of one; reads as it goes.
+    """Yield the conversations of a file in order, and a `BadRecord` for any other line; reads as it goes.
 
     Args:
-        path: JSON lines, plain or gzip: one conversation a line, or an export of ours.
-        codec: Knows the types of artifacts in an export; by default those of the standard library and LangChain.
-        most: At most this many bytes of a line.
-        on_bytes: Told, after each line, how far the file was read.
+        path: JSON lines, plain or gzip: one conversation a line, or an archive written by `export_conversations`.
+        codec: Decodes the types of artifacts; by default those of the standard library and LangChain.
+        most: Maximum number of bytes in a line.
+        on_bytes: Called after each line with the number of bytes read.
     """
     path = Path(path)
     archive = ArchiveReader(codec or Codec())
@@ -167,7 +167,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         return BadRecord(where, 'no conversation: an object with a list "messages" is needed')
     fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
     title, metadata = value.get("title"), value.get("metadata")
-    items = [item_of(raw, where=f"{where}, message {place}") for place, raw in enumerate(messages, 1)]
+    items = [item_of(raw, where=f"{where}, message {position}") for position, raw in enumerate(messages, 1)]
     notes = [] if any(item.at for item in items) else _set_dates(items, value)
     return ConversationRecord(
         id=_id(value) or f"{path.name}:{line.number}",
@@ -181,11 +181,11 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
 
 
 def _set_dates(items: list[RecordItem], value: Mapping[str, Any]) -> list[str]:
-    """Give the first and the last message the dates of their conversation; what cannot be read is told."""
+    """Set the conversation's dates on its first and last message; return a note for each unreadable date."""
     notes: list[str] = []
-    for place, names in ((0, CREATED), (-1, UPDATED)):
+    for index, names in ((0, CREATED), (-1, UPDATED)):
         if at := moment_of(value, names):
-            items[place] = replace(items[place], at=items[place].at or at)
+            items[index] = replace(items[index], at=items[index].at or at)
         elif unread := unread_date(value, names):
             notes.append(f"a date of the conversation cannot be read: {unread}")
     return notes

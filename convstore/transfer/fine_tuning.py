@@ -1,7 +1,7 @@
-"""The rules of OpenAI's fine-tuning for chat examples, checked turn by turn before a line is written.
+"""Checks turns against the rules of OpenAI's fine-tuning before a line is written.
 
-Layer 6. One message that breaks a rule makes OpenAI refuse the whole file; so its turn is left out, and the report says
-why. Rules: https://platform.openai.com/docs/guides/supervised-fine-tuning
+Floor 7. OpenAI rejects the whole file if one message breaks a rule, so the turn of that message is left out and
+reported. Rules: https://platform.openai.com/docs/guides/supervised-fine-tuning
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["as_training", "training_problem"]
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"})
-"""Blocks of an answer that no training message holds: its calls stand beside the content."""
+_NOT_TRAINED = frozenset({"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"})
+"""Types of answer blocks left out of training messages: calls have a field of their own."""
 _SHOWN_CHARACTERS = 60
 _EMPTY = "the content of {} is empty"
 
@@ -24,7 +24,7 @@ _Message = dict[str, Any]
 
 
 def as_training(message: _Message) -> _Message:
-    """A message with the texts of its blocks as one text, as answers and results must have; others stay as they are.
+    """Join the text blocks of an answer or result into one text; return other messages unchanged.
 
     >>> as_training({"role": "assistant", "content": [{"type": "thinking"}, {"type": "text", "text": "Yes."}]})
     {'role': 'assistant', 'content': 'Yes.'}
@@ -32,15 +32,15 @@ def as_training(message: _Message) -> _Message:
     content = message["content"]
     if message["role"] == "user" or not isinstance(content, list):
         return message
-    said = [block for block in content if not (isinstance(block, dict) and block.get("type") in _UNSAID)]
-    texts = [block if isinstance(block, str) else _text(block) for block in said]
+    kept = [block for block in content if not (isinstance(block, dict) and block.get("type") in _NOT_TRAINED)]
+    texts = [block if isinstance(block, str) else _text(block) for block in kept]
     if any(text is None for text in texts):
         return message
     return {**message, "content": "\n".join(filter(None, texts)) or (None if message.get("tool_calls") else "")}
 
 
 def training_problem(messages: Sequence[_Message], *, needs_answer: bool = True) -> str:
-    """What makes OpenAI refuse the messages of a turn, "" for nothing.
+    """Return the reason OpenAI would reject a turn, "" if it would not.
 
     >>> training_problem([{"role": "user", "content": "Hi"}])
     'it has no answer'
@@ -66,9 +66,9 @@ def _content_problem(message: _Message) -> str:
         return ""
     if isinstance(content, list) and role == "user":
         kinds = [block.get("type") if isinstance(block, dict) else None for block in content]
-        odd = next((str(kind) for kind in kinds if kind not in ("text", "image_url")), "")
+        unsupported = next((str(kind) for kind in kinds if kind not in ("text", "image_url")), "")
         blank = all(kind == "text" for kind in kinds) and not any((_text(block) or "").strip() for block in content)
-        return f"{{}} has a block of type {_named(odd)}" if odd else _EMPTY if blank else ""
+        return f"{{}} has a block of type {_named(unsupported)}" if unsupported else _EMPTY if blank else ""
     if not isinstance(content, str):
         return "the content of {} is no text"
     return "" if content.strip() else _EMPTY
@@ -86,7 +86,7 @@ def _calls_problem(message: _Message) -> str:
 
 
 def _pairs_problem(messages: Sequence[_Message]) -> str:
-    """Each call has one result, behind it and before anything else is said."""
+    """Return a problem unless each call is followed by its result before any other message."""
     open_calls: set[str] = set()
     for number, message in enumerate(messages, 1):
         if message["role"] == "tool":
@@ -100,7 +100,7 @@ def _pairs_problem(messages: Sequence[_Message]) -> str:
 
 
 def _named(value: Any) -> str:
-    """A role or a type in a line of ours, which `str.format` gives back as it is."""
+    """Quote a role or type for a message that goes through `str.format`."""
     return repr(str(value)[:_SHOWN_CHARACTERS]).replace("{", "{{").replace("}", "}}")
 
 

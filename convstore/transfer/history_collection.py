@@ -1,6 +1,6 @@
-"""Conversations of a collection that ``MongoDBChatMessageHistory`` of langchain-mongodb filled.
+"""Reads the collection of ``MongoDBChatMessageHistory`` from langchain-mongodb.
 
-Layer 6. One document a message, ``{_id, SessionId: …, History: "<JSON of message_to_dict>"}``, in the order in which
+Floor 7. One document a message, ``{_id, SessionId: …, History: "<JSON of message_to_dict>"}``, in the order in which
 that class reads them. The collection is only read.
 """
 
@@ -23,10 +23,10 @@ _KEYS_AT_ONCE = 1_000
 async def read_history_collection(
     collection: Any, *, session_key: str = "SessionId", history_key: str = "History"
 ) -> AsyncIterator[ConversationRecord | BadRecord]:
-    """The conversations of a collection, by session id in the order of the index; reads one at a time.
+    """Yield the conversations of a collection one at a time, ordered by session id.
 
-    Its fields are those of the first document, the history apart. Ids of messages without one are made from the ``_id``
-    of their document; the date of a message is that of its ``_id``.
+    A record has the fields of its first document, except the history. A message without an id gets one made from the
+    ``_id`` of its document. The date of a message is that of its ``_id``.
 
     Args:
         collection: Of PyMongo's async client, Motor or mongomock-motor.
@@ -47,17 +47,17 @@ async def read_history_collection(
 
 
 def _is_name(session: Any) -> bool:
-    """Whether a session id is text, a number or an ObjectId."""
+    """Return True if a session id is text, a number or an ObjectId."""
     return type(session) in (str, int) or hasattr(session, "generation_time")
 
 
 async def _sessions(collection: Any, session_key: str) -> AsyncIterator[Any]:
-    """Each session id once: a walk over the index that langchain-mongodb makes on it."""
+    """Yield each session id once, by a walk over the index that langchain-mongodb creates on it."""
     last: Any = _sessions
     async with driver_errors():
         cursor = collection.find({}, {session_key: 1, "_id": 0}).sort(session_key, 1).batch_size(_KEYS_AT_ONCE)
         if hasattr(cursor, "allow_disk_use"):
-            cursor = cursor.allow_disk_use(True)  # there may be no index
+            cursor = cursor.allow_disk_use(True)  # the index may be missing
     found = aiter(cursor)
     while True:
         async with driver_errors():
@@ -74,7 +74,7 @@ async def _conversation(
     collection: Any, session: Any, where: str, *, session_key: str, history_key: str
 ) -> ConversationRecord:
     async with driver_errors():
-        # Without an order, as that class asks: several workers may have written in one second, the finest that _id has.
+        # Unsorted, as in that class: _id sorts by seconds, and several workers may write in the same second.
         documents = await collection.find({session_key: session}).to_list(None)
     items = [item for document in documents for item in _items(document, history_key)]
     fields = {key: value for key, value in documents[0].items() if key not in ("_id", history_key)} if documents else {}
@@ -84,7 +84,7 @@ async def _conversation(
 
 
 def _items(document: dict[str, Any], history_key: str) -> list[RecordItem]:
-    """The message of a document; other writers of this form put several into one."""
+    """Return the messages of a document: one, or several if another writer stored a list."""
     key = str(document["_id"])
     where, at = f"document {key}", getattr(document["_id"], "generation_time", None)
     history = document.get(history_key)
@@ -95,7 +95,7 @@ def _items(document: dict[str, Any], history_key: str) -> list[RecordItem]:
             return [RecordItem(message=None, problem=f"{history_key} is not JSON: {error}", where=where)]
     if not isinstance(history, list):
         return [_item(history, history_key, where, key, at)]
-    return [_item(one, history_key, where, f"{key}:{place}", at) for place, one in enumerate(history)]
+    return [_item(one, history_key, where, f"{key}:{index}", at) for index, one in enumerate(history)]
 
 
 def _item(raw: Any, history_key: str, where: str, key: str, at: datetime | None) -> RecordItem:

@@ -1,7 +1,7 @@
-"""Takes conversations of other stores over: once, in order, and again without harm.
+"""Imports conversations of other stores: in order, each message once, safe to repeat.
 
-Layer 6. What of a record is in the log is found out by its message ids before anything is written, and only what
-follows it is appended; so an import that was killed goes on where it stopped, and a finished one writes nothing.
+Floor 7. Stored messages of a record are found by their ids, and only the messages after them are appended. So a killed
+import resumes where it stopped, and repeating a finished one writes nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from convstore.exceptions import (
 )
 from convstore.services import Services
 from convstore.store import ConversationStore
+from convstore.transfer.conversation_import import ConversationImport, Outcome
 from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, Problem
 from convstore.transfer.report import ImportReport
 from convstore.transfer.scope_rule import ScopeRule
-from convstore.transfer.taking import ConversationImport, Outcome
 from convstore.values.scope import Scope, check_number, check_scope
 
 __all__ = ["Records", "ScopeOf", "import_conversations"]
@@ -37,7 +37,7 @@ Records: TypeAlias = Iterable[ConversationRecord | BadRecord] | AsyncIterable[Co
 ScopeOf: TypeAlias = (
     Mapping[str, str] | Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 )
-"""Values that are the same for all records, or a function, async or not, that gives the scope of one."""
+"""Scope values for all records, or a function, async or not, that returns the scope of one."""
 
 _TRIES = 5
 _END = object()
@@ -57,27 +57,27 @@ async def import_conversations(
 ) -> ImportReport:
     """Append the messages of each record to the conversation of its scope, whole turns at a time, in order.
 
-    Running it again writes only what is missing at the end of conversations: after a kill, or when the source has
-    grown; two at once write everything once. A conversation that holds other messages than its record before or behind
-    those to be written is left as it is, and so is one with a message that cannot be stored. A turn has the date that
-    its source gives, else that of the turn before, else that of the import; one that cannot be read is told. Records
-    are read as places become free.
+    Run it again after a kill, or when the source has grown: only messages missing at the end of conversations are
+    written. Concurrent runs write each message once. A conversation is left unchanged if it holds messages that its
+    record does not have, or if one of the record's messages cannot be stored. A turn gets the date of its source, else
+    that of the turn before, else that of the import; unreadable dates are reported. At most `jobs` records are in
+    memory.
 
     Args:
-        store: Where they go; it must be set up, unless `dry_run`.
-        records: What ``read_file`` or ``read_history_collection`` gives, or records of your own.
-        scope: Whose the conversations are: values for all, a `ScopeRule`, or a function of yours. Without it a
-            record's own scope counts, and for the last scope key its id.
+        store: The store to write to. It must be set up, unless `dry_run`.
+        records: Records of ``read_file`` or ``read_history_collection``, or your own.
+        scope: Scope of the conversations: values for all, a `ScopeRule`, or a function. By default a record's own
+            scope, and its id for the last scope key.
         jobs: Conversations at a time.
-        limit: At most this many conversations to read.
-        dry_run: Only look: read everything, compare with what is there, write nothing.
-        skip_messages: Take conversations over without those messages that cannot be stored.
-        on_problem: Told everything that is not taken over as it was.
-        on_conversation: Told the report after each conversation.
+        limit: Maximum number of conversations to read.
+        dry_run: Read and compare everything, write nothing.
+        skip_messages: Leave out messages that cannot be stored, instead of their conversations.
+        on_problem: Called with each problem.
+        on_conversation: Called with the report after each conversation.
 
     Raises:
-        InvalidInputError: Arguments that make no sense.
-        StoreUnavailableError: No answer from the server; run it again.
+        InvalidInputError: An argument is invalid.
+        StoreUnavailableError: The server does not answer; run the import again.
     """
     check_number(jobs, name="jobs", least=1)
     if limit is not None:
@@ -90,14 +90,14 @@ async def import_conversations(
         )
     rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
     report = ImportReport(on_problem=on_problem)
-    parts = await _parts(store, dry_run=dry_run)
-    work = _Import(store, parts, rule, report, dry_run, skip_messages, on_conversation)
-    await work.take_all(_each(records), jobs=jobs, limit=limit)
+    services = await _services(store, dry_run=dry_run)
+    work = _Import(store, services, rule, report, dry_run, skip_messages, on_conversation)
+    await work.import_all(_each(records), jobs=jobs, limit=limit)
     return report
 
 
-async def _parts(store: ConversationStore, *, dry_run: bool) -> Services | None:
-    """The store's working parts; None for a look at a database that is not set up."""
+async def _services(store: ConversationStore, *, dry_run: bool) -> Services | None:
+    """Return the store's services; None for a dry run on a database that is not set up."""
     try:
         return await store.services()
     except NotSetUpError:
@@ -107,7 +107,7 @@ async def _parts(store: ConversationStore, *, dry_run: bool) -> Services | None:
 
 
 async def _each(records: Records) -> AsyncIterator[ConversationRecord | BadRecord]:
-    """Records one by one, of the right type."""
+    """Yield the records; refuse values of another type."""
     async for record in records if isinstance(records, AsyncIterable) else _in_a_thread(records):
         if not isinstance(record, ConversationRecord | BadRecord):
             raise InvalidInputError(
@@ -118,14 +118,14 @@ async def _each(records: Records) -> AsyncIterator[ConversationRecord | BadRecor
 
 
 async def _in_a_thread(records: Iterable[ConversationRecord | BadRecord]) -> AsyncIterator[Any]:
-    """Records of a file, which is read and parsed in a thread."""
+    """Yield records of a file that is read and parsed in a thread."""
     iterator = iter(records)
     while (found := await asyncio.to_thread(next, iterator, _END)) is not _END:
         yield found
 
 
 async def _wait(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Wait until a conversation is through; gives those that are not."""
+    """Wait until a conversation is finished; return the others."""
     done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -134,10 +134,10 @@ async def _wait(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """How records are taken over; `seen` holds the scopes of this run with the place of their record."""
+    """One run of an import; `seen` maps the scopes of the run to the location of their record."""
 
     store: ConversationStore
-    parts: Services | None
+    services: Services | None
     scope_of: Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
     report: ImportReport
     dry_run: bool
@@ -145,10 +145,10 @@ class _Import:
     on_conversation: Callable[[ImportReport], object]
     seen: dict[Scope, str] = field(default_factory=dict)
 
-    async def take_all(
+    async def import_all(
         self, records: AsyncIterator[ConversationRecord | BadRecord], *, jobs: int, limit: int | None
     ) -> None:
-        """Take records over, so many at a time, as `import_conversations` tells it."""
+        """Import records, `jobs` at a time."""
         running: set[asyncio.Task[None]] = set()
         try:
             async for record in records:
@@ -156,7 +156,7 @@ class _Import:
                 if isinstance(record, BadRecord):
                     self.report.note(Problem("conversation", record.where, "", record.problem))
                 else:
-                    running.add(asyncio.create_task(self.take(record)))
+                    running.add(asyncio.create_task(self.import_one(record)))
                     if len(running) >= jobs:
                         running = await _wait(running)
                 self.on_conversation(self.report)
@@ -170,34 +170,34 @@ class _Import:
                 task.cancel()
             raise
         finally:
-            # After an error they end by themselves; cancelled while it looks for a server, PyMongo may wait for ever.
+            # After an error the other tasks end by themselves. Cancelling PyMongo in server selection may hang forever.
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def take(self, record: ConversationRecord) -> None:
-        """Take one record over, or note why not.
+    async def import_one(self, record: ConversationRecord) -> None:
+        """Import one record, or report the reason it was left out.
 
         Raises:
-            StoreUnavailableError: No answer from the server.
+            StoreUnavailableError: The server does not answer.
         """
         try:
-            self.report.settle(await self._take(record))
+            self.report.settle(await self._import(record))
         except StoreUnavailableError:
             raise
         except ConvstoreError as error:
             self._leave_out(record, str(error))
-        except Exception as error:  # noqa: BLE001 - told in the report; one conversation stops no other
+        except Exception as error:  # noqa: BLE001 - reported; continue with the next conversation
             last = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(last.filename).name}, line {last.lineno}"
-            self._leave_out(record, f"{type(error).__name__}: {error} ({place})")
+            location = f"{Path(last.filename).name}, line {last.lineno}"
+            self._leave_out(record, f"{type(error).__name__}: {error} ({location})")
 
     def _leave_out(self, record: ConversationRecord, reason: str) -> None:
         self.report.note(Problem("conversation", record.where, record.id, reason))
 
     async def _scope(self, record: ConversationRecord) -> Scope:
-        """Whose it is.
+        """Return the scope of a record.
 
         Raises:
-            InvalidScopeError: The function does not say it.
+            InvalidScopeError: The function did not return a valid scope.
         """
         found = self.scope_of(record)
         values = await found if isinstance(found, Awaitable) else found
@@ -208,26 +208,28 @@ class _Import:
             )
         return check_scope(keys, values)
 
-    async def _take(self, record: ConversationRecord) -> Outcome:
+    async def _import(self, record: ConversationRecord) -> Outcome:
         scope = await self._scope(record)
         if (first := self.seen.get(scope)) is not None:
             shown = ", ".join(f"{key}={value!r}" for key, value in scope)
-            raise InvalidInputError(f"its scope {shown} is that of {first} too; let a field that differs be part of it")
+            raise InvalidInputError(f"its scope {shown} is also that of {first}; add a field that differs to the scope")
         self.seen[scope] = record.where or record.id
         ready = await asyncio.to_thread(make_ready, record, codec=self.store.codec)
         bad = [problem for problem in ready.problems if problem.what == "message"]
         if bad and not self.skip_messages:
-            more = f" and {len(bad) - 1} more of its messages cannot be taken over" if bad[1:] else ""
+            more = f" and {len(bad) - 1} more of its messages cannot be stored" if bad[1:] else ""
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in ready.problems:
             self.report.note(problem)
         for _ in range(_TRIES):
-            # Another import of the same record may rewind what this one is about to write.
+            # A concurrent import of the same record may rewind messages that this one is about to write.
             with suppress(MessageRewoundError):
-                taken = await ConversationImport(self.parts, scope, record, ready.messages, dry_run=self.dry_run).take()
-                self.report.messages += taken.written
-                self.report.known += taken.known
-                for reason in taken.changed:
+                result = await ConversationImport(
+                    self.services, scope, record, ready.messages, dry_run=self.dry_run
+                ).take()
+                self.report.messages += result.written
+                self.report.known += result.known
+                for reason in result.changed:
                     self.report.note(Problem("changed", record.where, record.id, reason))
-                return taken.outcome
-        raise InvalidInputError("messages of it that are not in the record's rewinds were rewound; leave it as it is")
+                return result.outcome
+        raise InvalidInputError("some of its messages were rewound, but not in the record; it was left unchanged")

@@ -1,7 +1,7 @@
-"""A message of the log in OpenAI's format, the way back of what `append` does with a dict of that format.
+"""Converts messages of the log to OpenAI's format, the inverse of what `append` does with such dicts.
 
-Layer 6. What `append` keeps in ``additional_kwargs``, as OpenAI's format has it and LangChain has no field for it,
-stands under its own name again. What the format cannot hold is named, so that an export can tell it.
+Floor 7. Fields without a LangChain equivalent, which `append` keeps in ``additional_kwargs``, get their own names back.
+Fields that the format cannot hold are named, so that an export reports them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMes
 __all__ = ["BARE_KEYS", "openai_line", "openai_message"]
 
 BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
-"""All that a message for OpenAI's fine-tuning may have."""
+"""The only keys that a message for OpenAI's fine-tuning may have."""
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function"}
 _ROLE_KEY = "__openai_role__"
 
 
 def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """A message in OpenAI's format, and the names of its fields that are not in it.
+    """Return a message in OpenAI's format, and the names of the fields that were left out.
 
     Args:
-        message: Of the log.
-        bare: Only what `BARE_KEYS` names.
+        message: A message of the log.
+        bare: Keep only the fields in `BARE_KEYS`.
 
     Raises:
-        ValueError: The arguments of a call hold something that JSON has not.
+        ValueError: The arguments of a call contain a value that JSON cannot hold.
 
     >>> openai_message(AIMessage("", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}]))[0]["tool_calls"]
     [{'id': 'c', 'type': 'function', 'function': {'name': 'f', 'arguments': '{"a": 1}'}}]
@@ -47,29 +47,29 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
             made["content"] = None if message.content == "" else message.content
     if isinstance(message, ToolMessage):
         made["tool_call_id"] = message.tool_call_id
-    lost = [name for name in ("response_metadata",) if getattr(message, name)]
+    left_out = [name for name in ("response_metadata",) if getattr(message, name)]
     if isinstance(message, AIMessage) and message.usage_metadata and "usage" not in extra:
-        lost.append("usage_metadata")
+        left_out.append("usage_metadata")
     artifact = message.artifact if isinstance(message, ToolMessage) else None
     if artifact is not None and (bare or not _is_json(artifact)):
-        lost.append("artifact")
+        left_out.append("artifact")
     if bare:
-        return made, [*lost, *sorted(extra), *(["status"] if _is_error(message) else [])]
-    if artifact is not None and "artifact" not in lost:
+        return made, [*left_out, *sorted(extra), *(["status"] if _is_error(message) else [])]
+    if artifact is not None and "artifact" not in left_out:
         made["artifact"] = artifact
-    lost += [key for key, value in extra.items() if not _is_json(value)]
+    left_out += [key for key, value in extra.items() if not _is_json(value)]
     if _is_error(message):
         made["status"] = "error"
     if message.id is not None:
         made["id"] = message.id
-    return made | {key: value for key, value in extra.items() if key not in made and key not in lost}, lost
+    return made | {key: value for key, value in extra.items() if key not in made and key not in left_out}, left_out
 
 
 def openai_line(value: Any) -> bytes:
-    """A value as a line of JSON.
+    """Return a value as a line of JSON.
 
     Raises:
-        ValueError: It holds something that JSON has not; says what.
+        ValueError: It contains a value that JSON cannot hold.
     """
     try:
         return _dumped(value).encode() + b"\n"
@@ -89,7 +89,7 @@ def _is_error(message: BaseMessage) -> bool:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON gives a value back equal, with the same types."""
+    """Return True if a value is equal after a round trip through JSON, with the same types."""
     todo = [value]
     while todo:
         one = todo.pop()
@@ -103,7 +103,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _calls(message: AIMessage) -> Sequence[dict[str, Any]]:
-    """The calls of a message; those with arguments that are not JSON keep their text."""
+    """Return the calls of a message; arguments that are not JSON keep their text."""
     valid = [_call(call["id"], call["name"], call["args"]) for call in message.tool_calls]
     invalid = [_call(call.get("id"), call.get("name"), call.get("args")) for call in message.invalid_tool_calls]
     return valid + invalid

@@ -1,6 +1,6 @@
-"""A record as messages that can be appended: read, checked, each with an id, cut into batches.
+"""Prepares a record for appending: messages are read, checked, given ids and cut into batches.
 
-Layer 6, without I/O. What is refused, is refused here, before anything of the conversation is written.
+Floor 7. Pure. ``importing`` rejects a record here, before any of its messages is written.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from convstore.values.scope import id_problem
 
 __all__ = ["Batch", "Ready", "ReadyMessage", "batches_of", "make_ready"]
 
-_MOST_ENTRY_BYTES = 1_000_000
-_LARGE = 300_000
-"""Characters of a message that may fill an entry alone; UTF-8 takes up to three bytes for one."""
+_MAX_ENTRY_BYTES = 1_000_000
+_MEASURED_FROM = 300_000
+"""Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyMessage:
-    """A message to append: its place in the record from 1, itself with an id, its digest, and what came with it."""
+    """A message with an id, ready to append: its position in the record from 1, its digest and its item."""
 
-    place: int
+    position: int
     message: BaseMessage
     digest: bytes
     item: RecordItem
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Return the id of the message."""
         return str(self.message.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A record whose messages can be appended, and what cannot or was changed."""
+    """The messages of a record that can be appended, and the problems of the others."""
 
     messages: Sequence[ReadyMessage]
     problems: Sequence[Problem]
@@ -53,13 +53,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages that are appended together.
+    """Messages that are appended as one entry.
 
     Attributes:
         messages: In order.
         at: When they were written first; None for now.
-        reserve_to: Source ids up to this one are in use or reserved before them.
-        rewind_from: Place of the first message to rewind after them, 0 for none.
+        reserve_to: Reserve source ids up to this one before the append; 0 for none.
+        rewind_from: Position of the first message to rewind after the append; 0 for none.
     """
 
     messages: Sequence[ReadyMessage]
@@ -69,29 +69,29 @@ class Batch:
 
 
 def make_ready(record: ConversationRecord, *, codec: Codec) -> Ready:
-    """Read all messages of a record; a message without an id gets one that is made from the record's id."""
+    """Read all messages of a record. A message without an id gets one made from the record's id."""
     work = _Reading(record, codec)
-    for place, given in enumerate(record.messages, 1):
-        work.read(place, as_item(given))
+    for position, given in enumerate(record.messages, 1):
+        work.read(position, as_item(given))
     notes = [*_note_of_dates(work.messages), *record.notes]
     work.problems += [work.problem("changed", record.where, note) for note in notes]
     return Ready(work.messages, work.problems)
 
 
 def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
-    """One note for all messages of a record whose dates cannot be read."""
+    """Return one note for all messages whose dates cannot be read."""
     unread = [one for one in messages if one.item.unread_date]
     if not unread:
         return []
     first = unread[0]
     return [
-        f"dates that cannot be read: {len(unread)}, the first is {first.item.unread_date} of message {first.place}; "
-        "these messages have that of others in their turn, of the turn before, or of the import"
+        f"dates that cannot be read: {len(unread)}, the first is {first.item.unread_date} of message {first.position}; "
+        "these messages get the date of their turn, of the turn before, or of the import"
     ]
 
 
 def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> Iterator[Batch]:
-    """What is appended together: the entries of an export, whole turns of others; never across the end of a rewind."""
+    """Yield batches: the entries of an export, or whole turns of other sources. The end of a rewind ends a batch."""
     ends = {last: first for first, last in record.rewound}
     batch: list[ReadyMessage] = []
     through = 0
@@ -99,12 +99,12 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
     for index, one in enumerate(messages):
         batch.append(one)
         following = messages[index + 1] if index + 1 < len(messages) else None
-        if following is None or one.place in ends or _begins(one, following):
+        if following is None or one.position in ends or _begins(one, following):
             numbers = _numbers(batch)
             at = next((one.item.at for one in batch if one.item.at), None)
-            latest = max(latest, at) if latest and at else latest  # dates of a log never go back
+            latest = max(latest, at) if latest and at else latest  # dates in a log never decrease
             reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
-            yield Batch(batch, latest, reserve_to, ends.get(one.place, 0))
+            yield Batch(batch, latest, reserve_to, ends.get(one.position, 0))
             batch, through = [], max([through, *numbers])
 
 
@@ -115,7 +115,7 @@ def _begins(one: ReadyMessage, following: ReadyMessage) -> bool:
 
 
 def _numbers(batch: Sequence[ReadyMessage]) -> list[int]:
-    """Ids of the sources that an export names."""
+    """Return the source ids that an export names for a batch."""
     try:
         return [number for one in batch for number in read_ids(one.item.sources)]
     except ValueError:
@@ -124,7 +124,7 @@ def _numbers(batch: Sequence[ReadyMessage]) -> list[int]:
 
 @dataclass(slots=True)
 class _Reading:
-    """One record being read."""
+    """State of reading one record."""
 
     record: ConversationRecord
     codec: Codec
@@ -132,12 +132,12 @@ class _Reading:
     problems: list[Problem] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
 
-    def read(self, place: int, item: RecordItem) -> None:
-        where = item.where or f"{self.record.where}, message {place}".removeprefix(", ")
+    def read(self, position: int, item: RecordItem) -> None:
+        where = item.where or f"{self.record.where}, message {position}".removeprefix(", ")
         problem = item.problem
         if not problem:
             try:
-                messages, note = self._read(place, item)
+                messages, note = self._read(position, item)
                 digests = list(map(self._digest, messages))
             except InvalidInputError as error:
                 problem = str(error).removeprefix("message 0, ").removeprefix("message 0: ")
@@ -147,44 +147,44 @@ class _Reading:
                 self.seen |= {str(message.id) for message in messages}
                 placed = replace(item, where=where)
                 read = zip(messages, digests, strict=True)
-                self.messages += [ReadyMessage(place, message, digest, placed) for message, digest in read]
+                self.messages += [ReadyMessage(position, message, digest, placed) for message, digest in read]
                 return
         self.problems.append(self.problem("message", where, problem))
 
     def problem(self, what: Literal["conversation", "message", "changed"], where: str, reason: str) -> Problem:
         return Problem(what, where, self.record.id, reason)
 
-    def _read(self, place: int, item: RecordItem) -> tuple[list[BaseMessage], str]:
-        """The message with an id, or several that it holds, and what was changed for that."""
+    def _read(self, position: int, item: RecordItem) -> tuple[list[BaseMessage], str]:
+        """Return the message with an id, or several if it holds several, and a note if its id was replaced."""
         given: Any = item.message
         id_ = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None)
         note = ""
         if id_ is not None and (problem := self._problem_of(id_)):
-            note = f"its id {str(id_)[:80]!r} {problem}; it has another one now"
+            note = f"its id {str(id_)[:80]!r} {problem}; it was given a new id"
             id_ = None
             given = {**given, "id": None} if isinstance(given, Mapping) else given.model_copy(update={"id": None})
-        return normalize_messages([given], key=_key(f"{item.key or place}:{self.record.id}")), note
+        return normalize_messages([given], key=_key(f"{item.key or position}:{self.record.id}")), note
 
     def _problem_of(self, id_: Any) -> str:
-        return id_problem(id_) or ("is that of a message before it" if id_ in self.seen else "")
+        return id_problem(id_) or ("belongs to an earlier message" if id_ in self.seen else "")
 
     def _digest(self, message: BaseMessage) -> bytes:
-        """What tells its content from others.
+        """Return the digest of the content.
 
         Raises:
             InvalidInputError: It cannot be stored.
         """
         canonical = self.codec.encode(fields_of(message))
-        if len(canonical) > _LARGE:
+        if len(canonical) > _MEASURED_FROM:
             body = canonical
             if message.type != "system":
                 fields = fields_of(message)
                 body = encode_message(self.codec, fields, split_result=message.type == "tool").body
-            if len(body.encode("utf-8", "surrogatepass")) > _MOST_ENTRY_BYTES:
+            if len(body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES:
                 raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
         return digest_of(canonical)
 
 
 def _key(text: str) -> str:
-    """What an id is made from: at most 512 bytes that UTF-8 can encode."""
+    """Return the text that an id is made from: at most 512 bytes that UTF-8 can encode."""
     return text if not id_problem(text) else digest_of(text).hex()

@@ -1,6 +1,6 @@
-"""What goes between sources of conversations and the import, and what the import says of it.
+"""Records that sources hand to an import, and the problems that it reports.
 
-Layer 6. A source gives a `ConversationRecord` for each conversation, and a `BadRecord` for what is none.
+Floor 7. A source yields a `ConversationRecord` for each conversation, and a `BadRecord` for anything else.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordItem:
-    """One message of a record, with what the source says of it.
+    """One message of a record, with its metadata from the source.
 
     Attributes:
-        message: A LangChain message or a dict in OpenAI's format; None if the source holds something else.
-        problem: Why there is none.
-        key: What names the message in its source, if it has no id; by default its place.
-        where: Where the source has it; by default its place.
-        at: When it was written first; without a time zone it is UTC. None takes what a dict says of it.
-        unread_date: What the source says of that and cannot be read.
+        message: A LangChain message or a dict in OpenAI's format; None if the source has no valid message.
+        problem: Why there is no valid message.
+        key: Identifies a message without an id in its source; by default its position.
+        where: Location in the source, for reports; by default its position.
+        at: When it was written first; UTC if it has no time zone. None takes the date from a dict's own fields.
+        unread_date: The date of the source, if it cannot be read.
         entry: Number of the entry that held it; messages with the same one are appended together.
-        sources: The ids that its sources had, as text such as "3, 11-20".
-        annotations: What was said of it with `annotate`.
+        sources: Ids of its sources, as text such as "3, 11-20".
+        annotations: Values set with `annotate`.
     """
 
     message: BaseMessage | Mapping[str, Any] | None
@@ -53,7 +53,7 @@ class RecordItem:
 
 
 Message: TypeAlias = BaseMessage | Mapping[str, Any] | RecordItem
-"""What a record holds; a dict is one of OpenAI's format or of LangChain's, and has its date in a field of its own."""
+"""A message of a record. A dict is in OpenAI's or LangChain's format, and its date is one of its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +61,16 @@ class ConversationRecord:
     """A conversation of another store, or of an export.
 
     Attributes:
-        id: Names it in its source, always the same: ids of messages that have none are made from it.
-        messages: In order; one of LangChain has its date as `RecordItem.at`, a dict in a field of its own.
-        where: Where the source has it, for reports.
-        fields: What the source says of it; scopes are made of these.
-        scope: Whose it is, if the source knows.
+        id: Stable id in its source. Messages without an id get one made from it.
+        messages: In order. `RecordItem.at` dates a LangChain message; a dict has a field for its date.
+        where: Location in the source, for reports.
+        fields: Fields of the source, from which a `ScopeRule` makes the scope.
+        scope: Its scope, if the source knows it.
         title: As `Conversation.update` takes it.
         metadata: As `Conversation.update` takes it.
-        rewound: What was rewound, as places of messages from 1: first and last.
+        rewound: Ranges of rewound messages: first and last position, from 1.
         sources_through: Highest source id that was in use or reserved.
-        notes: What the source has and an import cannot take over.
+        notes: Parts of the source that an import cannot keep.
     """
 
     id: str
@@ -87,7 +87,7 @@ class ConversationRecord:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """Something in a source that is no conversation, and why."""
+    """Part of a source that is not a conversation, and why."""
 
     where: str
     problem: str
@@ -95,13 +95,13 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that was not taken over as it was.
+    """A conversation or message that was left out or changed.
 
     Attributes:
-        what: What it is about: a whole "conversation" or a "message" that was left out, or something "changed".
-        where: Where the source has it.
+        what: "conversation" or "message" if one was left out, "changed" otherwise.
+        where: Location in the source.
         conversation: The record's id, "" if there is no record.
-        reason: Why, and what to do.
+        reason: Why, and how to solve it.
     """
 
     what: Literal["conversation", "message", "changed"]

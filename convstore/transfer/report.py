@@ -1,6 +1,6 @@
-"""What an import or an export did: counts, and everything that was not taken over as it was.
+"""Reports of imports and exports: counts, and everything that was left out or changed.
 
-Layer 6.
+Floor 7. Filled by ``importing`` and ``exporting``, printed by the command line.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from convstore.transfer.records import Problem
 __all__ = ["MOST_PROBLEMS", "ExportReport", "ImportReport"]
 
 MOST_PROBLEMS = 1_000
-"""Problems that a report holds; `on_problem` is told all of them."""
+"""Number of problems that a report keeps; `on_problem` receives all of them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Report:
-    """What both have."""
+    """Fields that both reports have."""
 
     on_problem: Callable[[Problem], object] = field(default=lambda _: None, repr=False)
     problems: list[Problem] = field(default_factory=list)
@@ -28,7 +28,7 @@ class _Report:
     changed: int = 0
 
     def note(self, problem: Problem) -> None:
-        """Count a problem, tell it, and keep it if there is room."""
+        """Count a problem, pass it to `on_problem`, and keep it if there is room."""
         self.left_out += problem.what == "conversation"
         self.messages_left_out += problem.what == "message"
         self.changed += problem.what == "changed"
@@ -38,7 +38,7 @@ class _Report:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing was left out."""
+        """Return True if nothing was left out."""
         return not self.left_out and not self.messages_left_out
 
     def _as_json(self, *names: str) -> dict[str, Any]:
@@ -53,20 +53,20 @@ class _Report:
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport(_Report):
-    """What an import did, or with `dry_run` would do.
+    """Counts of an import, or with `dry_run` of what it would do.
 
     Attributes:
-        conversations: Records that were read, bad ones too.
-        imported: Conversations that began with this import.
-        extended: Conversations that were there in part and got the rest.
-        unchanged: Conversations that were there already.
+        conversations: Records read, including bad ones.
+        imported: Conversations created by this import.
+        extended: Conversations of which the missing rest was written.
+        unchanged: Conversations that were complete already.
         messages: Messages written.
-        known: Messages that were there already.
-        left_out: Conversations of which nothing, or not the rest, was taken over.
-        messages_left_out: Messages left out of conversations that were taken over (``skip_messages``).
-        changed: What was taken over otherwise than it was, such as a message with a new id.
-        problems: The first of what was left out or changed.
-        on_problem: Told each of them.
+        known: Messages stored already.
+        left_out: Conversations that were not imported, or not completed.
+        messages_left_out: Messages left out of imported conversations (``skip_messages``).
+        changed: Differences from the source, such as a message with a new id.
+        problems: The first problems.
+        on_problem: Called with each problem.
     """
 
     conversations: int = 0
@@ -77,19 +77,19 @@ class ImportReport(_Report):
     known: int = 0
 
     def settle(self, outcome: Literal["imported", "extended", "unchanged"]) -> None:
-        """Count a conversation that is through."""
+        """Count a finished conversation by its outcome."""
         self.imported += outcome == "imported"
         self.extended += outcome == "extended"
         self.unchanged += outcome == "unchanged"
 
     def as_json(self) -> dict[str, Any]:
-        """The report for a program."""
+        """Return the report as a JSON document."""
         return self._as_json("conversations", "imported", "extended", "unchanged", "messages", "known")
 
 
 @dataclass(slots=True, kw_only=True)
 class ExportReport(_Report):
-    """What an export did.
+    """Counts of an export.
 
     Attributes:
         conversations: Conversations written.
@@ -97,9 +97,9 @@ class ExportReport(_Report):
         size: Bytes written.
         left_out: Conversations that could not be written.
         messages_left_out: Turns left out of conversations that were written ("fine-tuning").
-        changed: What the format cannot hold: artifacts, for example.
-        problems: The first of what was left out or changed.
-        on_problem: Told each of them.
+        changed: Conversations that lost fields which the format cannot hold, such as artifacts.
+        problems: The first problems.
+        on_problem: Called with each problem.
     """
 
     conversations: int = 0
@@ -107,5 +107,5 @@ class ExportReport(_Report):
     size: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The report for a program."""
+        """Return the report as a JSON document."""
         return self._as_json("conversations", "messages", "size")

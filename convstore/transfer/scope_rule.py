@@ -1,6 +1,6 @@
-r"""Says whose an imported conversation is: from constants, from fields of its source, from parts of a field.
+r"""Makes the scope of an imported conversation from constants, fields of its source, or parts of a field.
 
-Layer 6. A session id such as ``"ada:orcas"`` holds a user and a thread; a regular expression takes it apart::
+Floor 7. A session id such as ``"ada:orcas"`` holds a user and a thread; a regular expression takes it apart::
 
     ScopeRule(match={"SessionId": r"(?P<user_id>[^:]+):(?P<thread_id>.+)"})
 """
@@ -23,15 +23,15 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeRule:
-    """Makes the scope of a record; made once for a store and checked then.
+    """Makes the scope of each record. Its arguments are checked once, when it is created.
 
-    A key's value is the first of: what `constant` says, the field that `fields` names, a named group of `match`, what
-    the record itself knows (an export), and for the last key of the store the record's id.
+    A key takes the first value that exists of: `constant`, the field that `fields` names, a named group of `match`,
+    the record's own scope (an export), and for the last key of the store the record's id.
 
     Attributes:
         keys: The store's scope keys, in order.
-        constant: Values that are the same for all, by key.
-        fields: Names of fields by key; ``meta.user`` is a field inside one.
+        constant: Values for all records, by key.
+        fields: Names of fields by key; ``meta.user`` is a field inside ``meta``.
         match: Regular expressions by name of a field; their named groups are scope keys.
     """
 
@@ -53,12 +53,12 @@ class ScopeRule:
         self._check(self.fields)
 
     def __call__(self, record: ConversationRecord) -> dict[str, str]:
-        """The scope of a record.
+        """Return the scope of a record.
 
         Raises:
-            InvalidScopeError: A key has no value, or one that cannot be; says which.
+            InvalidScopeError: A key has no value, or an invalid one; names the key.
         """
-        found: dict[str, Any] = {self.keys[-1]: record.id, **self._told(record), **record.scope}
+        found: dict[str, Any] = {self.keys[-1]: record.id, **self._exported_scope(record), **record.scope}
         for name, pattern in self.match.items():
             found |= _groups(name, pattern, _field(record, name))
         found |= {key: _field(record, name) for key, name in self.fields.items()}
@@ -69,14 +69,14 @@ class ScopeRule:
             )
         if missing := [key for key in self.keys if key not in found]:
             raise InvalidScopeError(
-                f"nothing says its {missing[0]}; name a value or a field for it (--scope, --scope-from)"
+                f"no value for {missing[0]}; name a value or a field for it (--scope, --scope-from)"
             )
         return dict(check_scope(self.keys, found))
 
-    def _told(self, record: ConversationRecord) -> dict[str, str]:
-        """What an export in OpenAI's format says of the scope."""
-        told = record.fields.get("scope")
-        return {key: told[key] for key in self.keys if key in told} if isinstance(told, Mapping) else {}
+    def _exported_scope(self, record: ConversationRecord) -> dict[str, str]:
+        """Return the scope values that an export in OpenAI's format holds."""
+        exported = record.fields.get("scope")
+        return {key: exported[key] for key in self.keys if key in exported} if isinstance(exported, Mapping) else {}
 
     def _check(self, keys: Mapping[str, Any]) -> None:
         if unknown := [key for key in keys if key not in self.keys]:
