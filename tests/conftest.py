@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import uuid
@@ -18,7 +19,7 @@ from convstore import ConversationStore
 from convstore.devserver import DevServer
 
 # How long an example takes says nothing about the rules, and the machine may be busy.
-settings.register_profile("quick", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples each time, and all that each test asks for.
 settings.register_profile("whole", settings.get_profile("quick"), max_examples=100, derandomize=True, print_blob=True)
 settings.load_profile("whole" if os.environ.get("CI") else "quick")
@@ -30,6 +31,12 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its 
 def pytest_xdist_auto_num_workers() -> int | None:
     """Take one worker where there is one server for all: a test that makes commands fail would fail others."""
     return 1 if os.environ.get("CONVSTORE_TEST_URI") else None
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from going through modules and cases again and again: they stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

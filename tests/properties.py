@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
-FEWEST = 4
+FEWEST = 2
 
 STRIDE = max(1, 100 // settings().max_examples)
 """Tests that go through all cases of a kind take each of them in CI, and one in so many elsewhere."""
@@ -16,3 +18,10 @@ def examples(count: int, **options: Any) -> settings:
     """Return settings with `count` examples, scaled as the profile in use scales Hypothesis' default of 100."""
     share = count * settings().max_examples // 100
     return settings(max_examples=min(count, max(share, FEWEST)), **options)
+
+
+def sampled(cases: Iterable[Any], *, every: int = 5) -> list[Any]:
+    """Return all cases for a parametrisation: one in `every` runs each time, the others with `-m slow`."""
+    return [
+        case if number % every == 0 else pytest.param(case, marks=pytest.mark.slow) for number, case in enumerate(cases)
+    ]

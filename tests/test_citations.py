@@ -211,7 +211,7 @@ class World:
 Play = Callable[[int], Awaitable[World]]
 
 
-@pytest.fixture(params=["server", "memory"])
+@pytest.fixture(params=["server", pytest.param("memory", marks=pytest.mark.slow)])
 async def play(
     request: pytest.FixtureRequest, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
 ) -> Play:

@@ -85,11 +85,7 @@ class TestMotorInShort(OnMotor, StoreContract):
     """As much of it as every run can wait for."""
 
 
-for name in [name for name in dir(StoreContract) if name.startswith("test_") and name not in IN_SHORT]:
-    setattr(TestMotorInShort, name, None)
-
-
-class TestInMemory(StoreContract):
+class InMemory:
     """mongomock-motor, for demos and users' unit tests."""
 
     @pytest.fixture
@@ -98,7 +94,21 @@ class TestInMemory(StoreContract):
         return AsyncMongoMockClient()["app"]
 
 
-def test_each_part_of_the_contract_is_run_on_motor():
+@pytest.mark.slow
+class TestInMemory(InMemory, StoreContract):
+    """The whole contract."""
+
+
+class TestInMemoryInShort(InMemory, StoreContract):
+    """As much of it as every run can wait for."""
+
+
+for name in [name for name in dir(StoreContract) if name.startswith("test_") and name not in IN_SHORT]:
+    setattr(TestMotorInShort, name, None)
+    setattr(TestInMemoryInShort, name, None)
+
+
+def test_each_part_of_the_contract_is_in_the_short_form():
     """A part that comes later is added to the short form, and nothing is in it that there is not."""
     parts = [{name for name in vars(part) if name.startswith("test_")} for part in StoreContract.__mro__]
     assert all(part & IN_SHORT for part in parts if part)

@@ -185,7 +185,7 @@ def test_an_exception_inside_with_leaves_no_process():
 
 def test_a_paused_node_does_not_answer_and_resumes(one: DevServer):
     """``pause`` freezes a node with its connections open, ``resume`` lets it go on."""
-    with MongoClient(one.uri, socketTimeoutMS=2_000, retryReads=False) as client:
+    with MongoClient(one.uri, socketTimeoutMS=300, retryReads=False) as client:
         client.admin.command("ping")
         one.nodes[0].pause()
         with pytest.raises(NetworkTimeout):
@@ -194,6 +194,7 @@ def test_a_paused_node_does_not_answer_and_resumes(one: DevServer):
     assert one.nodes[0].command("ping")["ok"] == 1
 
 
+@pytest.mark.slow
 def test_stop_ends_a_paused_node():
     """A frozen node does not keep ``stop`` from ending it."""
     with DevServer() as server:
@@ -260,6 +261,7 @@ def test_the_directory_of_the_caller_is_kept(tmp_path: Path):
     assert list(directory.iterdir())
 
 
+@pytest.mark.slow
 def test_a_port_lost_to_another_mongod_is_replaced(one: DevServer, monkeypatch: pytest.MonkeyPatch):
     """If somebody takes the port first, the server moves to another one and does not mistake them for itself."""
     free_port = devserver._free_port

@@ -27,7 +27,7 @@ def server_address(server_uri: str, database_name: str) -> Iterator[str]:
         client.drop_database(name)
 
 
-@pytest.fixture(params=["memory", "server"])
+@pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.slow)])
 def address(request) -> str:
     """Where an example runs."""
     return "memory://" if request.param == "memory" else request.getfixturevalue("server_address")

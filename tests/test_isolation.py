@@ -304,7 +304,7 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
     assert (await late.annotations(["ada-1"])) == {"ada-1": {"rating": 5}}
 
 
-@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("is_empty", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_does_not_tell_whether_another_is_there(worlds: list[World], name: str, is_empty: bool) -> None:
     """Same results, same errors, same commands, from a conversation of one's own and from none."""

@@ -58,6 +58,7 @@ async def question_and_answer(store: ConversationStore, user: str, thread: str) 
     await chat.append(AIMessage("a"))
 
 
+@pytest.mark.slow
 async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: str, database: Any, user: str):
     """Two writers are killed in a burst; a third process lists all that is in the logs as soon as the burst is over."""
     await ConversationStore(database).setup()

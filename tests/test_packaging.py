@@ -112,6 +112,7 @@ def test_the_lowest_versions_are_those_that_are_tried():
     assert sorted(one.replace(">=", "==") for one in bounds) == sorted(one for one in lines if not one.startswith("#"))
 
 
+@pytest.mark.slow
 def test_the_demo_runs_from_the_wheel(unpacked, tmp_path):
     """With its own migrations: the checkout is not looked at."""
     shown = run("-m", "convstore", "demo", folder=tmp_path, path=unpacked)
@@ -136,8 +137,10 @@ def test_the_core_needs_no_extra(tmp_path):
     ("hidden", "script", "told"),
     [
         ("mongomock_motor", "asyncio.run(convstore.ConversationStore.connect('memory://'))", "convstore[memory]"),
-        ("typer", "import convstore.cli; convstore.cli.main()", "convstore[cli]"),
-        ("rich", "import convstore.cli; convstore.cli.main()", "convstore[cli]"),
+        *(
+            pytest.param(name, "import convstore.cli; convstore.cli.main()", "convstore[cli]", marks=pytest.mark.slow)
+            for name in ("typer", "rich")
+        ),
     ],
 )
 def test_a_missing_extra_is_named(tmp_path, hidden, script, told):
