@@ -97,8 +97,8 @@ def chosen(count: int, seed: int) -> list[Mutation]:
 def stages(mutation: Mutation, *, slow: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield what to run, the cheapest first: a name and arguments of pytest."""
     names = {*mutation.path.with_suffix("").parts[1:]} - {"services", "__init__"}
-    named = sorted(path.relative_to(ROOT) for name in names for path in (ROOT / "tests").glob(f"test_{name}*.py"))
-    in_memory = ["tests/test_contract.py", "-k", "not TestPyMongo and not TestMotor"]
+    named = sorted(path.relative_to(ROOT) for name in names for path in (ROOT / "tests").rglob(f"test_{name}*.py"))
+    in_memory = ["tests/contract/test_contract.py", "-k", "not TestPyMongo and not TestMotor"]
     yield "near", ["-n0", *map(str, named), *in_memory]
     yield "suite", []
     if slow:

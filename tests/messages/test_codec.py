@@ -50,7 +50,7 @@ from convstore.sources.detection import find_sources
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.values.models import Source, SourcePage
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CODEC = Codec()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "checkpoint_bytes.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "checkpoint_bytes.py"
 TURNS = 8
 
 

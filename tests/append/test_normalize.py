@@ -43,7 +43,7 @@ from convstore.append import inputs as normalize
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 
-DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "dev"
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dev"
 DEEP = 10_000
 HELLO = {"role": "user", "content": "Hello"}
 

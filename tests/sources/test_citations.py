@@ -520,7 +520,7 @@ async def test_several_processes_never_share_a_number(
             *(sys.executable, __file__, server_uri, database_name, thread, name),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
         )
         out, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()[-3_000:]

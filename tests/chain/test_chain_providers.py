@@ -17,7 +17,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.tool_calls import calls_of, check_pairing
 
 OPENAI, ANTHROPIC = "call_{r:24:x}", "toolu_{r:24:b}"
-REAL_DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "dev" / "provider_cassettes.jsonl.gz"
+REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "dev" / "provider_cassettes.jsonl.gz"
 SIGNATURES = "__gemini_function_call_thought_signatures__"
 
 

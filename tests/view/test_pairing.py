@@ -36,7 +36,7 @@ from convstore.messages.tool_calls import (
     without_orphans,
 )
 
-REAL_DATA = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "dev"
+REAL_DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "dev"
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Small lists. "m2 ai x y" is an AI message with the calls x and y, "m3 tool x" a result for x, "m1 human" any other.

@@ -23,7 +23,7 @@ from convstore import ConversationStore
 from convstore.cli.export import EXPORT
 from convstore.cli.import_ import IMPORT
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_parameters_and_defaults_are_those_of_the_seed():
 
 def test_the_page_tells_every_parameter_and_its_default():
     """In the order of the class."""
-    page = (Path(__file__).parent.parent / "docs" / "chain.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "chain.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `?([\w,]+)`? \|", page, re.MULTILINE)
     assert [(name, default.replace(",", "")) for name, default in rows] == [
         (each.name, str(each.default)) for each in fields(ChainSummarizerConfig)

@@ -31,7 +31,7 @@ async def start(role: str, *arguments: str) -> asyncio.subprocess.Process:
     """One process of the crowd."""
     pipe = asyncio.subprocess.PIPE
     command = [sys.executable, str(CROWD), role, *arguments]
-    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, cwd=CROWD.parents[1])
+    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, cwd=CROWD.parents[2])
 
 
 async def report(process: asyncio.subprocess.Process) -> Any:

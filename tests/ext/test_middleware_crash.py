@@ -67,7 +67,7 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
 
     def run(tasks: Sequence[tuple[str, int | None]], *, saves: bool) -> list[Crash]:
         lines = [json.dumps({"thread": thread, "die_at": die_at, "saves": saves}) for thread, die_at in tasks]
-        script = Path(__file__).with_name("agent_crash.py")
+        script = Path(__file__).parents[1] / "agent_crash.py"
         command = [sys.executable, str(script), server_uri, database.name, str(tmp_path)]
         ended = subprocess.run(  # noqa: S603 - our own code
             command, input="\n".join(lines), capture_output=True, encoding="utf-8", check=True, timeout=300

@@ -24,7 +24,7 @@ async def run(role: str, uri: str, database: str, thread: str, until: float) -> 
         *(sys.executable, str(CROWD), role, uri, database, thread, str(until)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        cwd=CROWD.parents[1],
+        cwd=CROWD.parents[2],
     )
     out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-3_000:]

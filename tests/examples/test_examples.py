@@ -43,7 +43,7 @@ def test_every_example_is_run_here():
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
     assert names == {"agent_loop.py", "create_agent.py", "langgraph_summaries.py", "quickstart.py", "two_providers.py"}
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/*.py")}
-    tested = {path.stem.removeprefix("test_example_") for path in (ROOT / "tests").glob("test_example_*.py")}
+    tested = {path.stem.removeprefix("test_example_") for path in (ROOT / "tests").rglob("test_example_*.py")}
     assert folders == tested - {path.stem for path in (ROOT / "examples").glob("*.py")}
 
 

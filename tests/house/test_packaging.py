@@ -15,7 +15,7 @@ import pytest
 
 from convstore import __version__
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("motor", "mongomock", "mongomock_motor", "typer", "rich", "pytest", "hypothesis")
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import convstore
 from convstore import exceptions
 
-PACKAGE = Path(__file__).parent.parent / "convstore"
+PACKAGE = Path(__file__).parents[2] / "convstore"
 RUNS_WHEN_IMPORTED = {"convstore.__main__"}
 
 

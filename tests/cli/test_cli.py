@@ -32,7 +32,7 @@ from convstore.readback.pager import Pager
 from convstore.runtime.log_reader import LogReader
 from convstore.view.loader import Loader
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LONG = "The tide comes in twice a day, and what it brings it takes again. "
 
 Records = list[dict[str, Any]]

@@ -24,7 +24,7 @@ from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPo
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 
-PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 OWNERS = {"store": ConversationStore, "chat": Conversation, "ConversationStore": ConversationStore}
 UNTOLD = object()
 """A default that the page leaves to the code, written as an ellipsis."""

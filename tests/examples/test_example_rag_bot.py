@@ -20,7 +20,7 @@ from convstore.testing.samples import new_id
 
 __all__ = ["address", "server_address"]  # fixtures
 
-FOLDER = Path(__file__).parent.parent / "examples" / "rag_bot"
+FOLDER = Path(__file__).parents[2] / "examples" / "rag_bot"
 LOCAL = "Which keeper stayed in the tower in the great storm?"
 WEB = "What does a return with the cable railway cost?"
 NOWHERE = "Which opera has zebras?"

@@ -23,7 +23,7 @@ from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
 from convstore.mongo.migrator import Migration, Migrator, Target, discover
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 KEYS = ("user_id", "course_id")
 SET_UP_ON_COMMAND = """
 import asyncio, sys

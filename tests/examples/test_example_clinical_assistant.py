@@ -27,7 +27,7 @@ from convstore.devserver import DevServer
 from convstore.messages.tool_calls import calls_of
 from convstore.mongo.log import Log
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from clinical_assistant import graph
 from clinical_assistant.app import app_from_environment, create_app
