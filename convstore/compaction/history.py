@@ -41,8 +41,8 @@ class SummaryHistory:
         async with self._reader.reading(cached):
             found = await self._summaries.all(head.conversation)
             current = head.summary.token if head.summary else ""
-            made = reversed(_whole_chain(cached.conversation, found, head.newest, "previous"))
-            return [self.public(record, found, is_current=record.token == current) for record in made]
+            summaries = reversed(_whole_chain(cached.conversation, found, head.newest, "previous"))
+            return [self.public(record, found, is_current=record.token == current) for record in summaries]
 
     async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
         """Return the messages that a summary replaces; see `Conversation.expand_summary`."""

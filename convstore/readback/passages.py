@@ -314,12 +314,12 @@ def _items(row: StoredMessageRow, payload: str | None) -> list[Passage]:
     ref = row.message.payload
     return [
         replace(
-            _stored(f"Rest of [{source.id}]", position.middle, position.end, ref, payload),
+            _stored(f"Rest of [{source.id}]", place.middle, place.end, ref, payload),
             is_rest=True,
             source=None if payload is None else source,
         )
         for source in row.sources
-        if ref and not (source.bare or source.held) and (position := source.place).middle > position.start
+        if ref and not (source.bare or source.held) and (place := source.place).middle > place.start
     ]
 
 

@@ -14,9 +14,9 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import HEADS, entry_id
 from convstore.values.models import Finding, VerifyReport
 
-__all__ = ["BETWEEN_LOOKS", "Findings", "Looked", "Recheck"]
+__all__ = ["BETWEEN_LOOKS", "Checked", "Findings", "Recheck"]
 
-_MOST = 1_000
+_MAX_LISTED = 1_000
 
 
 BETWEEN_LOOKS = 15.0
@@ -48,8 +48,8 @@ class Recheck:
         conversation = str(self.head["conversation"])
         if await inspection.lean_entries(conversation, after=entry_id(conversation, self.entries)):
             return
-        mend = inspection.set_head(self.head, self.changes, closes=self.closes) if findings.repair else None
-        if await (mend or inspection.is_same(self.head)):
+        repair = inspection.set_head(self.head, self.changes, closes=self.closes) if findings.repair else None
+        if await (repair or inspection.is_same(self.head)):
             findings.add(
                 Finding(
                     kind=self.kind,
@@ -64,7 +64,7 @@ class Recheck:
 
 
 @dataclass(slots=True)
-class Looked:
+class Checked:
     """Numbers of documents checked."""
 
     conversations: int = 0
@@ -82,12 +82,12 @@ class Findings:
     Attributes:
         repair: True to repair everything that can be derived from the log.
         progress: Called after each conversation.
-        looked: Numbers of documents checked so far.
+        checked: Numbers of documents checked so far.
     """
 
     repair: bool
     progress: Callable[[VerifyReport], None] | None = None
-    looked: Looked = field(default_factory=Looked)
+    checked: Checked = field(default_factory=Checked)
     _first: list[Finding] = field(default_factory=list)
     _counts: Counter[str] = field(default_factory=Counter)
     _unrepaired: int = 0
@@ -96,17 +96,17 @@ class Findings:
         """Count a finding, and store it if it is among the first."""
         self._counts[finding.kind] += 1
         self._unrepaired += not finding.repaired
-        if len(self._first) < _MOST:
+        if len(self._first) < _MAX_LISTED:
             self._first.append(finding)
 
     def advance(self) -> None:
         """Count a conversation as checked, and report progress."""
-        self.looked.conversations += 1
+        self.checked.conversations += 1
         if self.progress:
             self.progress(self.report(listed=False))
 
     def report(self, *, listed: bool = True) -> VerifyReport:
         """Return the report so far."""
-        looked = {name: getattr(self.looked, name) for name in Looked.__slots__}
+        checked = {name: getattr(self.checked, name) for name in Checked.__slots__}
         first = tuple(self._first) if listed else ()
-        return VerifyReport(**looked, findings=first, counts=dict(self._counts), left=self._unrepaired)
+        return VerifyReport(**checked, findings=first, counts=dict(self._counts), left=self._unrepaired)

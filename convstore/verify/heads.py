@@ -25,7 +25,7 @@ from convstore.mongo.keys import ANNOTATIONS, HEADS, SUMMARIES, annotation_id, e
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.models import Finding
-from convstore.verify.findings import Findings, Looked, Recheck
+from convstore.verify.findings import Checked, Findings, Recheck
 from convstore.verify.log import ORPHAN_AGE, LogCheck
 from convstore.verify.repair import Repairer
 
@@ -69,24 +69,24 @@ class ConversationCheck:
 
     async def run(self) -> None:
         """Check everything, report the findings, and repair if asked to."""
-        looked = Looked()
+        checked = Checked()
         if not self.conversation:
             _, problem = self._head()
             self._report("head", problem or "it does not name its conversation")
         else:
             check = await self._look_at_log()
             if check.is_broken:
-                check = await self._join_log(check)
+                check = await self._repair_and_check_again(check)
             self._found += check.findings
-            looked = check.looked
+            checked = check.checked
             head, problem = self._head()
             await self._compare(head, problem, check)
-            await self._summaries(head, looked)
-            await self._annotations(looked, check.tail.messages)
-        if self._found and not await self._is_there():
+            await self._summaries(head, checked)
+            await self._annotations(checked, check.tail.messages)
+        if self._found and not await self._still_exists():
             return
-        for name, number in asdict(looked).items():
-            setattr(self.findings.looked, name, getattr(self.findings.looked, name) + number)
+        for name, number in asdict(checked).items():
+            setattr(self.findings.checked, name, getattr(self.findings.checked, name) + number)
         for finding in self._found:
             self.findings.add(finding)
         self.findings.advance()
@@ -95,18 +95,18 @@ class ConversationCheck:
         head, _ = self._head()
         head_entries = head.totals.entries if head else 0
         wanted = frozenset({head.start[2] if head else 0, head_entries})
-        names = (self.conversation, self.inspection, self.codec, self.now, self.findings.repair, Looked())
+        names = (self.conversation, self.inspection, self.codec, self.now, self.findings.repair, Checked())
         check = LogCheck(*names, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()
         return check
 
-    async def _join_log(self, check: LogCheck) -> LogCheck:
+    async def _repair_and_check_again(self, check: LogCheck) -> LogCheck:
         """Repair a log whose entries do not follow each other, if asked to, and check it again."""
         broken = [one for one in check.findings if one.kind in _BREAKS]
-        mends = check.is_readable and self.findings.repair and await self._is_there() and await self._mend_log()
-        if not mends:
-            can = {"repairable": check.is_readable}
-            check.findings = [one.model_copy(update=can) if one in broken else one for one in check.findings]
+        repairs = check.is_readable and self.findings.repair and await self._still_exists() and await self._repair_log()
+        if not repairs:
+            update = {"repairable": check.is_readable}
+            check.findings = [one.model_copy(update=update) if one in broken else one for one in check.findings]
             return check
         again = await self._look_at_log(keeps_chunks=True)
         remaining = {(one.kind, one.document_id) for one in again.findings}
@@ -114,7 +114,7 @@ class ConversationCheck:
         self._found += [one.model_copy(update=done) for one in broken if (one.kind, one.document_id) not in remaining]
         return again
 
-    async def _mend_log(self) -> bool:
+    async def _repair_log(self) -> bool:
         """Repair the log and refresh the head; return False if other writers took the number in every try."""
         recount_entry = await Repairer(self.conversation, self.inspection, self.log, self.codec, self.clock).run()
         if recount_entry is None:
@@ -150,7 +150,7 @@ class ConversationCheck:
         except CorruptDocumentError as error:
             return None, str(error)
 
-    async def _is_there(self) -> bool:
+    async def _still_exists(self) -> bool:
         now = await self.inspection.head(str(self.document["_id"]))
         return now is not None and now.get("conversation") == self.document.get("conversation")
 
@@ -158,11 +158,11 @@ class ConversationCheck:
         """Compare the head with the log."""
         tail = check.tail
         if head is None:
-            await self._mend("head", problem, self._rebuilt(check), closes=True)
+            await self._repair_head("head", problem, self._rebuilt(check), closes=True)
             return
         if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
             problem = "the stored start of the view does not match the log"
-            await self._mend("head_start", problem, {"start": _NO_START}, if_same=True)
+            await self._repair_head("head_start", problem, {"start": _NO_START}, only_if_unchanged=True)
         if outdated := self._outdated_totals(head, check):
             changes, closes = self._head_changes(head, tail), self._is_old(head.open_until)
             self.recheck = Recheck(*outdated, said_of_log(self.document), tail.entries, changes, closes)
@@ -211,17 +211,17 @@ class ConversationCheck:
             return None
         return changes
 
-    async def _mend(
+    async def _repair_head(
         self,
         kind: str,
         problem: str,
         changes: Mapping[str, Any] | None,
         *,
-        if_same: bool = False,
+        only_if_unchanged: bool = False,
         closes: bool = False,
     ) -> None:
         """Report a problem of the head, and repair it unless the head was changed meanwhile."""
-        if if_same and not await self.inspection.is_same(self.document):
+        if only_if_unchanged and not await self.inspection.is_same(self.document):
             return
         repaired = False
         if changes and self.findings.repair:
@@ -229,12 +229,12 @@ class ConversationCheck:
             self.document = {**self.document, **changes} if repaired else self.document
         self._report(kind, problem, repairable=bool(changes), repaired=repaired)
 
-    async def _summaries(self, head: Head | None, looked: Looked) -> None:
+    async def _summaries(self, head: Head | None, checked: Checked) -> None:
         found: dict[str, SummaryRecord] = {}
         after, is_whole = "", True
         while documents := await self.inspection.beside(SUMMARIES, self.conversation, after=after):
             for document in documents:
-                looked.summaries += 1
+                checked.summaries += 1
                 record = self._summary(document)
                 is_whole = is_whole and record is not None
                 if head and head.summary and record and record.token == head.summary.token:
@@ -298,11 +298,11 @@ class ConversationCheck:
             text = f"it replaces messages {record.first} to {record.last}, which are not in the entry it names"
             self._report("summary", text, document=key, collection=SUMMARIES)
 
-    async def _annotations(self, looked: Looked, last: int) -> None:
+    async def _annotations(self, checked: Checked, last: int) -> None:
         after = ""
         while documents := await self.inspection.beside(ANNOTATIONS, self.conversation, after=after):
             for document in documents:
-                looked.annotations += 1
+                checked.annotations += 1
                 problem, ordinal = self._annotation_problem(document)
                 if problem:
                     self._report("damaged", problem, document=str(document["_id"]), collection=ANNOTATIONS)

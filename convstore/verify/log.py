@@ -27,7 +27,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import LOG, chunk_id, entry_id
 from convstore.values.models import Finding
 from convstore.verify.entry import check_entry, check_shown, check_totals
-from convstore.verify.findings import Looked
+from convstore.verify.findings import Checked
 from convstore.verify.rewinds import ActiveTotals
 
 __all__ = ["ORPHAN_AGE", "LogCheck", "Tell", "age_of"]
@@ -52,7 +52,7 @@ class LogCheck:
         codec: Decodes values, including those of unknown types.
         now: The time of the check.
         repair: True to remove orphaned chunks.
-        looked: Numbers of documents checked.
+        checked: Numbers of documents checked.
         head_entries: The number of the last entry that the head counts.
         wanted: Numbers of entries to keep in `kept`.
         kept: The wanted entries that were found.
@@ -69,7 +69,7 @@ class LogCheck:
     codec: Codec
     now: datetime
     repair: bool
-    looked: Looked
+    checked: Checked
     head_entries: int = 0
     wanted: frozenset[int] = frozenset()
     kept: dict[int, Entry] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class LogCheck:
     async def _entry(self, document: Mapping[str, Any]) -> None:
         key = str(document["_id"])
         self._find_holes(key)
-        self.looked.entries += 1
+        self.checked.entries += 1
         try:
             if document.get("conversation") != self.conversation:
                 raise CorruptDocumentError(key, "the field `conversation` names another one")
@@ -216,7 +216,7 @@ class LogCheck:
             self.report(kind, text, document=key)
 
     def _record(self, entry: Entry) -> None:
-        self.looked.messages += len(entry.messages)
+        self.checked.messages += len(entry.messages)
         self.tail = entry.totals
         if entry.number == 1:
             self.first_at = entry.at
@@ -256,7 +256,7 @@ class LogCheck:
         if key not in documents:
             self.report("payload_missing", f"{of}; it cannot be read", document=key)
             return None
-        self.looked.payload_chunks += 1
+        self.checked.payload_chunks += 1
         try:
             if documents[key].get("conversation") != self.conversation:
                 raise TypeError("the field `conversation` names another one")
@@ -275,14 +275,14 @@ class LogCheck:
             age = age_of(token, self.now)
             if age is not None and age <= ORPHAN_AGE:
                 continue
-            mends = age is not None and self._is_whole
-            removed = await self.inspection.remove(LOG, found) if mends and self.repair else 0
+            is_repairable = age is not None and self._is_whole
+            removed = await self.inspection.remove(LOG, found) if is_repairable and self.repair else 0
             when = "of unknown age" if age is None else f"{age.days} days old"
             self.report(
                 "orphan_chunks",
                 f"{len(found)} payload chunks that no entry refers to, {when}",
                 document=found[0],
-                repairable=mends,
+                repairable=is_repairable,
                 repaired=removed > 0,
             )
 

@@ -50,7 +50,7 @@ class SchemaCheck:
         for collection, indexes in expected_indexes.items():
             if collection not in options:
                 text = "the collection is missing; its documents are lost, or it was never created"
-                await self._make(findings, collection, text)
+                await self._create_collection(findings, collection, text)
             else:
                 await self._options(findings, collection, options[collection])
             await self._look_at_indexes(findings, collection, indexes, is_there=collection in options)
@@ -65,36 +65,49 @@ class SchemaCheck:
                 refused = f" and cannot: {error}"
             pending_after = await self._migrator.pending()
         for migration in pending:
-            problem, done = f"it has not run{refused * (migration in pending_after)}", migration not in pending_after
-            self._report(findings, "migration", (MIGRATIONS, migration.name), problem, mends=True, done=done)
+            repaired = migration not in pending_after
+            problem = "it has not run" if repaired else f"it has not run{refused}"
+            subject = (MIGRATIONS, migration.name)
+            self._report(findings, "migration", subject, problem, repairable=True, repaired=repaired)
 
     @staticmethod
     def _report(
-        findings: Findings, kind: str, place: tuple[str, str], problem: str, *, mends: bool = False, done: bool = False
+        findings: Findings,
+        kind: str,
+        subject: tuple[str, str],
+        problem: str,
+        *,
+        repairable: bool = False,
+        repaired: bool = False,
     ) -> None:
-        collection, name = place
+        collection, name = subject
         findings.add(
             Finding(
-                kind=kind, collection=collection, document_id=name, problem=problem, repairable=mends, repaired=done
+                kind=kind,
+                collection=collection,
+                document_id=name,
+                problem=problem,
+                repairable=repairable,
+                repaired=repaired,
             )
         )
 
-    async def _make(self, findings: Findings, collection: str, problem: str) -> None:
+    async def _create_collection(self, findings: Findings, collection: str, problem: str) -> None:
         """Report a missing collection, and create it when repairing."""
         if findings.repair:
             await self._driver.create_collection(self._prefix + collection, clustered=collection == LOG)
-        place = (collection, self._prefix + collection)
-        self._report(findings, "collection", place, problem, mends=True, done=findings.repair)
+        subject = (collection, self._prefix + collection)
+        self._report(findings, "collection", subject, problem, repairable=True, repaired=findings.repair)
 
     async def _options(self, findings: Findings, collection: str, options: Mapping[str, Any]) -> None:
-        place = (collection, self._prefix + collection)
+        subject = (collection, self._prefix + collection)
         advice = "the store works without; to change it, dump the collection, drop it, run setup() and restore it"
         if collection == LOG and "clusteredIndex" not in options and await self._driver.can_cluster():
-            self._report(findings, "options", place, f"it is not clustered; {advice}")
+            self._report(findings, "options", subject, f"it is not clustered; {advice}")
         compressor = await self._inspection.compressor(collection)
         if compressor not in ("", "zstd"):
             text = f"it is compressed with {compressor}, not with zstd; {advice}"
-            self._report(findings, "options", place, text)
+            self._report(findings, "options", subject, text)
 
     async def _look_at_indexes(
         self, findings: Findings, collection: str, indexes: Sequence[Index], *, is_there: bool
@@ -104,7 +117,7 @@ class SchemaCheck:
             if index.name not in found and await self._is_of_another_store(index):
                 continue
             if index.name not in found:
-                await self._make_index(findings, collection, index)
+                await self._create_index(findings, collection, index)
             elif not self._inspection.is_as_it_should_be(found[index.name], index):
                 text = "the index differs from the one that the store creates; drop it, then run doctor --repair"
                 self._report(findings, "index_different", (collection, index.name), text)
@@ -117,16 +130,16 @@ class SchemaCheck:
         """Return True if an index is for a scope key that no conversation has, although conversations exist."""
         return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, beside="scope")
 
-    async def _create(self, collection: str, index: Index) -> None:
+    async def _create_leased(self, collection: str, index: Index) -> None:
         name, keys = self._prefix + collection, list(index.keys)
         await self._driver.create_index(name, index.name, keys, unique=index.unique, present=index.present)
 
-    async def _make_index(self, findings: Findings, collection: str, index: Index) -> None:
-        problem, done = "the index is missing", False
+    async def _create_index(self, findings: Findings, collection: str, index: Index) -> None:
+        problem, repaired = "the index is missing", False
         if findings.repair:
             try:
-                await self._migrator.leased(partial(self._create, collection, index))
-                done = True
+                await self._migrator.leased(partial(self._create_leased, collection, index))
+                repaired = True
             except StoreError as error:
                 problem = f"the index is missing and cannot be created: {error}"
-        self._report(findings, "index_missing", (collection, index.name), problem, mends=True, done=done)
+        self._report(findings, "index_missing", (collection, index.name), problem, repairable=True, repaired=repaired)

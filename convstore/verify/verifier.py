@@ -99,8 +99,8 @@ class Verifier:
         keys = await self._leftovers(collection, conversation)
         if not keys and not (has_entries and collection == LOG):
             return
-        mends, removed = not has_entries, 0
-        while mends and findings.repair and keys:
+        is_repairable, removed = not has_entries, 0
+        while is_repairable and findings.repair and keys:
             removed += await self._inspection.remove(collection, keys)
             keys = await self._leftovers(collection, conversation)
         text = (
@@ -115,7 +115,7 @@ class Verifier:
                 document_id=f"{conversation}:" if has_entries and collection == LOG else conversation,
                 problem=text,
                 conversation=conversation,
-                repairable=mends,
+                repairable=is_repairable,
                 repaired=removed > 0,
             )
         )

@@ -96,7 +96,7 @@ class _Load:
         self.documents += len(entries)
         self.bytes += sum(entry.size for entry in entries)
 
-    def take(self, entries: list[Entry]) -> None:
+    def prepend(self, entries: list[Entry]) -> None:
         """Prepend entries that directly precede those already read.
 
         Raises:
@@ -110,9 +110,9 @@ class _Load:
         self.rows = rows_of(corrected(self.entries, self.cached.repair), self.rewound, self.summary)
         self.earlier_results = None
         if self.entries and self.is_complete and not self.summary:
-            self.learn_system(self.rows)
+            self.set_system(self.rows)
 
-    def learn_system(self, rows: Sequence[Row]) -> None:
+    def set_system(self, rows: Sequence[Row]) -> None:
         """Set the leading system messages; cache them if no append or rewind can add to them."""
         self.system = tuple(row.message for row in leading_system(rows))
         if len(self.system) < len(rows) and self.cached.marker == self.rewind_entry:
@@ -208,7 +208,7 @@ class Loader:
         load.count(entries)
         async with self._reader.reading(cached):
             cached_end = cached_end if is_joined else ()
-            await self._take(load, entries, cached_end)
+            await self._add_first_entries(load, entries, cached_end)
         if load.reaches_start and load.entries[0].number == load.start.entry:
             load.earlier_results = load.start.results
         return load
@@ -234,12 +234,12 @@ class Loader:
                 entries, _ = await asyncio.gather(reading, self._read_system(load))
             else:
                 entries = await reading
-            await self._take(load, entries)
+            await self._add_first_entries(load, entries)
             if results is not None and load.reaches_start and load.entries[0].number == start.entry:
                 load.earlier_results = load.named(results)
         return load
 
-    async def _take(self, load: _Load, entries: list[Entry], cached_end: tuple[Entry, ...] = ()) -> None:
+    async def _add_first_entries(self, load: _Load, entries: list[Entry], cached_end: tuple[Entry, ...] = ()) -> None:
         """Apply rewinds and the summary to the entries read first; they overlap the cached end by one entry."""
         summary = load.head.summary
         if summary and (not entries or summary.last > entries[-1].totals.messages):
@@ -261,7 +261,7 @@ class Loader:
             # Recounted with the store's counter, so that every process computes the same start.
             totals = await self._reader.recount_tail(load.cached, entries[-1].totals)
             counted[-1] = replace(counted[-1], totals=totals)
-        load.take(counted)
+        load.prepend(counted)
 
     async def _read_rewinds(self, load: _Load, entries: Sequence[Entry]) -> None:
         """Read the rewound ranges as of the last of some entries."""
@@ -299,7 +299,7 @@ class Loader:
             load.round_trips += until > _FIRST_ENTRIES
             rows = rows_of(await self._reader.counted(entries), load.rewound)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
-                load.learn_system(rows)
+                load.set_system(rows)
             until *= 4
 
     async def _choose(self, load: _Load) -> Window:
@@ -321,7 +321,7 @@ class Loader:
             entries = await self._read(load, min(_MAX_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(entry_id(load.cached.conversation, before - 1), "the entry is missing")
-            load.take(await self._reader.counted(entries))
+            load.prepend(await self._reader.counted(entries))
 
     def _window(self, load: _Load) -> Window | None:
         """Choose where the view begins; return None if more entries must be read first."""

@@ -138,7 +138,7 @@ def made_for(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage
 
 def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Insert a human message if an AI message would be the first one after the leading system messages."""
-    head = next((place for place, one in enumerate(messages) if not isinstance(one, SystemMessage)), None)
+    head = next((index for index, one in enumerate(messages) if not isinstance(one, SystemMessage)), None)
     if head is None or not isinstance(messages[head], AIMessage):
         return messages
     return [
@@ -180,11 +180,11 @@ def _instruction(message: SystemMessage) -> HumanMessage:
 
 def _groups(messages: Sequence[BaseMessage]) -> Iterator[tuple[BaseMessage, list[ToolMessage]]]:
     """Yield each message with the tool results that follow it."""
-    place = 0
-    while place < len(messages):
-        first, results = messages[place], list[ToolMessage]()
-        place += 1
-        while place < len(messages) and isinstance(result := messages[place], ToolMessage):
+    index = 0
+    while index < len(messages):
+        first, results = messages[index], list[ToolMessage]()
+        index += 1
+        while index < len(messages) and isinstance(result := messages[index], ToolMessage):
             results.append(result)
-            place += 1
+            index += 1
         yield first, results
