@@ -1,7 +1,6 @@
-"""The handle of one conversation: what an agent backend calls.
+"""The handle of one conversation, the API of an agent backend.
 
-Layer 5. A handle is bound to its scope and makes no I/O when made; it keeps nothing, so one can be made for each
-request. What it promises is kept by the services.
+Floor 6. Creating a handle does no I/O. It holds no state, so each request can create its own; the services do the work.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ __all__ = ["Conversation"]
 
 
 class Conversation:
-    """One conversation of a store, found by its scope.
+    """One conversation of a store, identified by its scope.
 
-    Another scope's data answers exactly like missing data. A scope without messages is an empty conversation; nothing
-    has to be created.
+    A scope without messages is an empty conversation; it need not be created. Ids of other scopes are treated exactly
+    like unknown ids.
     """
 
     def __init__(self, store: ServiceHost, scope: Scope) -> None:
@@ -55,12 +54,12 @@ class Conversation:
 
     @property
     def store(self) -> Any:
-        """The store that it is in."""
+        """The store of this conversation."""
         return self._store
 
     @property
     def scope(self) -> dict[str, str]:
-        """Whose conversation it is."""
+        """The scope values that identify this conversation."""
         return dict(self._scope)
 
     async def append(
@@ -72,31 +71,33 @@ class Conversation:
         on_source_clash: Literal["raise", "renumber"] = "raise",
         resent: Literal["skip", "raise"] | None = None,
     ) -> Receipt:
-        """Add messages to the log: all of them or none, once, in order, for ever.
+        """Append messages to the log permanently: in order, each once, and all of them or none.
 
-        Afterwards every reader sees them, together and after everything appended before. Appending the same ids again
-        writes only what is missing, so a call that failed is repeated as it is. One command; two at most once in 10 s.
+        When the call returns, every reader sees them together, after all earlier messages. The call is idempotent:
+        appending the same ids again writes only missing messages, so a failed call can be retried as it is. It takes
+        one command, and a second one at most every 10 seconds.
 
         Args:
-            messages: Messages, or dicts of OpenAI, Anthropic or LangChain. One without an id gets one, on your object.
-            key: Makes the ids of dicts without one, so that a repeated request makes the same: a request id.
-            unencodable: "omit" replaces values of unknown types by a marker, which the receipt names.
-            on_source_clash: "renumber" gives sources that came with a taken number the next free one; the message
-                stays as it is, receipt and `Source.given_id` tell both. One command more when numbers may be taken.
-            resent: For clients that send the conversation again, without ids: a batch with two or more human messages
-                is compared with the live log. "skip" appends only what follows the messages that are known, which get
-                the log's ids; "raise" refuses a batch that begins with known ones. One command more.
+            messages: Messages, or dicts in the format of OpenAI, Anthropic or LangChain. A message without an id gets
+                one, on the caller's object.
+            key: Seed for the ids of dicts without one, such as a request id. A repeated request then gets the same ids.
+            unencodable: "omit" replaces values of unknown types by a marker and names them in the receipt.
+            on_source_clash: "renumber" gives a source whose number is taken the next free one. The message is
+                unchanged; the receipt and `Source.given_id` show both numbers. One more command if numbers may clash.
+            resent: For clients that resend the whole conversation without ids. A batch with two or more human messages
+                is compared with the active log. "skip" appends only the messages after those already stored, which get
+                the log's ids; "raise" rejects a batch that begins with stored messages. One more command.
 
         Raises:
-            InvalidMessageError: A message is refused; says which one and which field.
-            UnencodableError: An artifact holds a value of a type that cannot be given back equal.
-            BatchTooLargeError: More than 1 MB in one batch, large tool results and parts of messages apart.
-            ContentConflictError: An id is in the log with other content.
+            InvalidMessageError: A message is invalid; the error names the message and the field.
+            UnencodableError: An artifact holds a value of a type that cannot be restored exactly.
+            BatchTooLargeError: The batch exceeds 1 MB, not counting large tool results and large parts of messages.
+            ContentConflictError: An id is in the log with different content.
             MessageRewoundError: A message is in the log but was rewound.
-            SourceIdClashError: A source came with a number that is taken; see `on_source_clash`.
-            ResentHistoryError: The beginning of the batch is known; says how much (``resent="raise"``).
-            HistoryDivergedError: A batch that is compared is not the log's history: edited, regenerated, incomplete.
-            StoreUnavailableError: No answer from the server; repeat the call.
+            SourceIdClashError: The number of a source is taken; see `on_source_clash`.
+            ResentHistoryError: The batch begins with stored messages; the error says how many (``resent="raise"``).
+            HistoryDivergedError: The batch differs from the log: edited, regenerated or incomplete.
+            StoreUnavailableError: The server did not answer; retry the call.
         """
         whole = whole_messages(given := items_of(messages), key=key)
         receipt = await self._append(whole, unencodable, on_source_clash, resent=resent)
@@ -127,66 +128,66 @@ class Conversation:
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
     ) -> Receipt:
-        """Add a turn, or go on with it: afterwards it begins with the human message and exactly these messages.
+        """Append a turn, or continue it: afterwards it begins with the human message and exactly these messages.
 
-        The human message gets `turn_id` as its id, so `turns` and `get_turn` know the turn by it, and a message without
-        an id gets one made from `turn_id` and its place. So a request that is made again, by anyone, writes nothing; of
-        several answers to one question one is stored, and none ends up in another turn. Else as `append`; one command
-        too, three or four if another process appended the question or a part of the turn is there.
+        The human message gets `turn_id` as its id, by which `turns` and `get_turn` find the turn. A message without an
+        id gets one derived from `turn_id` and its position. A repeated request therefore writes nothing. Of several
+        answers to one question only one is stored, and none ends up in another turn. Otherwise it behaves like
+        `append`. One command; three or four if another process appended the question, or a part is already stored.
 
         Args:
-            turn_id: A request id, say.
-            human: The question; None if it was appended before.
-            messages: What follows it, from the first message on; calls need not have their results yet.
-            key: Makes ids in place of `turn_id`: another answer, after a `rewind` of the first, needs ids of its own.
+            turn_id: Id of the turn, such as a request id.
+            human: The question; None if it is already stored.
+            messages: All messages after it. Tool calls may still lack their results.
+            key: Seed for the ids instead of `turn_id`. A second answer, after a `rewind` of the first, needs its own.
             unencodable: As in `append`.
             on_source_clash: As in `append`.
 
         Raises:
-            UnknownMessageError: No `human` was given, and the question is not in the log.
-            TurnConflictError: The turn holds other messages, or a later one was begun; nothing was written.
-            ContentConflictError: A message of the turn is in the log with other content.
+            UnknownMessageError: `human` is None, and the question is not in the log.
+            TurnConflictError: The turn holds other messages, or a later turn has begun. Nothing was written.
+            ContentConflictError: A message of the turn is in the log with different content.
         """
         whole = turn_messages(turn_id, human=human, messages=messages, key=key)
         return await self._append(whole, unencodable, on_source_clash, turn=turn_id)
 
     async def reserve_source_ids(self, number: int) -> range:
-        """Source ids that the store gives to nobody else, in any process: for a tool that numbers its sources itself.
+        """Reserve source ids, unique across all processes, for a tool that numbers its own sources.
 
-        The sources then carry them as ``source_id``. Ids that stay unused are never given out again. A tool that brings
-        numbers of its own may come with the same ones: wrap it with ``number_sources``. One command.
+        The sources then carry them as ``source_id``. Unused ids are never given out again. A tool with numbers of its
+        own may still bring the same ones; wrap it with ``number_sources``. One command.
 
         Args:
-            number: How many, 1 to 1,000.
+            number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", least=1, most=MAX_SOURCES)
         services = await self._services()
         return await services.writer.reserve(self._scope, number)
 
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
-        """For each text the id of the source under which it was first shown, None if it was not, as far as is known.
+        """Return the id of the source that first showed each text; None for texts not among the newest 200.
 
-        Known are the newest 200 different texts. So a tool can say "already shown as [4]". No command when warm.
+        With it, a tool can say "already shown as [4]". No command if the conversation is cached.
         """
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
-            raise InvalidInputError("texts is a list of str")
+            raise InvalidInputError("texts must be a list of str")
         services = await self._services()
         return await services.writer.find_shown(self._scope, texts)
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
-        """The view for the next model call: valid for any provider, stable, within the budget.
+        """Return the view for the next model call: valid for any provider, stable, and within the budget.
 
-        Old tool results are stubs, the turn in progress is whole. The same log and policy give the same messages. Time
-        and bytes do not grow with the conversation: one round trip when warm, two when cold, one more for large
-        results of the turn in progress that another process appended.
+        Old tool results are stubs; the current turn is complete. The same log and policy give the same messages. Time
+        and bytes do not grow with the conversation. It takes one round trip if the conversation is cached, else two,
+        and one more for large results of the current turn that another process appended.
 
         Args:
-            policy: What the view may hold; None takes the store's.
+            policy: Limits of the view; None for the store's.
 
         Raises:
             InvalidInputError: Not a policy, or one that summarises (``before_load``) and the store has no summarizer.
-            CorruptDocumentError: A stored document is damaged; names it.
-            StoreUnavailableError: No answer from the server.
+            CorruptDocumentError: A stored document is damaged; the error names it.
+            StoreUnavailableError: The server did not answer.
         """
         chosen = check_policy(policy) or self._store.policy
         services = await self._services()
@@ -199,16 +200,15 @@ class Conversation:
         return history
 
     async def compact(self, *, force: bool = False) -> Compaction:
-        """Summarise old turns now, if the store's summarizer says that it is time.
+        """Summarise old turns now, if the summarizer's rule says that it is time.
 
-        Afterwards views have the summary in their place; the messages stay in the log, and `expand_summary` gives
-        them. A summary stands for all messages from its first to its last ordinal, and each of them was shown to the
-        summarizer as views show it, or stands word for word beside it. Two workers never both summarise; if the
-        summarizer fails, or its summary saves nothing, views are as before, and the next try waits. Never raises for
-        what the summarizer does.
+        Views then show the summary in place of the messages from its first to its last ordinal. The messages stay in
+        the log, and `expand_summary` returns them. Each of them was shown to the summarizer as views show it, or is
+        kept word for word next to the summary. Only one worker summarises at a time. If the summarizer fails, or its
+        summary saves nothing, views do not change and retries back off. Its errors are returned, never raised.
 
         Args:
-            force: Even if little would be saved, or the last attempt failed a moment ago.
+            force: Summarise even if little would be saved, or the last attempt has just failed.
 
         Raises:
             InvalidInputError: The store has no summarizer.
@@ -217,12 +217,12 @@ class Conversation:
         return await services.compactor.compact(self._scope, force=force)
 
     async def summaries(self) -> list[Summary]:
-        """Every summary that was made of this conversation, oldest first, with its range and what it stands for."""
+        """Return every summary of this conversation, oldest first, with the range of messages that it covers."""
         services = await self._services()
         return await services.kept.all(self._scope)
 
     async def expand_summary(self, version: int) -> list[BaseMessage]:
-        """The messages that a summary stands for, in order, each equal to what was appended.
+        """Return the messages that a summary covers, in order, each equal to the appended one.
 
         Raises:
             InvalidInputError: There is no such summary.
@@ -231,15 +231,15 @@ class Conversation:
         return await services.kept.expand(self._scope, version)
 
     async def undo_compaction(self) -> bool:
-        """Take the current summary back: views show the one before it, or the messages; False if there is none."""
+        """Undo the current summary: views show the previous one, or the messages. Returns False if there is none."""
         services = await self._services()
         return await services.kept.undo(self._scope)
 
     async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
-        """Messages in full, equal to what was appended, in the order asked for; unknown ids are left out.
+        """Return messages in full, equal to the appended ones, in the order of the ids. Unknown ids are left out.
 
-        Any message id works, not only those of tool results. One command, and one more for each append that large
-        results came with.
+        Any message id works, not only those of tool results. One command, and one more for each append that stored
+        large results.
 
         Raises:
             TooManyIdsError: More than 200 ids.
@@ -249,9 +249,9 @@ class Conversation:
         return await services.records.get(self._scope, wanted)
 
     async def messages(self) -> AsyncIterator[BaseMessage]:
-        """The log itself, in order, each message equal to what was appended; reads as it goes.
+        """Iterate over the log in order, each message equal to the appended one. Reads in batches.
 
-        Rewound messages are in the log too; `turns` leaves them out.
+        The log includes rewound messages; `turns` leaves them out.
         """
         services = await self._services()
         async for _, _, message in services.reader.iterate(self._scope):
@@ -265,15 +265,16 @@ class Conversation:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> AsyncIterator[Turn]:
-        """Whole turns in order, each message equal to what was appended, rewound ones left out; reads as it goes.
+        """Iterate over whole turns in order, each message equal to the appended one, without rewound messages.
 
-        Go on with an export with `turn.last` of the last turn as `after`, further back with `turn.first` as `before`.
+        Reads in batches. To continue, pass `turn.last` of the last turn as `after`, or `turn.first` as `before` to go
+        further back.
 
         Args:
-            after: Only turns that begin behind this ordinal.
+            after: Only turns that begin after this ordinal.
             before: Only turns that begin before this ordinal.
-            limit: At most this many turns; None for all.
-            newest_first: In the opposite order, read from the end.
+            limit: Maximum number of turns; None for all.
+            newest_first: Reverse the order and read from the end.
         """
         services = await self._services()
         found = services.turns.read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
@@ -281,7 +282,7 @@ class Conversation:
             yield turn
 
     async def get_turn(self, turn_id: str) -> Turn | None:
-        """The turn whose first message has this id; None if there is none, or it was rewound. 3 or 4 commands."""
+        """Return the turn whose first message has this id, None if missing or rewound. Three or four commands."""
         check_id(turn_id, name="turn_id")
         services = await self._services()
         return await services.turns.get(self._scope, turn_id)
@@ -289,15 +290,15 @@ class Conversation:
     async def list_messages(
         self, *, before: int | None = None, after: int | None = None, limit: int = 50, full: bool = False
     ) -> list[StoredMessage]:
-        """Messages of the log by place, oldest first, for a user interface: the last ones if nothing else is asked.
+        """Return a page of the log, oldest first, for a user interface; by default the newest messages.
 
-        Scroll back with the lowest ordinal of the page as `before`, and forth with the highest as `after`.
+        To scroll back, pass the lowest ordinal of the page as `before`; to scroll forward, the highest as `after`.
 
         Args:
             before: Only messages with a lower ordinal, the nearest ones.
             after: Only messages with a higher ordinal, the nearest ones.
-            limit: At most this many messages, up to 1,000.
-            full: Each message as appended; else tool results as stubs, and images, audio and files as placeholders.
+            limit: Maximum number of messages, up to 1,000.
+            full: Messages as appended; by default tool results are stubs, and images, audio and files placeholders.
 
         Raises:
             InvalidInputError: Both `before` and `after`, or a number out of bounds.
@@ -306,38 +307,38 @@ class Conversation:
         return await services.records.page(self._scope, before=before, after=after, limit=limit, full=full)
 
     async def annotate(self, message_id: str, /, **values: Any) -> None:
-        """Say something of a message: feedback of a user, a label, a note of an audit. Kept beside the log.
+        """Attach values to a message, such as user feedback, a label or an audit note. They are stored outside the log.
 
-        Values of the same names are replaced, None removes one, others stay. `list_messages` and `annotations` give
-        them back; no model sees them. Three commands.
+        Values of the same names are replaced, None removes a value, and others are kept. `list_messages` and
+        `annotations` return them; models never see them. Three commands.
 
         Args:
-            message_id: Any message, a rewound one too.
-            values: What the store can encode: at most 100 for a message, 100,000 characters each, 1 MB in all.
+            message_id: Id of any message, including rewound ones.
+            values: Values that the store can encode: at most 100 for a message, 100,000 characters each, 1 MB in all.
 
         Raises:
             UnknownMessageError: No message of this conversation has the id.
-            UnencodableError: A value of a type that cannot be given back equal.
+            UnencodableError: A value has a type that cannot be restored exactly.
         """
         check_id(message_id, name="message_id")
         services = await self._services()
         await services.annotator.annotate(self._scope, message_id, values)
 
     async def annotations(self, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What was said of some messages with `annotate`, by message id; those without annotations are left out."""
+        """Return the values that `annotate` attached to messages, by message id. Messages without any are left out."""
         wanted = check_ids(message_ids, name="message_ids")
         services = await self._services()
         return await services.annotator.get(self._scope, wanted)
 
     async def rewind(self, *, before: str) -> int:
-        """Take a message and all behind it out of views and listings, to edit the question or ask for another answer.
+        """Remove a message and all later ones from views and listings, to edit a question or regenerate an answer.
 
-        They stay in the log: `messages`, `get_tool_messages` and `get_sources` still give them, and `undo_rewind`
-        brings them back. What is appended next follows the message before. Gives how many messages left; 0 if this
-        one had left already, so a call that failed is repeated as it is. Atomic; 7 commands.
+        They stay in the log: `messages`, `get_tool_messages` and `get_sources` still return them, and `undo_rewind`
+        restores them. The next append follows the message before. Returns the number of messages removed; 0 if this one
+        was already rewound, so a failed call can be retried as it is. Atomic; seven commands.
 
         Args:
-            before: Id of the first message to leave.
+            before: Id of the first message to remove.
 
         Raises:
             UnknownMessageError: No message of this conversation has the id.
@@ -347,18 +348,18 @@ class Conversation:
         return await services.rewinder.rewind(self._scope, before)
 
     async def undo_rewind(self, *, before: str | None = None) -> int:
-        """Take the last rewind back: views and listings are what they were before it.
+        """Undo the last rewind: views and listings are restored to their state before it.
 
-        What was appended since leaves them in its turn and stays in the log. Gives how many messages came back; 0 if
-        there is nothing to take back. Earlier rewinds are taken back by further calls.
+        Messages appended since are removed from them and stay in the log. Returns the number of messages restored; 0 if
+        there is no rewind. Further calls undo earlier rewinds.
 
         Args:
-            before: Id of a message that the last rewind took away, such as the one that `rewind` was given. If it is
-                back already nothing happens, so a call that failed is repeated as it is; without it look first.
+            before: Id of a message that the last rewind removed, such as the one passed to `rewind`. If it is already
+                restored, nothing happens, so a failed call can be retried. Without it, a retry may undo another rewind.
 
         Raises:
             UnknownMessageError: No message of this conversation has the id.
-            InvalidInputError: The message did not leave with the last rewind.
+            InvalidInputError: The last rewind did not remove the message.
         """
         if before is not None:
             check_id(before, name="before")
@@ -366,22 +367,22 @@ class Conversation:
         return await services.rewinder.undo(self._scope, before)
 
     async def info(self) -> ConversationInfo:
-        """Title, metadata, dates and exact counts; for a scope without a conversation zeros and no dates."""
+        """Return title, metadata, dates and exact counts; for an empty scope, zeros and no dates."""
         services = await self._services()
         return await services.directory.info(self._scope)
 
     async def update(
         self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
     ) -> None:
-        """Set title or metadata, or both; what is not given stays. Creates the conversation if there is none."""
+        """Set the title, the metadata or both. Arguments not given stay unchanged. Creates a missing conversation."""
         services = await self._services()
         await services.directory.update(self._scope, title=title, metadata=metadata)
 
     async def delete(self) -> ErasureReceipt:
-        """End this conversation for ever and remove everything in it; the scope then begins a new, empty one.
+        """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.
 
-        Messages that other processes append at the same moment are removed with it. Nothing happens if there is none.
-        A call that failed or was killed is repeated as it is. Gives what was removed.
+        It also discards appends in flight from other processes. Nothing happens if there is no conversation. A failed
+        or killed call can be retried as it is. Returns a receipt of the removed data.
         """
         services = await self._services()
         return await services.retention.delete(self._scope)
@@ -395,21 +396,21 @@ class Conversation:
         cursor: str | None = None,
         page_tokens: int = PAGE_TOKENS,
     ) -> SourcePage:
-        """Sources by their numbers, or all those of some tool messages, in the order asked for, page by page.
+        """Return sources by number, or all sources of tool messages, in the order requested, page by page.
 
-        The pages of a source, one after the other, are its whole text. Unknown and foreign ids are named in
-        ``not_found``. Two commands for a source, which read only the chunks of its result that hold it.
+        Joined, the pages of a source are its whole text. Ids that this conversation does not have are listed in
+        ``not_found``. Two commands for a source; they read only the chunks that contain it.
 
         Args:
-            source_ids: Numbers, a range, or a text such as stubs show: "3, 11-20".
+            source_ids: Numbers, a range, or a text as in stubs: "3, 11-20".
             tool_message_ids: Ids of tool messages.
-            find: Only the passages around this text, in any case.
-            cursor: ``next_cursor`` of the page before, given with the same ids.
-            page_tokens: Size of a page, 100 to 16,000.
+            find: Only the passages around this text; case is ignored.
+            cursor: ``next_cursor`` of the previous page, passed with the same ids.
+            page_tokens: Size of a page in tokens, 100 to 16,000.
 
         Raises:
-            InvalidInputError: Ids or size that cannot be.
-            InvalidCursorError: A cursor that this call did not give.
+            InvalidInputError: Ids or page size are invalid.
+            InvalidCursorError: The cursor does not come from this call.
         """
         request = Request(
             tool_message_ids=check_ids(tool_message_ids, name="tool_message_ids"),
@@ -422,16 +423,16 @@ class Conversation:
         return await services.pager.sources(self._scope, request)
 
     def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
-        """The tool that brings full content back, bound to this conversation: register it with your agent.
+        """Return the tool that reads full content back, bound to this conversation, for registration with an agent.
 
         Args:
-            page_tokens: Size of a page, 100 to 16,000.
+            page_tokens: Size of a page in tokens, 100 to 16,000.
         """
         return make_retrieval_tool(lambda _config: read_back(self._store, self._scope), page_tokens=page_tokens)
 
 
 def _source_ids(given: Iterable[int] | str) -> list[int]:
-    """Numbers of sources that a caller asks for.
+    """Return the source numbers that a caller asks for.
 
     Raises:
         InvalidInputError: Not numbers, or too many.

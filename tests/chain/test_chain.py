@@ -203,7 +203,7 @@ def test_a_repair_answers_a_call_that_has_no_result():
     assert MISSING_RESULT == "the call was not handled, please try again"
     assert made.additional_kwargs == {"convstore": {"kind": "missing_result"}}
     assert kept.id == "m2"
-    assert chain.repairs == ("message 1: the call 'x' has no result: one was added that says so",)
+    assert chain.repairs == ("message 1: the call 'x' has no result: an error result was added",)
 
 
 def test_a_repair_joins_humans_in_a_row():
