@@ -1,6 +1,6 @@
-"""A batch on its way into the log: everything that can be worked out before the log is known.
+"""Prepare a batch: encode, count and compress its messages before the log is read.
 
-Layer 1. `prepare` encodes, counts and compresses once, however often the batch is then tried at another place.
+Floor 4; `writer` calls it. `prepare` runs once, even if the writer then retries at other entry numbers.
 """
 
 from __future__ import annotations
@@ -39,31 +39,19 @@ from convstore.values.policy import HistoryPolicy
 __all__ = ["Batch", "Prepared", "Split", "is_heavy", "prepare"]
 
 _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
-
-
 _SHORT = 2_000
-"""A result of so few characters may be shorter than its stub; whether it is shows only with its ids."""
-
-
+"""A shorter result, in characters, may be shorter than its stub; this is known only once its source ids are."""
 _HEAVY = 200_000
-
-
 _PER_MESSAGE = 500
-"""What a message takes beside its characters."""
-
-
-_MOST_EDGES = 100_000
-
-
+"""Cost of a message in addition to its text, in characters."""
+_MAXIMUM_EDGES = 100_000
 _NO_SOURCES = FoundSources()
-
-
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A message in body and payload."""
+    """A message split into body and payload."""
 
     encoded: EncodedMessage
     digest: bytes
@@ -71,7 +59,7 @@ class Split:
     chunks: tuple[Chunk, ...]
 
     def ref(self, token: str) -> PayloadRef:
-        """Where the payload is once its chunks are written under a token."""
+        """Return the reference to the payload once its chunks are written under a token."""
         size = sum(len(chunk.data) for chunk in self.chunks)
         body = digest_of(self.encoded.body)[:BODY_DIGEST_BYTES]
         shown, part = self.encoded.shown, b""
@@ -89,19 +77,19 @@ class Prepared:
     Attributes:
         message: The message itself.
         id: Its id.
-        digest: What tells equal content from other content.
+        digest: Digest of its whole encoding.
         content: Its content digest.
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn, unless that shows its stub.
-        whole: All of it in the body; None if it is too large for that.
-        split: Body and payload; None if the body is all. Both are there while the stub may decide.
+        whole: The encoding with everything in the body; None if it is too large for that.
+        split: Body and payload; None without a payload. Both are set while the length of the stub has to decide.
         found: The sources of a tool result.
-        digests: What tells their texts apart.
+        digests: Digests of their texts.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
-        pieces: The sources as they are kept beside `whole`.
+        pieces: The sources as they are stored along with `whole`.
         text: The text of a tool result.
-        error: What it says of a failure, None if it succeeded.
-        wants_stub: Whether it gets a stub, unless that is longer than the result.
+        error: The error message of a failed result, None if it succeeded.
+        wants_stub: The result gets a stub, unless that is longer than the result.
     """
 
     message: BaseMessage
@@ -126,11 +114,11 @@ class Batch:
     """Messages ready for the log.
 
     Attributes:
-        ids: Their ids, in order.
-        digests: What tells equal content from other content, in the same order.
-        kept_source_ids: Numbers that tools gave their sources.
-        omitted: Where values of unknown types were left out.
-        renumber: Sources that came with a number that is taken get another one.
+        prepared: The messages, in order.
+        codec: Encoded them.
+        counter: Counted their tokens.
+        omitted: Paths of values of unknown types that were left out.
+        renumber: Give sources another number if theirs is taken.
     """
 
     prepared: tuple[Prepared, ...]
@@ -141,28 +129,28 @@ class Batch:
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the messages."""
+        """Return the ids of the messages."""
         return [one.id for one in self.prepared]
 
     @property
     def digests(self) -> list[bytes]:
-        """Digests of the messages."""
+        """Return the digests of the messages."""
         return [one.digest for one in self.prepared]
 
     @property
     def characters(self) -> int:
-        """How much text there is to make an entry of; whoever makes it decides by it where."""
+        """Estimate the text in the entry, for `run_in_thread_if_long`."""
         encoded = (one.split.encoded if one.split else one.whole for one in self.prepared)
         return sum(_PER_MESSAGE + len(one.body) for one in encoded if one)
 
     @property
     def kept_source_ids(self) -> list[int]:
-        """Source ids that came with the results."""
+        """Return the source ids that came with the results."""
         found = (source.kept_id for one in self.prepared for source in one.found.items)
         return [number for number in found if number is not None]
 
     def without(self, ids: Mapping[str, Any]) -> Batch:
-        """The batch less the messages that are in the log already."""
+        """Return the batch without the messages that are in the log already."""
         return replace(self, prepared=tuple(one for one in self.prepared if one.id not in ids))
 
 
@@ -179,31 +167,31 @@ def prepare(
 
     Args:
         messages: In order.
-        codec: Knows the types of values.
+        codec: Encodes values.
         counter: Counts tokens.
-        extractors: By the name of a tool what finds the sources in its results.
-        omit: Leave values of unknown types out instead of refusing them.
-        renumber: Give sources whose number is taken another one.
+        extractors: Functions that find the sources in a tool's results, by tool name.
+        omit: Leave out values of unknown types instead of refusing them.
+        renumber: Give sources another number if theirs is taken.
 
     Raises:
         InvalidInputError: An extractor failed.
-        UnencodableError: A value of a type that the codec does not know, unless `omit`.
+        UnencodableError: The codec cannot encode the type of a value, unless `omit`.
     """
     work = _Preparation(codec, counter, extractors)
     omitted: list[str] = []
     prepared = []
     for index, message in enumerate(messages):
-        places: list[str] | None = [] if omit else None
+        paths: list[str] | None = [] if omit else None
         try:
-            prepared.append(work.prepare(message, places))
+            prepared.append(work.prepare(message, paths))
         except UnencodableError as error:
             raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
-        omitted.extend(dict.fromkeys(f"message {index}.{place}" for place in places or ()))
+        omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
     return Batch(tuple(prepared), codec, counter, tuple(omitted), renumber)
 
 
 def is_heavy(messages: Sequence[BaseMessage]) -> bool:
-    """Whether encoding is long enough to leave the event loop for it; looks at no more than it needs to."""
+    """Return True if encoding should run in a thread; stops looking as soon as that is clear."""
     budget, seen = _HEAVY, 0
     todo: list[Any] = [message.__dict__ for message in messages]
     while todo and budget > 0 and seen < _HEAVY // 20:
@@ -222,21 +210,22 @@ def is_heavy(messages: Sequence[BaseMessage]) -> bool:
 
 @dataclass(slots=True)
 class _Preparation:
-    """How the messages of one batch are prepared; `numbers` counts the chunks of all of them.
+    """Prepares the messages of one batch; `numbers` counts the chunks of all of them.
 
-    `edges_left` are the characters that bodies may keep of texts in payloads, so that no entry grows too large by it.
+    `edges_left` limits the characters that bodies keep of the texts in payloads, which bounds the size of the entry.
     """
 
     codec: Codec
     counter: NamedCounter
     extractors: Mapping[str, SourceExtractor]
     numbers: Iterator[int] = field(default_factory=counting)
-    edges_left: int = _MOST_EDGES
+    edges_left: int = _MAXIMUM_EDGES
 
     def prepare(self, message: BaseMessage, omitted: list[str] | None) -> Prepared:
+        """Prepare one message; paths of values that were left out are added to `omitted`."""
         fields = fields_of(message)
         canonical = self.codec.encode(fields, omitted=omitted)
-        # Encoded a second time, the same values are left out, from paths that begin at their part.
+        # The second encoding leaves out the same values, but under paths that begin at their part.
         again: list[str] | None = None if omitted is None else []
         tokens = count(self.counter, message)
         content, whole = content_digest(message, self.codec), EncodedMessage(canonical)
@@ -245,10 +234,10 @@ class _Preparation:
             one = self._read_result(one, message)
         if one.wants_stub:
             return self._split_result(one, fields, again, is_short=len(canonical) < _SHORT)
-        # A system prompt is for every call of the model, so it stays in the entry, whole.
+        # Every model call needs the system prompt, so it stays whole in the entry.
         if len(canonical) >= PART_MINIMUM and message.type != "system":
-            most = self.edges_left if message.type in SHORTENED else 0
-            encoded = encode_message(self.codec, fields, omitted=again, max_edges=most)
+            edges = self.edges_left if message.type in SHORTENED else 0
+            encoded = encode_message(self.codec, fields, omitted=again, max_edges=edges)
             if encoded.payload:  # else it has only many small parts
                 self.edges_left -= encoded.edges
                 one = replace(one, whole=None, split=self._split(encoded))
@@ -267,12 +256,12 @@ class _Preparation:
         return one.tokens if shown is one.message else count(self.counter, shown)
 
     def _read_result(self, one: Prepared, message: ToolMessage) -> Prepared:
-        """What stubs and sources are made of."""
+        """Add the sources of a tool result and the facts for its stub."""
         text = text_of(message.content)
         parsed = parse_json(text) if isinstance(message.content, str) else None  # the JSON of blocks is ours
         is_own = message.name == RETRIEVAL_TOOL
         found = _NO_SOURCES if is_own else extract_sources(message, parsed, self.extractors)
-        # A result without a name is named by its call, which is not known yet.
+        # A result without a name gets that of its call, which is found only when the entry is composed.
         read_back = read_back_ids(message) if is_own or not message.name else ()
         return replace(
             one,

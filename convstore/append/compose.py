@@ -1,7 +1,7 @@
-"""Makes the entry that a batch becomes behind a given log.
+"""Compose the entry that appends a prepared batch to a log with given totals.
 
-Layer 1. What depends on the log before the batch is added here, and again after each collision with another writer:
-ordinals, numbers of sources, names of tools, stubs and running totals.
+Floor 4; `pending` calls it, and calls it again after each collision with another writer. It adds everything that
+depends on the log so far: ordinals, numbers of sources, names of tools, stubs and running totals.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from convstore.values.scope import id_problem
 __all__ = ["MOST_AHEAD", "Composed", "compose"]
 
 MOST_AHEAD = 1_000_000
-"""A number further ahead than this is not kept; it would leave none for the sources that follow."""
-
+"""A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
 
 _TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """An entry for one place in the log, and the chunks that it refers to."""
+    """An entry for one position in the log, and the chunks that it refers to."""
 
     entry: Entry
     chunks: tuple[Chunk, ...]
@@ -53,22 +52,22 @@ def compose(
     reserve: int = 0,
     taken: frozenset[int] = frozenset(),
 ) -> Composed:
-    """The entry that the batch makes behind a log with these totals.
+    """Compose the entry that appends a batch to a log with these totals.
 
-    Ordinals go on, sources without a number get the next free ones in order, stubs name them; then `reserve` more
-    numbers are set aside.
+    Ordinals continue the log's. Sources without a number get the next free ones, which their stubs name. Then `reserve`
+    more numbers are reserved.
 
     Args:
-        batch: What is appended.
-        after: The log before it; with `shown` if the batch has sources.
-        at: When.
-        token: Names the chunks of this append.
+        batch: The messages to append.
+        after: Totals of the log before it; with `shown` if the batch has sources.
+        at: Date of the entry.
+        token: Token in the keys of this append's chunks.
         link: Random number of the entry.
-        reserve: How many source ids to set aside.
-        taken: Numbers of other sources, for a batch whose sources may be renumbered.
+        reserve: Number of source ids to reserve.
+        taken: Numbers in use, for a batch whose sources may be renumbered.
 
     Raises:
-        SourceIdClashError: Two sources of the batch came with one number.
+        SourceIdClashError: Two sources of the batch have the same number.
     """
     kept = Counter(number for number in batch.kept_source_ids if number <= after.sources_through + MOST_AHEAD)
     clashes = [number for number, times in kept.items() if times > 1]
@@ -92,7 +91,7 @@ def compose(
 
 @dataclass(slots=True)
 class _Composition:
-    """The messages and sources of an entry, made one after the other."""
+    """Builds the messages and sources of an entry, one after the other."""
 
     running: RunningTotals
     taken: set[int]
@@ -130,7 +129,7 @@ class _Composition:
         return message, self._sources(one, numbers, split), split.chunks if split else ()
 
     def _number(self, kept: int | None) -> tuple[int, int | None]:
-        """The number of a source, and the one it came with if that was taken."""
+        """Return the number of a source, and the original one if that was taken."""
         given, running = kept, self.running
         if kept is None or kept in self.taken or kept > running.after.sources_through + MOST_AHEAD:
             running.sources_through += 1
@@ -141,20 +140,20 @@ class _Composition:
     def _sources(
         self, one: Prepared, numbers: Sequence[tuple[int, int | None]], split: Split | None
     ) -> list[EntrySource]:
-        pieces = [("", place) for place in split.encoded.places] if split else one.pieces
+        pieces = [("", span) for span in split.encoded.places] if split else one.pieces
         made = []
-        for source, (number, given), (piece, place), digest in zip(
+        for source, (number, given), (piece, span), digest in zip(
             one.found.items, numbers, pieces, one.digests, strict=True
         ):
             title, url = source.title[:_TITLE_CHARACTERS], source.url[:_URL_CHARACTERS]
             earlier = self.running.shown.add(digest, number)
             bare, held = not source.says_more, one.found.rebuild is None
-            made.append(EntrySource(number, one.id, title, url, place, piece, given, earlier, bare, held))
+            made.append(EntrySource(number, one.id, title, url, span, piece, given, earlier, bare, held))
         return made
 
 
 def _stub(one: Prepared, tool: str, ids: str, *, count: int) -> str | None:
-    """The stub of a result with so many sources, None if the result is not longer than it."""
+    """Return the stub of a result with `count` sources, or None if the result is not longer than its stub."""
     if not one.wants_stub:
         return None
     stub = make_stub(

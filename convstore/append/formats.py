@@ -1,8 +1,9 @@
-"""Messages in other formats than OpenAI's chat format become those that ``normalize`` reads.
+"""Convert messages of other formats to LangChain messages or OpenAI's chat format.
 
-Layer 1, pure. Known are LangChain's own dicts (``message_to_dict``, ``model_dump``), messages of Anthropic's API with
-``tool_use`` and ``tool_result`` blocks, and items of OpenAI's Responses API. They become what LangChain's integrations
-make of them: calls are in ``tool_calls`` and stay in the content, each result is a tool message of its own.
+Floor 4, without I/O; `inputs` calls it. It supports LangChain's own dicts (``message_to_dict``, ``model_dump``),
+messages of Anthropic's API with ``tool_use`` and ``tool_result`` blocks, and items of OpenAI's Responses API. The
+result equals that of LangChain's integrations: calls are in ``tool_calls`` and stay in the content, and each result
+is a tool message of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _Fields: TypeAlias = dict[str, Any]
 
 _OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}
 _CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
-# Of tools that the provider runs: LangChain's integration makes parts of one AI message of them.
+# Items of tools that the provider runs: LangChain's integration turns them into parts of one AI message.
 _REFUSED: Final = frozenset(
     {
         *("item_reference", "web_search_call", "file_search_call", "code_interpreter_call", "computer_call"),
@@ -37,20 +38,20 @@ _CALL_BLOCKS: Final = {"tool_use": "input", "tool_call": "args"}
 
 
 class Item(NamedTuple):
-    """A message to normalise, and its place in the batch that it came with."""
+    """A message to normalise, and its index in the caller's batch."""
 
     place: int
     value: Any
 
 
 def read_items(batch: Iterable[Any]) -> list[Item]:
-    """Return what is in a batch, dicts of other formats as LangChain messages or OpenAI-format dicts.
+    """Return the items of a batch, with dicts of other formats as LangChain messages or OpenAI-format dicts.
 
-    One dict with several results becomes a message for each. Items of one response of OpenAI's Responses API, which
-    stand together, become one AI message.
+    One dict with several results becomes a message for each. Adjacent items of one response of OpenAI's Responses API
+    become one AI message.
 
     Raises:
-        InvalidMessageError: An item of a known format cannot be read, or is of a kind that is not taken; names it.
+        InvalidMessageError: An item of a supported format cannot be read, or its kind is not supported.
 
     >>> result = {"type": "tool_result", "tool_use_id": "c1", "content": "4"}
     >>> [item.value for item in read_items([{"role": "user", "content": [result]}])]
@@ -78,7 +79,7 @@ def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
     """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote; no class is loaded by its name.
 
     Raises:
-        ValueError: It is not such a dict.
+        ValueError: The dict has another form.
         KeyError: Likewise.
         TypeError: Likewise.
     """
@@ -90,7 +91,7 @@ def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
 
 
 def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
-    """Return the refusal of a message that LangChain does not take: its first problem."""
+    """Return the error for a message that LangChain rejects, with its first problem."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
     problem = f"LangChain refuses it ({first['msg']}); correct this field"
@@ -98,7 +99,7 @@ def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
 
 
 def _is_said(value: Mapping[str, Any]) -> bool:
-    """Return True for an item of what a model answered with through OpenAI's Responses API."""
+    """Return True for an item of a model's answer through OpenAI's Responses API."""
     kind = value.get("type")
     if kind == "message":
         return value.get("role") == "assistant"
@@ -106,7 +107,7 @@ def _is_said(value: Mapping[str, Any]) -> bool:
 
 
 def _read(value: Any, *, index: int) -> list[Any]:
-    """Return an item as one or more that ``normalize`` reads."""
+    """Return an item as one or more LangChain messages or OpenAI-format dicts."""
     if not isinstance(value, Mapping):
         return [value]
     kind, content = value.get("type"), value.get("content")
@@ -128,7 +129,7 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
     if kind in _OUTPUTS:
         return _output(value, index=index)
     if kind in _REFUSED:
-        problem = f"{kind!r} of OpenAI's Responses API is not taken; append the AIMessage that langchain-openai gives"
+        problem = f"{kind!r} of OpenAI's Responses API is not supported; append the AIMessage of langchain-openai"
         raise InvalidMessageError(problem, index=index, field="type")
     if kind == "constructor":
         problem = "serialised objects of LangChain are not loaded; pass message_to_dict(message) or the message"
@@ -136,22 +137,22 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
     try:
         return from_langchain(value)
     except ValidationError as error:
-        data = held if isinstance(held := value.get("data"), dict) else value
+        data = inner if isinstance(inner := value.get("data"), dict) else value
         check_type(data.get("content"), str, list, field="content", index=index)
         raise field_error(error, index=index) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = "names no message of LangChain and no item that is known; pass {'role': …, 'content': …}"
+        problem = "is neither a LangChain message nor a supported item; pass {'role': …, 'content': …}"
         raise InvalidMessageError(problem, index=index, field="type") from error
 
 
 def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Iterator[_Fields]:
-    """Return the results in a user message of Anthropic's API, then what else it says.
+    """Return the results in a user message of Anthropic's API, then its other content.
 
-    The last message has the dict's id; those before it get ids made from that.
+    The last message has the dict's id; those before it get ids derived from that.
     """
     rest = [block for block in content if _kind(block) != "tool_result"]
-    blocks = [(place, block) for place, block in enumerate(content) if _kind(block) == "tool_result"]
-    found = [_result(block, place, index=index) for place, block in blocks]
+    blocks = [(position, block) for position, block in enumerate(content) if _kind(block) == "tool_result"]
+    found = [_result(block, position, index=index) for position, block in blocks]
     others = {key: part for key, part in value.items() if key not in ("content", "role")}
     last = {**value, "content": _texts(rest)} if rest else {**others, **found.pop()}
     for number, result in enumerate(found):
@@ -161,8 +162,8 @@ def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Ite
     yield last
 
 
-def _result(block: _Fields, place: int, *, index: int) -> _Fields:
-    check_text(block.get("tool_use_id"), field=f"content[{place}].tool_use_id", index=index)
+def _result(block: _Fields, position: int, *, index: int) -> _Fields:
+    check_text(block.get("tool_use_id"), field=f"content[{position}].tool_use_id", index=index)
     content = block.get("content")
     others = {key: part for key, part in block.items() if key not in ("type", "tool_use_id", "content", "is_error")}
     return {
@@ -176,18 +177,18 @@ def _result(block: _Fields, place: int, *, index: int) -> _Fields:
 
 def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
     """Return the calls in the content of an AI message, in OpenAI's format."""
-    for place, block in enumerate(content):
+    for position, block in enumerate(content):
         key = _CALL_BLOCKS.get(_kind(block))
         if key is not None:
-            where = f"content[{place}]"
-            check_text(block.get("id"), field=f"{where}.id", index=index)
-            check_text(block.get("name"), field=f"{where}.name", index=index)
-            check_type(block.get(key), dict, NoneType, field=f"{where}.{key}", index=index)
+            path = f"content[{position}]"
+            check_text(block.get("id"), field=f"{path}.id", index=index)
+            check_text(block.get("name"), field=f"{path}.name", index=index)
+            check_type(block.get(key), dict, NoneType, field=f"{path}.{key}", index=index)
             yield {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": block[key]}}
 
 
 def _texts(content: Any) -> Any:
-    """Return content with text blocks of OpenAI's Responses API as those of everybody else."""
+    """Return content with text blocks of OpenAI's Responses API in the common form."""
     if not isinstance(content, list):
         return content
     return [
@@ -204,7 +205,7 @@ def _kind(block: Any) -> str:
 
 
 def _output(value: Mapping[str, Any], *, index: int) -> _Fields:
-    """Return the result of a call as OpenAI's Responses API has it."""
+    """Return the tool message of a result in OpenAI's Responses API."""
     check_text(value.get("call_id"), field="call_id", index=index)
     check_type(value.get("output"), str, list, field="output", index=index)
     others = {key: part for key, part in value.items() if key not in ("type", "call_id", "output", "status")}
@@ -212,7 +213,7 @@ def _output(value: Mapping[str, Any], *, index: int) -> _Fields:
 
 
 class _Said:
-    """Items of OpenAI's Responses API that stand together: what the model answered with, one AI message."""
+    """Adjacent items of OpenAI's Responses API that form one answer of the model, so one AI message."""
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -1,7 +1,7 @@
-"""A turn on its way into the log: which ids its messages get, and whether the log still has its place free.
+"""Give the messages of a turn their ids, and check that the turn still fits the end of the log.
 
-Layer 1, pure. The id of the human message names the turn, and everything else follows from it, so a request that is
-made again makes the same turn.
+Floor 4, without I/O; `conversation` and `writer` call it. All ids derive from the id of the human message, so a
+repeated request produces the same turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Placed", "check_turn", "turn_messages"]
 
 
 class Placed(NamedTuple):
-    """Where a message of the log stands: its type, the number of its turn, its place among the live messages."""
+    """The position of a stored message: its type, the number of its turn, its index among the active messages."""
 
     type: str
     turn: int
@@ -30,18 +30,18 @@ class Placed(NamedTuple):
 def turn_messages(
     turn_id: str, *, human: str | BaseMessage | Mapping[str, object] | None, messages: MessageBatch, key: str | None
 ) -> list[BaseMessage]:
-    """The messages of a turn, or of its answer, each with an id; see `Conversation.append_turn`.
+    """Return the messages of a turn, or of its answer, each with an id; see `Conversation.append_turn`.
 
     Args:
         turn_id: Becomes the id of the human message.
         human: The human message; None if it is in the log already.
-        messages: What follows it, from the first message on.
-        key: Makes the missing ids, with the place in the turn, in which the human message has place 0; None takes
-            `turn_id`.
+        messages: The messages that follow it.
+        key: Text from which missing ids are derived, together with the index in the turn, where the human message has
+            index 0; None for `turn_id`.
 
     Raises:
-        InvalidMessageError: A message is refused, or begins another turn; says which one of `messages`.
-        InvalidInputError: The turn id, the human message or the key cannot be one.
+        InvalidMessageError: One of `messages` is invalid, or begins another turn.
+        InvalidInputError: The turn id, the human message or the key is invalid.
 
     Examples:
         >>> from langchain_core.messages import AIMessage
@@ -66,35 +66,35 @@ def turn_messages(
 
 
 def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> BaseMessage:
-    """The human message under the id of its turn, which is also set on the caller's object."""
+    """Return the human message with the id of its turn, which is also set on the caller's object."""
     message = HumanMessage(given) if isinstance(given, str) else given
     own = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
     if own not in (None, turn_id):
         raise InvalidInputError(f"the human message has an id of its own; pass that as turn_id instead of {turn_id!r}")
     [*others, whole] = normalize_messages([message], new_id=lambda: turn_id)
     if others:
-        raise InvalidInputError("human is one message; append results of tools before it")
+        raise InvalidInputError("human must be one message; append results of tools before it")
     if whole.type != "human":
-        raise InvalidInputError(f"human is a human message or its text, not a message of type {whole.type!r}")
+        raise InvalidInputError(f"human must be a human message or its text, not a message of type {whole.type!r}")
     return whole
 
 
 def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed], tail: Totals) -> None:
-    """Make sure that the messages of a turn that are not in the log yet may follow the end of the log.
+    """Check that the new messages of a turn may follow the end of the log.
 
-    That is so if the live log ends with the human message and the messages of the turn before them. What stands before
-    a live message never changes, so places among the live messages tell it.
+    The active log must end with the human message and the turn's earlier messages. Active messages before a message
+    never change, so comparing indexes among the active messages is enough.
 
     Args:
         turn_id: Id of the human message.
-        ids: The messages that the turn is to hold, in order, with or without the human message.
-        found: Those of them, and the human message, that are in the log; all live, read after `tail`.
-        tail: The log.
+        ids: Ids of the turn's messages, in order, with or without the human message.
+        found: Those of them, and the human message, that are in the log; all active, read after `tail`.
+        tail: Totals of the log.
 
     Raises:
         UnknownMessageError: The human message is neither in the log nor among `ids`.
-        InvalidInputError: It is no human message.
-        TurnConflictError: The turn holds other messages, or a later one was begun.
+        InvalidInputError: The message with the id of the turn is not a human message.
+        TurnConflictError: The turn has other messages, or a later turn exists.
     """
     rest = [id_ for id_ in ids if id_ != turn_id]
     stored = [found[id_].live for id_ in rest if id_ in found]
@@ -106,10 +106,10 @@ def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed],
             raise TurnConflictError(turn_id)
         return
     if begin.type != "human":
-        raise InvalidInputError(f"message {turn_id!r} is no human message, so no turn begins with it")
-    in_place = range(begin.live + 1, begin.live + len(stored) + 1)
-    if [found[id_].live for id_ in rest[: len(stored)] if id_ in found] != list(in_place):
+        raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
+    expected = range(begin.live + 1, begin.live + len(stored) + 1)
+    if [found[id_].live for id_ in rest[: len(stored)] if id_ in found] != list(expected):
         raise TurnConflictError(turn_id)
-    # A tail that is behind `found` shows in the insert, which then finds its number taken.
-    if len(stored) < len(rest) and tail.live >= in_place.stop:
+    # If the tail is older than `found`, the insert fails because its number is taken.
+    if len(stored) < len(rest) and tail.live >= expected.stop:
         raise TurnConflictError(turn_id, is_newest=tail.turns <= begin.turn)

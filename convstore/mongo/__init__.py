@@ -1,4 +1,4 @@
-"""Every MongoDB command and every document shape of the store, and nothing else.
+"""Send every MongoDB command of the store and define every document shape; nothing else.
 
 Floor 2. The rooms above call these classes; no other room contains an operator or imports a driver.
 """

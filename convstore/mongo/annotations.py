@@ -1,6 +1,6 @@
-"""The ``annotations`` collection: what applications say of single messages.
+"""Read and write the ``annotations`` collection: values that applications attach to single messages.
 
-Layer 3. One document for each annotated message, found by conversation and ordinal.
+Floor 2; `readback.annotations` calls it. Each annotated message has one document, found by conversation and ordinal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Annotations:
             await self._annotations.update_one({"_id": key, "conversation": conversation}, update, upsert=True)
 
     async def find(self, conversation: str, ordinals: Sequence[int]) -> dict[int, dict[str, str]]:
-        """What is said of some messages, by ordinal. One command, none for no messages."""
+        """Return the annotations of some messages by ordinal. One command, none for no messages."""
         if not ordinals:
             return {}
         keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]
@@ -47,19 +47,19 @@ class Annotations:
         return dict(map(_values_in, documents))
 
     async def delete(self, conversation: str) -> int:
-        """Remove everything that is said in a conversation; gives the number of documents."""
+        """Remove all annotations of a conversation and return the number of documents."""
         return await delete_range(self._annotations, conversation, *conversation_range(conversation))
 
     async def count(self, conversation: str) -> int:
-        """How many messages of a conversation something is said of. One command."""
+        """Count the annotated messages of a conversation. One command."""
         return await count_range(self._annotations, conversation, *conversation_range(conversation))
 
 
 def _values_in(document: Mapping[str, Any]) -> tuple[int, dict[str, str]]:
-    """The ordinal of a message and what is said of it.
+    """Return the ordinal of a message and its annotations.
 
     Raises:
-        CorruptDocumentError: The document is not what was written.
+        CorruptDocumentError: The document is damaged.
     """
     key = str(document["_id"])
     try:

@@ -1,7 +1,8 @@
-"""Plain values as BSON can hold them, and back; what is not what was stored is refused.
+"""Convert plain values to BSON and back, and refuse values of another type than was stored.
 
-Layer 1. Text with lone surrogates is kept as bytes. A document that was damaged, or changed by hand, may hold anything
-in the place of anything; who reads one turns the TypeError into an error that names it.
+Floor 2; the other modules of this room call it. Text with lone surrogates is stored as bytes. Any field of a damaged
+or hand-edited document may hold any value. The functions then raise TypeError, and callers turn it into an error that
+names the document.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NUMBER_BYTES = 8
 
 
 def to_stored(text: str) -> str | bytes:
-    """A text as BSON can hold it: bytes if it has lone surrogates."""
+    """Return the text in a form that BSON can hold: bytes if it has lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -38,59 +39,59 @@ def to_stored(text: str) -> str | bytes:
 
 
 def from_stored(stored: str | bytes) -> str:
-    """The text that `to_stored` stored."""
+    """Return the text that `to_stored` was given."""
     return stored if isinstance(stored, str) else stored_bytes(stored).decode("utf-8", "surrogatepass")
 
 
 def utc(moment: datetime) -> datetime:
-    """A moment as the driver gives it, which may have lost its zone; a TypeError if it is none."""
+    """Return a datetime with its zone, which some drivers drop; raise TypeError for any other value."""
     if not isinstance(moment, datetime):
-        raise TypeError(f"{moment!r} in the place of a moment")
+        raise TypeError(f"expected a datetime, found {moment!r}")
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def stored_number(value: Any, *, least: int | None = 0) -> int:
-    """A whole number as it was stored; a TypeError if it is none."""
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        raise TypeError(f"{value!r} in the place of a whole number")
+def stored_number(value: Any, *, minimum: int | None = 0) -> int:
+    """Return a stored whole number; raise TypeError for any other value or a number below `minimum`."""
+    if not isinstance(value, int) or isinstance(value, bool) or (minimum is not None and value < minimum):
+        raise TypeError(f"expected a whole number{'' if minimum is None else f' >= {minimum}'}, found {value!r}")
     return value
 
 
 def stored_number_or_none(value: Any) -> int | None:
-    """As `stored_number`, for what may be missing."""
+    """Return a stored whole number, or None if the field is missing."""
     return None if value is None else stored_number(value)
 
 
 def stored_text(value: Any) -> str:
-    """A text as it was stored; a TypeError if it is none."""
+    """Return a stored text; raise TypeError for any other value."""
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} in the place of a text")
+        raise TypeError(f"expected a text, found {value!r}")
     return value
 
 
 def stored_bytes(value: Any, *, length: int | None = None) -> bytes:
-    """Bytes as they were stored, of a length if one is given; a TypeError if they are none."""
+    """Return stored bytes; raise TypeError for any other value or length."""
     if not isinstance(value, bytes) or (length is not None and len(value) != length):
-        raise TypeError(f"{value!r} in the place of bytes")
+        raise TypeError(f"expected {'' if length is None else f'{length} '}bytes, found {value!r}")
     return value
 
 
-def stored_list(value: Any, *, least: int = 0) -> Sequence[Any]:
-    """A list as it was stored, of so many values at least; a TypeError if it is none."""
-    if not isinstance(value, list | tuple) or len(value) < least:
-        raise TypeError(f"{value!r} in the place of a list")
+def stored_list(value: Any, *, minimum: int = 0) -> Sequence[Any]:
+    """Return a stored list; raise TypeError for any other value or fewer than `minimum` items."""
+    if not isinstance(value, list | tuple) or len(value) < minimum:
+        raise TypeError(f"expected a list{f' of at least {minimum}' if minimum else ''}, found {value!r}")
     return value
 
 
 def pack_shown(shown: Mapping[bytes, int]) -> bytes:
-    """The newest different sources as an entry keeps them."""
+    """Pack the digests and numbers of the newest distinct sources, as an entry stores them."""
     return b"".join(digest + number.to_bytes(_NUMBER_BYTES) for digest, number in shown.items())
 
 
 def unpack_shown(packed: Any) -> dict[bytes, int]:
-    """The newest different sources as an entry keeps them: digest and number, one after the other."""
+    """Return the digests and numbers that `pack_shown` packed."""
     text, step = stored_bytes(packed), DIGEST_BYTES + _NUMBER_BYTES
     if len(text) % step:
-        raise ValueError("the digests of sources are cut off")
+        raise ValueError("the digests of sources are truncated")
     pieces = (text[start : start + step] for start in range(0, len(text), step))
     return {piece[:DIGEST_BYTES]: int.from_bytes(piece[DIGEST_BYTES:]) for piece in pieces}

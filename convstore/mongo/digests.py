@@ -1,6 +1,7 @@
-"""Reads from the ``log`` collection what a comparison of messages needs: digests, totals, gaps.
+"""Read digests, totals and rewound ranges from the ``log`` collection, to compare messages.
 
-Layer 3. Texts, stubs and sources stay on the server, so a message costs about 150 bytes, whatever its size.
+Floor 2; `append.resent_history` calls it. Texts, stubs and sources stay on the server, so a message costs about 150
+bytes, whatever its size.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Digests:
         self._log = driver.collection(prefix + LOG)
 
     async def newest(self, conversation: str, *, before: int | None = None, limit: int) -> list[Entry]:
-        """The last entries, or those before another, in order, with their totals and gaps but without any content.
+        """Return the last entries, or those before a number, in order: totals and rewound ranges, but no content.
 
         One command up to a thousand entries.
         """
@@ -45,7 +46,7 @@ class Digests:
 
 
 def _filled(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An entry's document with empty bodies; one that is damaged stays as it is."""
+    """Return an entry's document with empty bodies; a damaged one is returned unchanged."""
     messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return document

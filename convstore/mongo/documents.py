@@ -1,15 +1,16 @@
-"""Where things are in MongoDB: collections, indexes, keys and the shape of each document.
+"""Convert entries, totals and summaries to documents and back; sends nothing.
 
-Layer 2: knows names and shapes, sends nothing; `indexes` has the indexes. ``log`` holds entries and payload chunks in
-one key order::
+Floor 2; `log`, `heads` and `summaries` call it. `keys` has the names of collections and the keys, `indexes` the
+indexes. ``log`` holds entries and payload chunks in one key order::
 
     <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
     <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, size, sources, shown}
 
-so that "#" < ":" < ";" gives a conversation one key range, its entries another. ``heads`` holds one document for each
-conversation, found by a hash of its scope, and a tombstone for each one that was deleted. ``annotations`` holds what
-applications say of single messages, under ``<conversation>:<ordinal>``, ``summaries`` every summary that was made,
-under ``<conversation>:<token>``; the head has a copy of the current one.
+"#" < ":" < ";" gives a conversation one key range and its entries another. The other collections are:
+
+- ``heads``: one document for each conversation, found by a hash of its scope, and a tombstone for each deleted one.
+- ``annotations``: values that applications attach to single messages, under ``<conversation>:<ordinal>``.
+- ``summaries``: every summary that was made, under ``<conversation>:<token>``. The head has a copy of the current one.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ __all__ = [
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
-    """The document of an entry, its ``size`` and what `source_parts` gives not yet in it."""
+    """Return the document of an entry, without its ``size`` and its `source_parts`."""
     document: dict[str, Any] = {
         "_id": entry_id(conversation, entry.number),
         "conversation": conversation,
@@ -91,7 +92,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
 
 
 def source_parts(entry: Entry) -> dict[str, Any]:
-    """What an entry keeps of its sources, which loads leave out; nothing without sources."""
+    """Return the fields about an entry's sources, which loads do not read; empty without sources."""
     if entry.totals.shown_at != entry.number:
         return {}
     sources = {"sources": [_source_document(source) for source in entry.sources]} if entry.sources else {}
@@ -127,10 +128,10 @@ def _source_document(source: EntrySource) -> dict[str, Any]:
 
 
 def entry_from(document: Mapping[str, Any]) -> Entry:
-    """The entry that a document holds; messages and sources may have been left out by a projection.
+    """Return the entry that a document holds. A projection may have left out its messages and sources.
 
     Raises:
-        CorruptDocumentError: It is not what `entry_document` writes.
+        CorruptDocumentError: The document is damaged.
     """
     try:
         return _entry_from(document)
@@ -144,14 +145,14 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
     if "shown" in document or not totals.shown_at:
         totals = replace(totals, shown=unpack_shown(document.get("shown", b"")))
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
-        raise ValueError("the key, the conversation and the number of the entry do not agree")
+        raise ValueError("the key does not match the conversation and the number of the entry")
     messages = stored_list(document.get("messages", ()))
     if first + count - 1 != totals.messages or ("messages" in document and len(messages) != count):
-        raise ValueError("the number of messages does not agree with their ordinals")
+        raise ValueError("the number of messages does not match their ordinals")
     entry = Entry(
         first=first,
         at=utc(document["at"]),
-        messages=tuple(_message_from(one, first + place, document["_id"]) for place, one in enumerate(messages)),
+        messages=tuple(_message_from(one, first + index, document["_id"]) for index, one in enumerate(messages)),
         totals=totals,
         after=stored_number(document["after"]),
         sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
@@ -162,12 +163,12 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         size=stored_number(document["size"]),
     )
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
-        raise ValueError("the entry is not found by its results")
+        raise ValueError("`results_at` does not match the entry's results, so the index misses or misplaces it")
     return entry
 
 
 def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[RewoundRange, ...]:
-    """What a marker says is rewound."""
+    """Return the rewound ranges that a rewind entry stores."""
     gaps = (RewoundRange(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
     return all_gaps(gaps, totals, is_repaired="repair" in document)
 
@@ -176,7 +177,7 @@ def _has_results(entry: Entry) -> bool:
     return any(message.is_named for message in entry.messages)
 
 
-_any_number = partial(stored_number, least=None)
+_any_number = partial(stored_number, minimum=None)
 
 
 _NUMBERS = (
@@ -186,7 +187,7 @@ _NUMBERS = (
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
-    """The totals as a head and an entry hold them."""
+    """Return the totals in the form that heads and entries store."""
     return {
         "entries": totals.entries,
         "messages": totals.messages,
@@ -208,7 +209,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 
 
 def totals_from(document: Mapping[str, Any]) -> Totals:
-    """The totals that `totals_document` wrote."""
+    """Return the totals that `totals_document` wrote."""
     numbers: dict[str, Any] = {name: stored_number(document[name]) for name in _NUMBERS}
     return Totals(
         **numbers,
@@ -252,7 +253,7 @@ def _message_document(message: EntryMessage) -> dict[str, Any]:
 def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
     payload, stub = document.get("payload"), document.get("stub")
     if document["type"] not in MESSAGE_TYPES:
-        raise ValueError(f"{document['type']!r} in the place of a type")
+        raise ValueError(f"unknown message type {document['type']!r}")
     return EntryMessage(
         ordinal,
         stored_text(document["id"]),
@@ -281,11 +282,11 @@ def _payload_document(ref: PayloadRef) -> dict[str, Any]:
 
 
 def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
-    ends = tuple(stored_number(end) for end in stored_list(document["ends"], least=1))
+    ends = tuple(stored_number(end) for end in stored_list(document["ends"], minimum=1))
     if any(start >= end for start, end in pairwise(ends)):
-        raise ValueError("the chunks of a payload do not follow each other")
+        raise ValueError("the ends of a payload's chunks are not in ascending order")
     if (shown := stored_number(document.get("shown", 0))) and shown not in ends:
-        raise ValueError("no chunk of a payload ends where views end")
+        raise ValueError("no chunk ends where the part of the payload that views show ends")
     body, part = (
         b"" if (found := document.get(key)) is None else stored_bytes(found, length=BODY_DIGEST_BYTES)
         for key in ("body", "shown_digest")
@@ -298,7 +299,7 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
 def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
     start, middle, end = (stored_number(part) for part in stored_list(document["place"]))
     if not start <= middle <= end:
-        raise ValueError("the place of a source is none")
+        raise ValueError("the start, middle and end of a source are not in order")
     return EntrySource(
         stored_number(document["id"]),
         stored_text(document["message"]),
@@ -315,7 +316,7 @@ def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
 
 
 def summary_document(record: SummaryRecord) -> dict[str, Any]:
-    """A summary as a head holds it; its own document holds more."""
+    """Return a summary in the form that heads store; its own document has more fields."""
     return {
         "token": record.token,
         "version": record.version,
@@ -336,19 +337,19 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
 
 
 def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecord:
-    """The summary that a document holds.
+    """Return the summary that a document holds.
 
     Args:
-        document: Of the collection of summaries, or what a head has of one.
-        head: Key of that head.
+        document: A document of the ``summaries`` collection, or the copy in a head.
+        head: Key of that head, for a copy.
 
     Raises:
-        CorruptDocumentError: It is not what `summary_document` writes.
+        CorruptDocumentError: The document is damaged.
     """
     key, collection = (head, HEADS) if head else (str(document.get("_id")), SUMMARIES)
     try:
         if not head and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
-            raise ValueError("the key, the conversation and the token do not agree")
+            raise ValueError("the key does not match the conversation and the token")
         (first, last, entry), (live, turns, view_tokens) = document["range"], document["totals"]
         tokens_in, tokens_out = document["tokens"]
         record = SummaryRecord(
@@ -379,7 +380,7 @@ def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecor
             place=(key, collection),
         )
         if document["digest"] != record.digest:
-            raise ValueError("it is not what was written")
+            raise ValueError("the digest does not match the content")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDocumentError(key, f"a summary: {error!r}", collection=collection) from error
     return record

@@ -1,8 +1,7 @@
-"""The one place that knows which driver a database belongs to.
+"""Wrap the database driver: PyMongo's async API, Motor or mongomock-motor.
 
-Layer 3. PyMongo's async API, Motor and mongomock-motor are near enough to each other that the repository speaks to all
-of them in the same words; what differs is here: how they are made and closed, what the in-memory one leaves out, and
-their errors, which become ours.
+Floor 2; the other modules of this room use it. The three drivers share most of their API. The differences are handled
+here: how a client is opened and closed, features that the in-memory driver lacks, and errors, which become ours.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ COMMAND_SECONDS = 40.0
 """Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
 
 SELECTION_SECONDS = 5.0
-"""Wait for a server with a client that `open_client` makes, unless its address says another one."""
+"""Server selection timeout of a client that `open_client` makes, unless its address sets another one."""
 
 DriverName = Literal["pymongo", "motor", "memory"]
 
@@ -65,17 +64,17 @@ _KNOWN: tuple[tuple[str, DriverName], ...] = (
     ("AsyncDatabase", "pymongo"),
 )
 _CLUSTERED_SINCE = (5, 3)
-# No primary any more, or going down; no majority to read from yet; a time limit that the server set itself. A server
-# also says so of a single write in a command, where the driver does not look for it.
+# The primary stepped down or shuts down; no majority to read from yet; a time limit of the server expired. A server
+# may also report these codes for single writes of a command, where the driver does not check them.
 _TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13436})
 _DEFAULT_DATABASE = "convstore"
 _BAD_LOGIN = frozenset({11, 18})  # UserNotFound, AuthenticationFailed
-# What PyMongo adds to an error for its developers: timeouts, every server it knows, and the whole reply.
+# Debugging details that PyMongo appends to an error: timeouts, every server it knows, and the whole reply.
 _TIMEOUTS = re.compile(r" \(configured timeouts:[^)]*\)")
 _DETAILS = re.compile(r", (?:Timeout: \d|Topology Description:|full error:).*", re.DOTALL)
-# A server that refuses a command quotes it, with all that was to be written.
+# A server that refuses a command quotes it, including the documents to write.
 _COMMAND = re.compile(r"(execute command \{ \w+: \"[^\"]*\").*", re.DOTALL)
-# In the words of Linux, macOS and Windows, and of dnspython.
+# DNS failures as Linux, macOS, Windows and dnspython report them.
 _NO_HOST = re.compile(
     "Name or service not known|name resolution|nodename nor servname|getaddrinfo failed|No address associated|DNS"
     "|resolution lifetime|SRV"
@@ -83,10 +82,10 @@ _NO_HOST = re.compile(
 
 
 class Driver:
-    """A database and what can be asked of it; made without I/O.
+    """A database with its driver's differences hidden; made without I/O.
 
     Attributes:
-        name: Which driver the database belongs to.
+        name: The driver that the database belongs to.
         database: The caller's database object.
     """
 
@@ -95,7 +94,7 @@ class Driver:
         found = _driver_name(classes)
         if found is None:
             raise InvalidInputError(
-                f"a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor is needed, such as "
+                f"database must be a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor, such as "
                 f'AsyncMongoClient(...)["app"], not {type(database).__qualname__}'
             )
         self.name: DriverName = found
@@ -103,11 +102,11 @@ class Driver:
 
     @property
     def enforces_array_indexes(self) -> bool:
-        """Whether a unique index over an array is enforced; where not, ids are looked up before they are written."""
+        """Return True if the driver enforces unique indexes over arrays; else ids are looked up before a write."""
         return self.name != "memory"
 
     def collection(self, name: str) -> Any:
-        """A collection that reads and writes plain values with majority, whatever the caller's client says."""
+        """Return a collection with majority read and write concern, whatever options the caller's client has."""
         return self.database.get_collection(
             name,
             codec_options=CodecOptions(),
@@ -119,8 +118,11 @@ class Driver:
     async def update_each(
         self, collection: Any, updates: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
     ) -> None:
-        """Update the first document of each filter. One command, in memory one for each; a failure stops no other."""
-        if self.name == "memory":  # its bulk_write does not know the options of today's UpdateOne
+        """Update the first document of each filter; one failure does not stop the others.
+
+        One command, but in memory one for each update.
+        """
+        if self.name == "memory":  # its bulk_write does not support the options of PyMongo's current UpdateOne
             for query, update in updates:
                 await collection.update_one(dict(query), dict(update))
         else:
@@ -135,11 +137,11 @@ class Driver:
             try:
                 await self.database.create_collection(name, **options)
             except PyMongoError as error:
-                if getattr(error, "code", None) != 48:  # NamespaceExists: somebody was quicker
+                if getattr(error, "code", None) != 48:  # NamespaceExists: another process created it first
                     raise
 
     async def can_cluster(self) -> bool:
-        """Whether this server has clustered collections. One command."""
+        """Return True if this server supports clustered collections. One command."""
         async with driver_errors():
             version = (await self.database.command("buildInfo"))["versionArray"]
         return tuple(version[:2]) >= _CLUSTERED_SINCE
@@ -149,14 +151,14 @@ class Driver:
         options: dict[str, Any] = {"name": name, "unique": unique}
         if self.name == "memory":
             if unique:
-                return  # it would drop the filter and refuse every second payload
+                return  # mongomock ignores the filter and would reject every second payload
         elif present:
             options["partialFilterExpression"] = {present: {"$exists": True}}
         async with driver_errors(seconds=None):
             await self.collection(collection).create_index(keys, **options)
 
     async def index_names(self, collection: str) -> set[str]:
-        """The names of a collection's indexes. One command."""
+        """Return the names of a collection's indexes. One command."""
         async with driver_errors():
             return set(await self.collection(collection).index_information())
 
@@ -177,12 +179,12 @@ def _driver_name(classes: set[str]) -> DriverName | None:
 
 
 def open_client(uri: str) -> tuple[Any, Any]:
-    """Return a client of our own for an address, and the database that it names (else "convstore"); no I/O.
+    """Return a new client for an address and the database that it names, or "convstore"; no I/O.
 
     It waits `SELECTION_SECONDS` for a server, unless the address has the option ``serverSelectionTimeoutMS``.
 
     Raises:
-        InvalidInputError: Not an address that can be opened; neither the message nor its cause holds any of it.
+        InvalidInputError: The address cannot be opened; neither the message nor its cause quotes it.
         MissingExtraError: ``memory://`` without mongomock-motor.
     """
     check_address(uri)
@@ -201,7 +203,7 @@ def open_client(uri: str) -> tuple[Any, Any]:
         except (PyMongoError, ValueError, TypeError, OSError) as error:
             cause = error
     if cause is not None:
-        # Raised here, so that the driver's error is not its context either.
+        # Raised outside the except block, so that the driver's error is not its context either.
         is_safe = not tells_of(str(cause), uri)
         raise InvalidInputError(_refused(cause if is_safe else None)) from (cause if is_safe else None)
     _warn_again(caught, uri)
@@ -210,16 +212,16 @@ def open_client(uri: str) -> tuple[Any, Any]:
 
 def _refused(cause: Exception | None) -> str:
     reason = f": {cause}" if cause else ""
-    return f"PyMongo refuses the address{reason}; it has the form {ADDRESS_FORM}"
+    return f"PyMongo refuses the address{reason}; write it in the form {ADDRESS_FORM}"
 
 
 def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
-    """Give PyMongo's warnings on an address, in other words if they quote it."""
+    """Repeat PyMongo's warnings about an address; one that quotes it is replaced by a general text."""
     for warning in caught:
         text = str(warning.message)
         if tells_of(text, uri):
             text = "an option of the address is unknown, deprecated or has an invalid value; see PyMongo's options"
-        warnings.warn(text, warning.category, stacklevel=2)  # a caller's line may have the address
+        warnings.warn(text, warning.category, stacklevel=2)  # a caller's source line may contain the address
 
 
 async def close_client(client: Any) -> None:
@@ -232,10 +234,10 @@ async def close_client(client: Any) -> None:
 
 @asynccontextmanager
 async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIterator[None]:
-    """Turn the driver's errors into ours, with the driver's as ``__cause__``, and bound the wait for an answer.
+    """Turn the driver's errors into ours, with the driver's as ``__cause__``, and limit the wait for an answer.
 
-    A server that is stopped but not gone answers nothing and closes nothing; without a bound its callers would hang.
-    Who waits without one must find out in another way whether the server is there.
+    A suspended server neither answers nor closes connections, so callers would hang without a limit. With
+    ``seconds=None`` the caller has to detect a dead server in another way.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -247,13 +249,13 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
         ) from error
     except InvalidOperation as error:
         raise StoreClosedError(
-            f"the MongoDB client of this store is closed or was taken over ({error}); close it behind the store"
+            f"the MongoDB client of this store is closed or was taken over ({error}); close the store before its client"
         ) from error
     except RuntimeError as error:
         if "loop" not in str(error):
             raise
         raise StoreError(
-            "the MongoDB client of this store belongs to the event loop that it was first used on, which is another or "
+            "the MongoDB client of this store belongs to the event loop of its first use, which is not this one or "
             "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
         ) from error
     except (PyMongoError, BSONError, OverflowError) as error:
@@ -261,7 +263,7 @@ async def driver_errors(*, seconds: float | None = COMMAND_SECONDS) -> AsyncIter
     except ValueError as error:
         if not str(error).startswith("SASLprep"):
             raise
-        raise StoreError(f"the user name or the password has a character that cannot be sent: {error}") from error
+        raise StoreError(f"the user name or the password contains a character that cannot be sent: {error}") from error
 
 
 def reason_of(error: Exception) -> str:
@@ -278,7 +280,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _refusal(error: Exception) -> StoreError:
-    """Return our error for one of the driver's that is no loss of the connection."""
+    """Return our error for a driver's error other than a lost connection."""
     reason = reason_of(error)
     if isinstance(error, OperationFailure) and (error.code in _BAD_LOGIN or "bad auth" in reason):
         return StoreError(
@@ -301,7 +303,7 @@ def _dns_hint(reason: str) -> str:
 
 
 def _is_undecided(error: Exception) -> bool:
-    """Whether a write may have happened without the majority having confirmed it."""
+    """Return True if a write may have happened without confirmation by the majority."""
     if isinstance(error, WriteConcernError):
         return True
     if isinstance(error, BulkWriteError) and error.details.get("writeConcernErrors"):
@@ -312,7 +314,7 @@ def _is_undecided(error: Exception) -> bool:
 
 
 def _codes(error: OperationFailure) -> set[int | None]:
-    """What a server says of a command, and of its single writes."""
+    """Return the error codes of a command and of its single writes."""
     details = error.details if isinstance(error, BulkWriteError) and error.details else {}
     return {error.code, *(failure.get("code") for failure in details.get("writeErrors", ()))}
 

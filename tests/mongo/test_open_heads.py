@@ -138,7 +138,7 @@ async def test_a_timer_closes_500_heads_a_second(
     counted: ConversationStore, commands: Commands, time: HandMovedTime, user: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The oldest first; the others a second later."""
-    monkeypatch.setattr(open_heads, "_AT_ONCE", 2)
+    monkeypatch.setattr(open_heads, "_BATCH", 2)
     for number in range(5):
         await question_and_answer(counted, user, f"t{number}")
     sent = []
@@ -159,8 +159,8 @@ async def test_too_many_open_heads_are_closed_early(  # noqa: PLR0917 - fixtures
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The oldest; their next append opens them again, so that nothing is owed without a listing that looks."""
-    monkeypatch.setattr(open_heads, "_AT_ONCE", 2)
-    monkeypatch.setattr(open_heads, "_MOST", 4)
+    monkeypatch.setattr(open_heads, "_BATCH", 2)
+    monkeypatch.setattr(open_heads, "_MAXIMUM_OPEN", 4)
     for number in range(4):
         await counted.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
     await (await counted.services()).open_heads.settled()

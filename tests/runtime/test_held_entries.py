@@ -134,7 +134,7 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bytes: the conversations that were used least recently are read again, the last ones are not."""
-    monkeypatch.setattr(known, "_BYTES", 100_000)
+    monkeypatch.setattr(known, "_MAXIMUM_BYTES", 100_000)
     store = ConversationStore(client[database_name])
     await store.setup()
     chats = [store.conversation(user_id="held", thread_id=uuid.uuid4().hex) for _ in range(8)]
