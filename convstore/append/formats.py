@@ -40,7 +40,7 @@ _CALL_BLOCKS: Final = {"tool_use": "input", "tool_call": "args"}
 class Item(NamedTuple):
     """A message to normalise, and its index in the caller's batch."""
 
-    place: int
+    position: int
     value: Any
 
 

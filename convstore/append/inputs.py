@@ -1,13 +1,13 @@
-"""What a caller gives to ``append`` becomes whole LangChain messages that each have an id.
+"""Convert the input of ``append`` to whole LangChain messages that each have an id.
 
-Layer 1, pure. ``append`` calls it first, before anything is encoded or sent, so a batch that it refuses has
-touched nothing. Nothing a message says is lost: what LangChain has no field for stays in ``additional_kwargs``
-under its own name. (LangChain's ``convert_to_messages`` drops such keys of tool messages and tool calls, and ends
-in a bare ``ValidationError`` or ``JSONDecodeError`` where a call's arguments are ``null`` or not JSON.)
+Floor 4, without I/O. ``append`` calls it first, before anything is encoded or sent, so a refused batch has no effect.
+No field is lost: those that LangChain lacks stay in ``additional_kwargs`` under their own names. (LangChain's
+``convert_to_messages`` drops such keys of tool messages and tool calls. It raises a bare ``ValidationError`` or
+``JSONDecodeError`` if a call's arguments are ``null`` or not JSON.)
 
-What a dict holds is copied, so that a caller who changes it later changes no message. Only dicts and lists are
-copied, in a loop and not by recursion; a tuple or any other object inside an artifact is shared, as everything
-inside a LangChain message is: nobody may change it before ``append`` returns.
+Dicts are copied, so later changes by the caller do not affect the messages. Only dicts and lists are copied, in a loop
+and not by recursion. A tuple or any other object inside an artifact is shared, as is everything inside a LangChain
+message: it must not change before ``append`` returns.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _CLASS_OF_ROLE: dict[str, type[BaseMessage]] = {
 }
 _WHOLE_CLASSES = frozenset(_WHOLE_CLASS_OF.values())
 _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
-# What says which call a result belongs to.
+# The field that links a result to its call.
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
-# Far above what models write and far below Python's recursion limit, so whether arguments are readable does not
-# depend on how deep the caller's own stack is: a retry must give the same message.
+# Far above what models write and far below Python's recursion limit. So the result does not depend on the depth of the
+# caller's stack: a retry must produce the same message.
 _MAX_ARGUMENT_LEVELS = 200
-# One fixed sentence, for the same reason: what json says differs from one Python version to the next.
+# A fixed sentence, for the same reason: json's messages differ between Python versions.
 _NOT_ARGUMENTS = f"the arguments are not the JSON text of an object of at most {_MAX_ARGUMENT_LEVELS} levels"
-# The one argument under which langchain-openai keeps the free text of a custom tool call.
+# The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
-# A null here means "none" in OpenAI's format, while langchain-openai, sending the message, looks inside it.
+# A null here means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
 _NULL_MEANS_ABSENT = ("audio", "function_call")
 _WANTED = "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
 
@@ -73,27 +73,27 @@ def normalize_messages(
     batch: MessageBatch,
     *,
     key: str | None = None,
-    place: int = 0,
+    start: int = 0,
     new_id: Callable[[], str] = lambda: str(uuid4()),
 ) -> list[BaseMessage]:
     """Return the batch as whole LangChain messages, each with an id of its own, or raise and change nothing.
 
     A message of one of LangChain's six plain classes comes back as the same object; a chunk is made whole; a dict
-    becomes a message, or several, see ``formats``. Ids are handed out last, when the whole batch is known to be good;
-    they are also set on the caller's messages and chunks: appending the same objects again appends nothing twice.
+    becomes a message, or several, see ``formats``. Ids are assigned last, once the whole batch is valid. They are also
+    set on the caller's messages and chunks, so appending the same objects again writes nothing twice.
 
     Args:
         batch: Messages and dicts in any iterable, or a single one.
-        key: Derives the ids that are missing from this text and the place in the batch, so that a batch made
-            anew from the same request gets the same ids. An id that is given stays.
-        place: What the places begin with, for a batch that is the rest of something.
-        new_id: Makes an id that is missing when there is no ``key``.
+        key: Text from which missing ids are derived, together with the index in the batch. So a batch made again
+            from the same request gets the same ids. Existing ids stay.
+        start: Index of the first message, for a batch that is the rest of a longer one.
+        new_id: Makes missing ids without a ``key``.
 
     Returns:
         The messages, in the order of the batch; a dict of another format may be several, see ``formats``.
 
     Raises:
-        InvalidMessageError: An item is not a message that can be kept; says which, and which field.
+        InvalidMessageError: An item is not a message that can be stored; names its index and field.
         InvalidInputError: ``key`` is not a plain non-empty str of at most 512 bytes of UTF-8.
 
     Examples:
@@ -105,21 +105,21 @@ def normalize_messages(
         >>> answer.tool_calls
         [{'name': 'search', 'args': {}, 'id': 'c1', 'type': 'tool_call'}]
     """
-    return whole_messages(items_of(batch), key=key, place=place, new_id=new_id)
+    return whole_messages(items_of(batch), key=key, start=start, new_id=new_id)
 
 
 def whole_messages(
     items: list[Item],
     *,
     key: str | None = None,
-    place: int = 0,
+    start: int = 0,
     new_id: Callable[[], str] = lambda: str(uuid4()),
 ) -> list[BaseMessage]:
-    """As `normalize_messages`, for what `items_of` gave: one message for each item."""
+    """Convert the items that `items_of` returned, as `normalize_messages` does: one message for each item."""
     if key is not None and (problem := id_problem(key)):
         raise InvalidInputError(f"key {problem}")
-    messages = [_message(item.value, index=item.place) for item in items]
-    ids = _ids(items, key=key, place=place, new_id=new_id)
+    messages = [_message(item.value, index=item.position) for item in items]
+    ids = _ids(items, key=key, start=start, new_id=new_id)
     for message, message_id in zip(messages, ids, strict=True):
         message.id = message_id
     copy_ids(messages, items)
@@ -134,14 +134,14 @@ def copy_ids(messages: Iterable[BaseMessage], items: Iterable[Item]) -> None:
 
 
 def items_of(batch: Any) -> list[Item]:
-    """Return what is in the batch, other formats converted; one message alone is a batch of one.
+    """Return the items of a batch with other formats converted; a single message is a batch of one.
 
     Raises:
-        InvalidMessageError: It is no batch, or holds a dict of another format that cannot be read.
+        InvalidMessageError: The value is not a batch, or a dict of another format cannot be read.
     """
     if isinstance(batch, BaseMessage | Mapping):
         return read_items([batch])
-    # A str iterates into characters and a pydantic model into pairs: neither is what the caller meant.
+    # A str iterates over characters and a pydantic model over pairs: the caller meant neither.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
         raise InvalidMessageError(f"a batch cannot be {kind(batch)}; pass {_WANTED}, or a list of them")
     items = list(batch)
@@ -151,7 +151,7 @@ def items_of(batch: Any) -> list[Item]:
 
 
 def _message(item: object, *, index: int) -> BaseMessage:
-    """Return the item as a message of a plain class, checked."""
+    """Return the item as a checked message of a plain class."""
     if isinstance(item, Mapping):
         return _from_dict(item, index=index)
     if not isinstance(item, BaseMessage):
@@ -176,36 +176,36 @@ def _from_chunk(chunk: BaseMessage) -> BaseMessage:
 
 
 def _foreign_class(message: BaseMessage) -> str:
-    """Return why a message of this class cannot be kept, and what to do."""
+    """Return the reason why a message of this class cannot be stored, and the remedy."""
     if isinstance(message, lc.RemoveMessage):
         return "the log is immutable; to take messages out of the view call rewind, do not append a RemoveMessage"
     plain = next((base.__name__ for base in type(message).__mro__ if base in _WHOLE_CLASSES), "HumanMessage")
     return f"{type(message).__name__} would not come back as itself; convert it to a plain class such as {plain}"
 
 
-def _ids(items: list[Item], *, key: str | None, place: int, new_id: Callable[[], str]) -> list[str]:
-    """Return one id for each item: its own, one derived from ``key`` or a new one; no two are equal."""
+def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[], str]) -> list[str]:
+    """Return one unique id for each item: its own, one derived from ``key`` or a new one."""
     ids: list[str] = []
-    first_place: dict[str | int, int] = {}
+    first_index: dict[str | int, int] = {}
     for position, (index, item) in enumerate(items):
         message_id: Any = item.get("id") if isinstance(item, Mapping) else getattr(item, "id", None)
         if message_id is None:
-            # The index goes first: digits end at the colon, so no other key and index spell the same text.
-            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{place + position}:{key}"))
+            # The index comes first: digits end at the colon, so another key and index never give the same text.
+            message_id = new_id() if key is None else str(uuid5(NAMESPACE_OID, f"{start + position}:{key}"))
         if problem := id_problem(message_id):
             raise InvalidMessageError(problem, index=index, field="id")
-        # One object can hold one id only, so an object without an id must not be in the batch twice either.
-        for mark in (message_id, id(item)) if isinstance(item, BaseMessage) else (message_id,):
-            if mark in first_place:
-                problem = f"has the id of message {first_place[mark]} or is the same object; give each its own id"
+        # An object has only one id, so an object without an id must not be in the batch twice either.
+        for identity in (message_id, id(item)) if isinstance(item, BaseMessage) else (message_id,):
+            if identity in first_index:
+                problem = f"has the id of message {first_index[identity]} or is the same object; give each its own id"
                 raise InvalidMessageError(problem, index=index, field="id")
-            first_place[mark] = index
+            first_index[identity] = index
         ids.append(message_id)
     return ids
 
 
 def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
-    """Return the message that an OpenAI-format dict describes, still without its id; ``raw`` stays as it is."""
+    """Return the message of an OpenAI-format dict, still without its id; ``raw`` is not changed."""
     fields: _Fields = copied(dict(raw))
     fields.pop("id", None)
     role = fields.pop("role", None)
@@ -237,14 +237,14 @@ def _built(message_class: type[BaseMessage], *, index: int, **fields: Any) -> Ba
 
 
 def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
-    """Take the tool calls out of ``fields``; the raw ones stay if LangChain's two lists do not say all they say."""
+    """Take the tool calls out of ``fields``; the raw ones stay if LangChain's two lists would lose information."""
     raw = fields.pop("tool_calls", None)
     raw = [] if raw is None else raw
     check_type(raw, list, field="tool_calls", index=index)
-    calls = [_call(call, field=f"tool_calls[{place}]", index=index) for place, call in enumerate(raw)]
+    calls = [_call(call, field=f"tool_calls[{position}]", index=index) for position, call in enumerate(raw)]
     valid = [call for call in calls if call["type"] == "tool_call"]
     invalid = [call for call in calls if call["type"] == "invalid_tool_call"]
-    # Between the two lists the order of the calls is lost.
+    # Splitting the calls into two lists loses their order.
     if (valid and invalid) or not all(_is_plain(call) for call in raw):
         fields["tool_calls"] = raw
     for name in _NULL_MEANS_ABSENT:
@@ -259,13 +259,13 @@ def _take_tool(fields: _Fields) -> _Fields:
 
 
 def _usage(value: object) -> UsageMetadata | None:
-    """Return the counts in LangChain's words; None if they are not counts. The raw ones are kept in any case."""
+    """Return the token counts in LangChain's form, or None if they are invalid. The raw ones are kept in any case."""
     counts = value.items() if isinstance(value, dict) else ()
-    known = {name: count for name, count in counts if type(count) is int and count >= 0}  # a bool is an int too
-    if not known.keys() >= {"prompt_tokens", "completion_tokens"}:
+    valid = {name: count for name, count in counts if type(count) is int and count >= 0}  # a bool is an int too
+    if not valid.keys() >= {"prompt_tokens", "completion_tokens"}:
         return None
-    read, written = known["prompt_tokens"], known["completion_tokens"]
-    total = known.get("total_tokens", read + written)  # some sources leave the total out
+    read, written = valid["prompt_tokens"], valid["completion_tokens"]
+    total = valid.get("total_tokens", read + written)  # some sources leave the total out
     return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=total)
 
 
@@ -289,7 +289,7 @@ def _call(call: Any, *, field: str, index: int) -> _Fields:
 
 
 def _parsed(text: str) -> _Fields | None:
-    """Return the object that the text holds, an empty one for no text or ``null``, None for anything else."""
+    """Parse a JSON object; return an empty one for no text or ``null``, and None for anything else."""
     try:
         value = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):  # not JSON, or an integer beyond Python's limit of digits; too many levels
@@ -310,12 +310,12 @@ def _has_few_levels(value: Any) -> bool:
 
 
 def _is_plain(call: _Fields) -> bool:
-    """Return whether id, name and arguments are all that the call says: no signature, no other type."""
-    kind, known = call.get("type"), {"id", "type", "function"}
-    return kind in (None, "function") and call.keys() <= known and call["function"].keys() <= {"name", "arguments"}
+    """Return True if a call has only id, name and arguments: no signature, no other type."""
+    kind, plain = call.get("type"), {"id", "type", "function"}
+    return kind in (None, "function") and call.keys() <= plain and call["function"].keys() <= {"name", "arguments"}
 
 
 def _check_content(content: Any, *, index: int) -> None:
     check_type(content, str, list, field="content", index=index)
-    for place, block in enumerate(content if isinstance(content, list) else ()):
-        check_type(block, str, dict, field=f"content[{place}]", index=index)
+    for position, block in enumerate(content if isinstance(content, list) else ()):
+        check_type(block, str, dict, field=f"content[{position}]", index=index)

@@ -1,7 +1,8 @@
-"""How much of a batch is a conversation that a client sends again: the rule of ``append(resent=...)``.
+"""Find the part of a resent history that the log already has: the rule of ``append(resent=...)``.
 
-Layer 1, pure. Messages are compared by their content digests. Known is the longest beginning of the batch that equals
-the end of the live log, or all of it. Nothing in the middle of a batch is ever taken for known.
+Floor 4, without I/O; `resent_history` calls it. Messages are compared by their content digests. The known part is the
+longest prefix of the batch that equals the end of the active log, or all of it. A match in the middle of a batch never
+counts.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ __all__ = [
 
 
 class Comparable(NamedTuple):
-    """A message as the comparison sees it.
+    """A message reduced to the fields that are compared.
 
     Attributes:
         type: "human", "ai", "tool", …
-        calls: Whether it makes tool calls.
+        calls: True if it makes tool calls.
         digest: Its content digest.
         id: Its id.
         ordinal: Its ordinal; 0 for a message of a batch.
@@ -50,18 +51,18 @@ class Comparable(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """Whether it ends a turn."""
+        """Return True if the message ends a turn."""
         return self.type == "ai" and not self.calls
 
 
 class Match(NamedTuple):
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        known: How many messages of the batch, from the first, are in the log or skipped; None if batch and log diverge.
-        places: The messages of the log that the known ones are, in order; skipped system messages have none.
+        known: Number of the batch's leading messages that are in the log or skipped; None if batch and log diverge.
+        places: The messages of the log that equal the known ones, in order; skipped system messages have none.
         after: If they diverge, the last message of the log up to which they agree; None if they agree on none.
-        before: If they diverge, the live message that follows `after` in the log; None if there is none.
+        before: If they diverge, the active message that follows `after` in the log; None if there is none.
     """
 
     known: int | None
@@ -76,31 +77,32 @@ def is_history(messages: Iterable[BaseMessage]) -> bool:
 
 
 def comparable(message: BaseMessage, codec: Codec) -> Comparable:
-    """A message of a batch."""
+    """Return the comparable form of a batch's message."""
     return Comparable(message.type, has_calls(message), content_digest(message, codec), str(message.id))
 
 
 def stored(message: EntryMessage) -> Comparable:
-    """A message of the log."""
+    """Return the comparable form of a stored message."""
     return Comparable(message.type, message.calls > 0, message.content_digest, message.id, message.ordinal)
 
 
 def leading_systems(messages: Sequence[Comparable]) -> int:
-    """How many system messages come first."""
+    """Count the leading system messages."""
     return sum(1 for _ in takewhile(lambda one: one.type == "system", messages))
 
 
 def compare(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
-    """Find out how much of a batch the log has.
+    """Find the prefix of a batch that the log has.
 
-    Leading system messages of both are skipped. A batch without tool messages is compared with the human messages and
-    the AI messages without calls only; if it has calls, with those that have some as well, where more is known so. The
-    end of the log is its last message, or its last question if that has no answer yet. An empty log knows nothing of a
-    batch and takes all of it.
+    - Leading system messages of both are skipped.
+    - A batch without tool messages is compared only with the human messages and the AI messages without calls. If it
+      has calls, it is also compared with all messages except tool results, and the longer match counts.
+    - The end of the log is its last message, or its last question if that has no answer yet.
+    - With an empty log, all of the batch is new.
 
     Args:
         batch: The messages that a client sent.
-        log: The live messages of the log, in order; or its end, with as many messages as could be known.
+        log: The active messages of the log, in order; or its end, long enough for any possible match.
 
     >>> a, b, c = (Comparable("human", False, name.encode(), name) for name in "abc")
     >>> compare([b, c], [a, b]).known, compare([a, c], [a, b]).after.id
@@ -110,28 +112,30 @@ def compare(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
         return Match(0)
     skipped, start = leading_systems(batch), leading_systems(log)
     systems = tuple(log[:start]) if _digests(batch[:skipped]) == _digests(log[:start]) else ()
-    live = log[start:]
-    if not live:
+    active = log[start:]
+    if not active:
         return Match(skipped, systems)
-    places = _known(batch[skipped:], live, _compared(batch, live))
+    matched = _matched(batch[skipped:], active, _compared(batch, active))
     if any(one.calls for one in batch) and all(one.type != "tool" for one in batch):
-        without_results = [one for one in live if one.type != "tool"]
-        places = max(places, _known(batch[skipped:], live, without_results), key=len)
-    known = skipped + len(places)
-    following = next((one for one in live if places and one.ordinal > places[-1].ordinal), None)
-    if not places or (following and _digests(batch[known : known + 1]) == [following.digest]):
-        return parting(batch, live)
-    return Match(known, (*systems, *places))
+        without_results = [one for one in active if one.type != "tool"]
+        matched = max(matched, _matched(batch[skipped:], active, without_results), key=len)
+    known = skipped + len(matched)
+    following = next((one for one in active if matched and one.ordinal > matched[-1].ordinal), None)
+    if not matched or (following and _digests(batch[known : known + 1]) == [following.digest]):
+        return parting(batch, active)
+    return Match(known, (*systems, *matched))
 
 
-def _known(sent: Sequence[Comparable], live: Sequence[Comparable], compared: Sequence[Comparable]) -> list[Comparable]:
-    """The messages of the log that the first ones of a batch are; none if they do not end it."""
-    length, end = known_prefix(_digests(sent), _digests(compared), _open_question(live, compared))
+def _matched(
+    sent: Sequence[Comparable], active: Sequence[Comparable], compared: Sequence[Comparable]
+) -> list[Comparable]:
+    """Return the messages at the end of the log that equal the first ones of a batch."""
+    length, end = known_prefix(_digests(sent), _digests(compared), _open_question(active, compared))
     return list(compared[end - length : end])
 
 
 def is_enough(batch: Sequence[Comparable], end: Sequence[Comparable]) -> bool:
-    """Return True if messages before this end of a log cannot matter: to its last question it is as long as the batch.
+    """Return True if this end of a log is long enough: up to its last question it has as many messages as the batch.
 
     >>> is_enough([Comparable("human", False, b"")], [Comparable("human", False, b""), Comparable("tool", False, b"")])
     True
@@ -142,23 +146,23 @@ def is_enough(batch: Sequence[Comparable], end: Sequence[Comparable]) -> bool:
 
 
 def parting(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
-    """Find where batch and log part: after their common beginning, else after the last longest one found in the log."""
-    live = log[leading_systems(log) :]
-    compared = _compared(batch, live)
+    """Find the divergence of batch and log: after their common prefix, else after the last longest match in the log."""
+    active = log[leading_systems(log) :]
+    compared = _compared(batch, active)
     lengths = _agreements(_digests(batch[leading_systems(batch) :]), _digests(compared))
     longest = max(lengths, default=0)
     if not longest:
-        return Match(None, before=live[0] if live else None)
-    places = [at for at, length in enumerate(lengths) if length == longest]
-    after = compared[places[0] if places[0] == longest - 1 else places[-1]]
-    return Match(None, after=after, before=next((one for one in live if one.ordinal > after.ordinal), None))
+        return Match(None, before=active[0] if active else None)
+    ends = [index for index, length in enumerate(lengths) if length == longest]
+    after = compared[ends[0] if ends[0] == longest - 1 else ends[-1]]
+    return Match(None, after=after, before=next((one for one in active if one.ordinal > after.ordinal), None))
 
 
 def known_prefix(batch: Sequence[bytes], log: Sequence[bytes], question: int | None = None) -> tuple[int, int]:
-    """The longest beginning of a batch with which a log ends, and the index after its last message in the log.
+    """Return the length of the longest prefix of a batch with which a log ends, and its end index in the log.
 
-    The log may also end directly after its open question, unless the batch goes on as the log does: then a part of the
-    turn in progress came again, and taking it for new would double it. (0, …) if there is no such beginning.
+    The log may also end directly after its open question. If the batch then continues as the log does, it repeats a
+    part of the turn in progress, which must not be written twice: the length is 0. It is also 0 without a match.
 
     Args:
         batch: Digests of the batch.
@@ -173,15 +177,15 @@ def known_prefix(batch: Sequence[bytes], log: Sequence[bytes], question: int | N
     at_question = lengths[question] if question is not None else 0
     if question is None or at_question <= at_end:
         return at_end, len(log)
-    goes_on = at_question < len(batch) and question + 1 < len(log) and batch[at_question] == log[question + 1]
-    return (0 if goes_on else at_question), question + 1
+    continues = at_question < len(batch) and question + 1 < len(log) and batch[at_question] == log[question + 1]
+    return (0 if continues else at_question), question + 1
 
 
 def _agreements(batch: Sequence[bytes], log: Sequence[bytes]) -> list[int]:
-    """For each message of the log, how long a beginning of the batch ends there (Knuth, Morris, Pratt)."""
+    """Return for each message of the log the length of the batch's prefix that ends there (Knuth-Morris-Pratt)."""
     borders = [0]
-    for place in range(1, len(batch)):
-        borders.append(_extended(borders, batch, borders[-1], batch[place]))
+    for index in range(1, len(batch)):
+        borders.append(_extended(borders, batch, borders[-1], batch[index]))
     lengths: list[int] = []
     length = 0
     for digest in log:
@@ -191,23 +195,23 @@ def _agreements(batch: Sequence[bytes], log: Sequence[bytes]) -> list[int]:
 
 
 def _extended(borders: Sequence[int], batch: Sequence[bytes], length: int, digest: bytes) -> int:
-    """The longest beginning of the batch that ends with one more digest, after one of a given length."""
+    """Return the length of the longest prefix that ends with one more digest, after a prefix of a given length."""
     while length and (length == len(batch) or batch[length] != digest):
         length = borders[length - 1]
     return length + 1 if batch and batch[length] == digest else 0
 
 
-def _open_question(live: Sequence[Comparable], compared: Sequence[Comparable]) -> int | None:
-    """Index of the last human message among the compared ones, if the log's last turn is not finished."""
-    if live[-1].is_answer:
+def _open_question(active: Sequence[Comparable], compared: Sequence[Comparable]) -> int | None:
+    """Return the index of the last human message among the compared ones, if the log's last turn is not finished."""
+    if active[-1].is_answer:
         return None
     return next((at for at in range(len(compared) - 1, -1, -1) if compared[at].type == "human"), None)
 
 
-def _compared(batch: Sequence[Comparable], live: Sequence[Comparable]) -> list[Comparable]:
-    """The messages of the log that a batch is compared with: all, if it has tool messages."""
+def _compared(batch: Sequence[Comparable], active: Sequence[Comparable]) -> list[Comparable]:
+    """Return the messages of the log that a batch is compared with: all, if it has tool messages."""
     with_tools = any(one.type == "tool" for one in batch)
-    return [one for one in live if with_tools or one.type == "human" or one.is_answer]
+    return [one for one in active if with_tools or one.type == "human" or one.is_answer]
 
 
 def _digests(messages: Iterable[Comparable]) -> list[bytes]:

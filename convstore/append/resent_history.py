@@ -1,7 +1,8 @@
-"""Appends what is new of a history that a client sends again, after comparing it with the live log.
+"""Append the new part of a history that a client sends again, after comparing it with the active log.
 
-Layer 4. The comparison reads the digests of the end of the log, as much of it as the history could know, and the writer
-then adds the rest directly behind the entry that was read last; if another append came first, all is decided again.
+Floor 4; `conversation` and `ext` call it. The comparison reads the digests of the end of the log, as far as the history
+could match. The writer then appends the rest directly after the last entry read. If another append came first, the
+comparison is repeated.
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ _TRIES = 1_000
 _NO_LOG = Totals()
 _MARGIN = 8
 _GROWTH = 4
-_MOST_ENTRIES = 1_000
+_MAXIMUM_ENTRIES = 1_000
 _BEGINNING = 200
-"""Entries of the log's beginning that are compared, to say where a history parts from a long log."""
+"""Entries at the beginning of a long log that are compared to report where a history diverges from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How much of a history the log has.
+    """The part of a history that the log has.
 
     Attributes:
-        batch: The messages of the history, compared.
-        places: The messages of the log that the first ones are; leading system messages may have none.
-        known: How many messages of the history, from the first, are in the log or skipped.
-        tail: What the last entry says of the log that was compared.
+        batch: The messages of the history.
+        places: The messages of the log that equal the first ones; leading system messages may have none.
+        known: Number of the history's leading messages that are in the log or skipped.
+        tail: Totals of the log that was compared.
     """
 
     batch: tuple[Comparable, ...]
@@ -72,11 +73,11 @@ class Decision:
 
     @property
     def is_known(self) -> bool:
-        """Whether the log has more of the history than leading system messages."""
+        """Return True if the log has more of the history than leading system messages."""
         return self.known > leading_systems(self.batch)
 
     def receipt(self, new: Receipt | None) -> Receipt:
-        """What the caller is told: the messages of the log that are known, then those that were added."""
+        """Return the receipt: the known messages of the log, then those that were added."""
         ids, ordinals = tuple(one.id for one in self.places), tuple(one.ordinal for one in self.places)
         if new is None:
             return Receipt(message_ids=ids, first=min(ordinals), last=max(ordinals), ordinals=ordinals, written=0)
@@ -86,41 +87,41 @@ class Decision:
 
 
 class _End:
-    """The end of a conversation's log, as far as it was read.
+    """The part of a conversation's log, from its end, that was read.
 
     Attributes:
-        live: Its live messages, in order.
-        tail: What the last entry says of the whole log.
-        gaps: What is rewound.
-        start: The entry up to which nothing was read yet; 1 if all was read, 0 if nothing.
+        active: The active messages, in order.
+        tail: Totals of the log.
+        rewound: The rewound ranges.
+        start: The number of the first entry read; 1 if all was read, 0 if nothing.
     """
 
-    def __init__(self, gaps: tuple[RewoundRange, ...] = ()) -> None:
-        self.live: list[Comparable] = []
+    def __init__(self, rewound: tuple[RewoundRange, ...] = ()) -> None:
+        self.active: list[Comparable] = []
         self.tail = Totals()
-        self.gaps = gaps
+        self.rewound = rewound
         self.start = 0
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Put entries before those that were read so far."""
+        """Add entries before those that were read so far."""
         messages = (message for entry in entries for message in entry.messages)
-        self.live[:0] = [stored(message) for message in messages if is_active(self.gaps, message.ordinal)]
-        self.start = active_before(self.gaps, entries[0].number) if entries else 1
+        self.active[:0] = [stored(message) for message in messages if is_active(self.rewound, message.ordinal)]
+        self.start = active_before(self.rewound, entries[0].number) if entries else 1
 
 
 class Resender:
-    """Appends histories for all conversations of a store."""
+    """Appends histories to all conversations of a store."""
 
     def __init__(
-        self, reader: LogReader, digests: Digests, writer: Writer, known: ConversationCache, *, codec: Codec
+        self, reader: LogReader, digests: Digests, writer: Writer, cache: ConversationCache, *, codec: Codec
     ) -> None:
-        self._reader, self._digests, self._writer, self._known = reader, digests, writer, known
+        self._reader, self._digests, self._writer, self._cache = reader, digests, writer, cache
         self._codec = codec
 
     async def append(
         self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, omit: bool = False, renumber: bool = False
     ) -> Receipt:
-        """Write what the log does not have of a history; see `resent` of `Conversation.append`."""
+        """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
         if not is_history(messages):
             return await self._writer.append(scope, messages, omit=omit, renumber=renumber)
         try:
@@ -147,16 +148,18 @@ class Resender:
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)
                 continue
-            for message, place in zip(reversed(messages[: decision.known]), reversed(decision.places), strict=False):
-                message.id = place.id
+            for message, match in zip(reversed(messages[: decision.known]), reversed(decision.places), strict=False):
+                message.id = match.id
             return receipt
-        raise StoreError(f"{_TRIES} other writers were first; append again, and less at once to one conversation")
+        raise StoreError(
+            f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
+        )
 
     async def decide(self, scope: Scope, messages: Sequence[BaseMessage]) -> Decision:
-        """Find out how much of a history the log has; writes nothing.
+        """Find the part of a history that the log has; writes nothing.
 
         Raises:
-            HistoryDivergedError: It is not the history that the log has.
+            HistoryDivergedError: The history differs from the log.
         """
         return await self._decide(scope, await self._compared(messages))
 
@@ -167,83 +170,83 @@ class Resender:
         return await asyncio.to_thread(work) if is_heavy(messages) else work()
 
     async def _decide(self, scope: Scope, batch: tuple[Comparable, ...]) -> Decision:
-        known = await self._reader.find(scope)
-        if known is None:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return Decision(batch)
-        async with self._reader.reading(known):
-            end = await self._end(known, batch)
-            match = compare(batch, end.live)
+        async with self._reader.reading(cached):
+            end = await self._end(cached, batch)
+            match = compare(batch, end.active)
             if match.known is None:
-                match = await self._explained(known, end, batch, match)
-        held = known.tail
-        if held is None or held.entries < end.tail.entries or held.link == end.tail.link:
-            self._known.confirm(known, end.tail)
+                match = await self._explained(cached, end, batch, match)
+        tail = cached.tail
+        if tail is None or tail.entries < end.tail.entries or tail.link == end.tail.link:
+            self._cache.confirm(cached, end.tail)
         return Decision(batch, match.places, match.known or 0, end.tail)
 
-    async def _end(self, known: CachedConversation, batch: Sequence[Comparable]) -> _End:
-        """Read the end of the log until no message before could matter: mostly one command."""
+    async def _end(self, cached: CachedConversation, batch: Sequence[Comparable]) -> _End:
+        """Read the end of the log, as far as the batch could match; usually one command."""
         end = _End()
-        limit = _likely_entries(known.tail, batch)
-        end.add(await self._newest(known, end, limit))
-        while end.start > 1 and not is_enough(batch, end.live):
-            limit = min(_GROWTH * limit, _MOST_ENTRIES)
-            entries = await self._digests.newest(known.conversation, before=end.start, limit=limit)
-            await self._reader.check(known, entries, last=end.start - 1)
+        limit = _likely_entries(cached.tail, batch)
+        end.add(await self._newest(cached, end, limit))
+        while end.start > 1 and not is_enough(batch, end.active):
+            limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
+            entries = await self._digests.newest(cached.conversation, before=end.start, limit=limit)
+            await self._reader.check(cached, entries, last=end.start - 1)
             end.add(entries)
         return end
 
-    async def _newest(self, known: CachedConversation, end: _End, limit: int) -> list[Entry]:
-        """The last entries; what they say of the whole log is put into `end`."""
+    async def _newest(self, cached: CachedConversation, end: _End, limit: int) -> list[Entry]:
+        """Return the last entries, and set the totals and rewound ranges of `end`."""
         entries = await self._reader.read_your_writes(
-            known,
-            lambda: self._digests.newest(known.conversation, limit=limit),
+            cached,
+            lambda: self._digests.newest(cached.conversation, limit=limit),
             last=lambda found: found[-1].number if found else 0,
         )
-        await self._reader.check(known, entries)
+        await self._reader.check(cached, entries)
         if entries:
             end.tail = entries[-1].totals
-            if marker := next((one for one in entries if one.number == end.tail.marker), None):
-                known.follow(marker)
-            end.gaps = await self._reader.gaps(known, end.tail.marker)
+            if rewind_entry := next((one for one in entries if one.number == end.tail.marker), None):
+                cached.follow(rewind_entry)
+            end.rewound = await self._reader.gaps(cached, end.tail.marker)
         return entries
 
     async def _explained(
-        self, known: CachedConversation, end: _End, batch: tuple[Comparable, ...], match: Match
+        self, cached: CachedConversation, end: _End, batch: tuple[Comparable, ...], match: Match
     ) -> Match:
-        """The match of a batch that is an earlier append, repeated under its ids.
+        """Return the match of a batch that repeats an earlier append with the same ids.
 
         Raises:
-            HistoryDivergedError: It is none, but another history.
+            HistoryDivergedError: The batch is another history.
         """
-        if repeated := await self._repeated(known, end, batch):
+        if repeated := await self._repeated(cached, end, batch):
             return Match(len(batch), repeated)
         if end.start > 1:
-            beginning = _End(end.gaps)
+            beginning = _End(end.rewound)
             entries = await self._digests.newest(
-                known.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
+                cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
             beginning.add(entries)
-            first = parting(batch, beginning.live)
+            first = parting(batch, beginning.active)
             match = first if first.after else match._replace(before=match.before if match.after else None)
         raise HistoryDivergedError(
             after=match.after.id if match.after else None, before=match.before.id if match.before else None
         )
 
     async def _repeated(
-        self, known: CachedConversation, end: _End, batch: tuple[Comparable, ...]
+        self, cached: CachedConversation, end: _End, batch: tuple[Comparable, ...]
     ) -> tuple[Comparable, ...]:
-        """The messages of the log that have the ids of a batch and are equal, live and complete; else nothing."""
+        """Return the stored messages with the ids of a batch if all are stored, equal and active; else nothing."""
         sent = batch[leading_systems(batch) :]
-        rows = await self._reader.messages_by_id(known, [one.id for one in sent], retry_if_stale=False)
+        rows = await self._reader.messages_by_id(cached, [one.id for one in sent], retry_if_stale=False)
         found = [stored(rows[one.id].message) for one in sent if one.id in rows]
         is_same = [one.digest for one in found] == [one.digest for one in sent]
-        return tuple(found) if is_same and all(is_active(end.gaps, one.ordinal) for one in found) else ()
+        return tuple(found) if is_same and all(is_active(end.rewound, one.ordinal) for one in found) else ()
 
 
 def _likely_entries(tail: Totals | None, batch: Sequence[Comparable]) -> int:
-    """How many entries are likely to hold as many compared messages as a batch has, and a few more."""
+    """Estimate the number of entries with as many compared messages as a batch has, plus a margin."""
     entries_each = 2.0
     if tail:
         with_tools = any(one.type == "tool" for one in batch)
         entries_each = tail.entries / max(tail.messages if with_tools else 2 * tail.turns, 1)
-    return min(int(len(batch) * max(entries_each, 1)) + _MARGIN, _MOST_ENTRIES)
+    return min(int(len(batch) * max(entries_each, 1)) + _MARGIN, _MAXIMUM_ENTRIES)

@@ -1,6 +1,7 @@
-"""Rewinds a conversation to edit or regenerate, and takes that back: appends markers, see ``rewinds``.
+"""Rewind a conversation to edit or regenerate, and undo that, by appending rewind entries; see `log.rewind`.
 
-Layer 4. A marker goes in at the number behind the last entry, like any append; if somebody is first, it is made anew.
+Floor 4; `conversation` calls it. A rewind entry is inserted after the last entry, like any append. If another writer
+takes the number, it is made again.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from convstore.values.scope import Scope
 __all__ = ["Reselect", "Rewinder"]
 
 _TRIES = 100
-_NO_MARKER = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ignore[arg-type]
+_NO_REWINDS = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ignore[arg-type]
 
 
 class Reselect(Protocol):
-    """Make the longest summary that fits what is rewound the current one."""
+    """Make the longest summary that is valid for the rewound ranges the current one."""
 
     async def __call__(self, scope: Scope, gaps: Sequence[RewoundRange], *, marker: int) -> None:
         """See `compaction.history`."""
@@ -46,7 +47,7 @@ class Reselect(Protocol):
 
 
 class Rewinder:
-    """Changes which messages of a conversation are live."""
+    """Changes the set of active messages of a conversation."""
 
     def __init__(
         self,
@@ -54,73 +55,75 @@ class Rewinder:
         heads: Heads,
         log: Log,
         reselect: Reselect,
-        known: ConversationCache,
+        cache: ConversationCache,
         *,
         codec: Codec,
         clock: Clock,
     ) -> None:
-        self._reader, self._heads, self._log, self._reselect, self._known = reader, heads, log, reselect, known
+        self._reader, self._heads, self._log, self._reselect, self._cache = reader, heads, log, reselect, cache
         self._codec, self._clock = codec, clock
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
-        """Rewind a message and all behind it; see `Conversation.rewind`."""
-        known, ordinal = await self._find(scope, message_id)
+        """Rewind a message and all after it; see `Conversation.rewind`."""
+        cached, ordinal = await self._find(scope, message_id)
 
-        async def marker(tail: Totals, last: Entry) -> Entry | None:
+        async def make(tail: Totals, last: Entry) -> Entry | None:
             if not is_active(last.gaps, ordinal):
                 return None
-            entry, point = await self._point(known, ordinal, last.repair)
+            entry, point = await self._point(cached, ordinal, last.repair)
             at, link = self._clock.now(), self._clock.link()
             return rewound(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
 
-        before, after = await self._mark(known, marker)
+        before, after = await self._append(cached, make)
         return before.live - after.live
 
     async def undo(self, scope: Scope, message_id: str | None) -> int:
-        """Take the last rewind back; see `Conversation.undo_rewind`."""
+        """Undo the last rewind; see `Conversation.undo_rewind`."""
         if message_id is None:
-            known, ordinal = await self._reader.find(scope), 0
+            cached, ordinal = await self._reader.find(scope), 0
         else:
-            known, ordinal = await self._find(scope, message_id)
-        if known is None:
+            cached, ordinal = await self._find(scope, message_id)
+        if cached is None:
             return 0
-        back = 0
+        restored = 0
 
-        async def marker(tail: Totals, last: Entry) -> Entry | None:
-            nonlocal back
+        async def make(tail: Totals, last: Entry) -> Entry | None:
+            nonlocal restored
             is_done = is_active(last.gaps, ordinal) if ordinal else not last.undo
             if is_done:
                 return None
-            before = (await self._log.entry(known.conversation, last.undo - 1)).totals if last.undo else Totals()
-            earlier = await self._marker(known, before)
+            before = (await self._log.entry(cached.conversation, last.undo - 1)).totals if last.undo else Totals()
+            earlier = await self._rewind_entry(cached, before)
             if ordinal > before.messages or not is_active(earlier.gaps, ordinal):
-                raise InvalidInputError(f"{message_id!r} did not leave with the last rewind, or that is taken back")
-            rewind = (await self._log.entry(known.conversation, last.undo)).totals
-            back = before.live - rewind.live
+                raise InvalidInputError(
+                    f"{message_id!r} was not rewound by the last rewind, or that was undone already"
+                )
+            rewind = (await self._log.entry(cached.conversation, last.undo)).totals
+            restored = before.live - rewind.live
             at, link = self._clock.now(), self._clock.link()
             return undone(tail, before=before, gaps=earlier.gaps, undo=earlier.undo, at=at, link=link)
 
-        before, after = await self._mark(known, marker)
-        return back if after is not before else 0
+        before, after = await self._append(cached, make)
+        return restored if after is not before else 0
 
     async def _find(self, scope: Scope, message_id: str) -> tuple[CachedConversation, int]:
-        """The conversation and the ordinal of one of its messages."""
-        known = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(known, [message_id]) if known else {}
-        if known is None or not rows:
+        """Return the conversation and the ordinal of one of its messages."""
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
+        if cached is None or not rows:
             raise UnknownMessageError(message_id)
-        return known, rows[message_id].message.ordinal
+        return cached, rows[message_id].message.ordinal
 
-    async def _point(self, known: CachedConversation, ordinal: int, repair: Repair | None) -> tuple[int, Totals]:
-        """What the log held before a message, and the first entry that holds nothing before it."""
-        found = await self._log.entries_around(known.conversation, before=ordinal + 1, limit=1)
+    async def _point(self, cached: CachedConversation, ordinal: int, repair: Repair | None) -> tuple[int, Totals]:
+        """Return the first entry with only messages to rewind, and the totals of the log before the message."""
+        found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
-            raise CorruptDocumentError(known.conversation, f"there is no message {ordinal}")
+            raise CorruptDocumentError(cached.conversation, f"no entry has message {ordinal}")
         [entry], before = corrected(found, repair), Totals()
         if entry.number > 1:
-            [previous] = corrected([await self._log.entry(known.conversation, entry.number - 1)], repair)
+            [previous] = corrected([await self._log.entry(cached.conversation, entry.number - 1)], repair)
             before = previous.totals
-        # Another counter may have written the entry before.
+        # Another counter may have written the previous entry.
         before = replace(
             before,
             tokens=entry.totals.tokens - sum(message.tokens for message in entry.messages),
@@ -131,63 +134,68 @@ class Rewinder:
         try:
             point = totals_through(before, kept, codec=self._codec, at=entry.at)
         except ValueError as error:
-            raise CorruptDocumentError(entry_id(known.conversation, entry.number), str(error)) from error
+            raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
         return entry.number + bool(kept), point
 
-    async def _marker(self, known: CachedConversation, totals: Totals) -> Entry:
-        """The marker that holds as of some totals."""
-        return await self._log.entry(known.conversation, totals.marker) if totals.marker else _NO_MARKER
+    async def _rewind_entry(self, cached: CachedConversation, totals: Totals) -> Entry:
+        """Return the rewind entry that is valid as of some totals."""
+        return await self._log.entry(cached.conversation, totals.marker) if totals.marker else _NO_REWINDS
 
-    async def _mark(
-        self, known: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
+    async def _append(
+        self, cached: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
     ) -> tuple[Totals, Totals]:
-        """Append what `make` makes of the tail and the last marker; the totals before and after.
+        """Append the entry that `make` returns for the tail and the last rewind entry.
+
+        Returns:
+            The totals before and after.
 
         Raises:
-            StoreUnavailableError: It took too long; it may have happened.
+            StoreUnavailableError: The call timed out; the entry may or may not be written.
         """
         try:
-            async with asyncio.timeout(APPEND_SECONDS), known.lock, self._reader.reading(known):
+            async with asyncio.timeout(APPEND_SECONDS), cached.lock, self._reader.reading(cached):
                 try:
-                    return await self._mark_in_order(known, make)
+                    return await self._append_in_order(cached, make)
                 except BaseException:
-                    known.tail = None  # what became of the insert is not known
+                    cached.tail = None  # the insert's outcome is unknown
                     raise
         except TimeoutError as error:
             raise StoreUnavailableError(
-                f"no answer in {APPEND_SECONDS:.0f} s; it may have happened. A rewind may be repeated as it is, and an "
-                "undo_rewind that was given `before`"
+                f"no answer in {APPEND_SECONDS:.0f} s; the rewind or undo_rewind may or may not have happened. A "
+                "rewind can be repeated safely, and so can an undo_rewind with `before`"
             ) from error
 
-    async def _mark_in_order(
-        self, known: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
+    async def _append_in_order(
+        self, cached: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
     ) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
-            tail = await self._log.last_totals(known.conversation)
-            marker = await self._marker(known, tail)
-            entry = await make(tail, marker)
+            tail = await self._log.last_totals(cached.conversation)
+            last = await self._rewind_entry(cached, tail)
+            entry = await make(tail, last)
             if entry is None:
-                await self._settle(known, tail, marker)  # a call before this one may have broken off there
+                await self._refresh_head(cached, tail, last)  # an earlier call may have failed before this step
                 return tail, tail
-            entry = replace(entry, repair=marker.repair)
-            least = known.entries
+            entry = replace(entry, repair=last.repair)
+            acknowledged = cached.entries
             try:
-                await self._log.insert(known.conversation, entry, (), token="")
+                await self._log.insert(cached.conversation, entry, (), token="")
             except SlotTaken:
                 await pause(tries)
                 continue
-            if entry.number <= least:  # the log was restored from a backup: that number was taken
-                self._known.forget(known)
-            self._known.confirm(known, entry.totals)
-            known.follow(entry)
-            await self._settle(known, entry.totals, entry)
+            if entry.number <= acknowledged:  # the number was taken before: a backup was restored
+                self._cache.forget(cached)
+            self._cache.confirm(cached, entry.totals)
+            cached.follow(entry)
+            await self._refresh_head(cached, entry.totals, entry)
             return tail, entry.totals
-        raise StoreError(f"{_TRIES} other writers were first; call again, with less at once on one conversation")
+        raise StoreError(
+            f"other writers were faster {_TRIES} times; call again, with fewer writers to one conversation"
+        )
 
-    async def _settle(self, known: CachedConversation, totals: Totals, marker: Entry) -> None:
-        """Tell the head what is live now, and let it name the summary that fits that."""
+    async def _refresh_head(self, cached: CachedConversation, totals: Totals, last: Entry) -> None:
+        """Refresh the head after a rewind entry, and select the summary that is valid now."""
         if not totals.entries:
-            return  # of an empty log there is nothing to tell
+            return  # an empty log needs no refresh
         start = (totals.marker, 0, 0, 0, "")
-        await self._heads.refresh(dict(known.scope), known.conversation, totals=totals, start=start)
-        await self._reselect(known.scope, marker.gaps, marker=totals.marker)
+        await self._heads.refresh(dict(cached.scope), cached.conversation, totals=totals, start=start)
+        await self._reselect(cached.scope, last.gaps, marker=totals.marker)

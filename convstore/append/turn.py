@@ -56,7 +56,7 @@ def turn_messages(
         messages = list(messages)
     if begin and isinstance(messages, list | tuple) and not messages:
         return begin
-    rest = normalize_messages(messages, key=turn_id if key is None else key, place=1)
+    rest = normalize_messages(messages, key=turn_id if key is None else key, start=1)
     for index, message in enumerate(rest):
         if message.type == "human":
             raise InvalidMessageError("a human message begins a turn of its own; append it as `human`", index=index)

@@ -93,14 +93,14 @@ class RewindContract:
         await _talk(chat, 1, 2, 3)
         await chat.rewind(before="q3")
         await chat.rewind(before="q2")
-        with pytest.raises(InvalidInputError, match="'q3' did not leave with the last rewind"):
+        with pytest.raises(InvalidInputError, match="'q3' was not rewound by the last rewind"):
             await chat.undo_rewind(before="q3")
         assert [await chat.undo_rewind(before="q2") for _ in range(2)] == [2, 0]
         assert await _view(chat) == ["q1", "a1", "q2", "a2"]
         await _talk(chat, 4)
         assert [await chat.undo_rewind(before="a3") for _ in range(2)] == [2, 0]
         assert await _view(chat) == ["q1", "a1", "q2", "a2", "q3", "a3"]
-        with pytest.raises(InvalidInputError, match="'q4' did not leave"):
+        with pytest.raises(InvalidInputError, match="'q4' was not rewound"):
             await chat.undo_rewind(before="q4")
         with pytest.raises(UnknownMessageError):
             await chat.undo_rewind(before="nobody")
