@@ -21,7 +21,7 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Entry, Repair, RewoundRange, Totals
 from convstore.log.repairs import corrected
-from convstore.log.rewind import is_active, rewound, undone
+from convstore.log.rewind import is_active, rewind_from, undo_rewind
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
@@ -72,7 +72,7 @@ class Rewinder:
                 return None
             entry, point = await self._point(cached, ordinal, last.repair)
             at, link = self._clock.now(), self._clock.link()
-            return rewound(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
+            return rewind_from(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
 
         before, after = await self._append(cached, make)
         return before.live - after.live
@@ -101,7 +101,7 @@ class Rewinder:
             rewind = (await self._log.entry(cached.conversation, last.undo)).totals
             restored = before.live - rewind.live
             at, link = self._clock.now(), self._clock.link()
-            return undone(tail, before=before, gaps=earlier.gaps, undo=earlier.undo, at=at, link=link)
+            return undo_rewind(tail, before=before, rewound=earlier.gaps, undo=earlier.undo, at=at, link=link)
 
         before, after = await self._append(cached, make)
         return restored if after is not before else 0

@@ -1,6 +1,6 @@
 """The log as data: entries, running totals, rows, rewinds, summaries, stored messages.
 
-Pure rules on documents, floor 1. Reading and writing them is the work of `mongo` and of the use cases above.
+Pure rules on floor 1. Reading and writing the documents is the work of `mongo` and of the use cases above.
 """
 
 from __future__ import annotations

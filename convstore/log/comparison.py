@@ -1,8 +1,8 @@
-"""The content digest of a message: equal for two messages that a client cannot tell apart.
+"""Compute the content digest of a message, which is equal for messages that look the same to a client.
 
-Layer 1, pure. A client that sends a conversation again has no ids and no reasoning, may write a text as blocks, and an
-image in another provider's form. The digest is taken when a message is appended and kept in its entry, so that such a
-conversation is compared with the log without reading any message.
+Floor 1, pure; used by `append` to recognise resent histories. A client that resends a conversation has no ids and no
+reasoning. It may send a text as blocks, and an image in another provider's format. The digest is computed when a
+message is appended and stored in its entry, so a resent conversation is compared without reading messages.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _MEDIA_TYPES: Final = frozenset(
 )
 _MEDIA_HOLDERS: Final = ("source", "image_url", "input_audio", "file", "image", "audio", "video", "document")
 _MEDIA_DATA: Final = ("base64", "data", "file_data", "bytes", "text", "url", "image_url", "file_id", "file_uri", "id")
-# An id of the block, and what only one provider's client adds to it.
+# The block's id, and fields that only some providers' clients add.
 _NOT_CONTENT: Final = frozenset({"id", "index", "extras", "cache_control", "citations", "annotations"})
-_MOST_LEVELS: Final = 200
+_MAX_LEVELS: Final = 200
 
 
 def content_digest(message: BaseMessage, codec: Codec) -> bytes:
-    """The digest of a message's type, text, media, and the names and arguments of its calls.
+    """Return the digest of a message's type, text, media, and the names and arguments of its calls.
 
-    A text equals the text blocks that spell it, outer white space apart. Ids, names of speakers, dates, reasoning,
-    artifacts and calls that a provider ran itself do not count.
+    A text equals text blocks with the same characters; leading and trailing white space is ignored. Ids, names of
+    speakers, dates, reasoning, artifacts and calls that a provider ran itself are ignored too.
 
     >>> from langchain_core.messages import HumanMessage
     >>> one, other = HumanMessage("Hello", id="h-1"), HumanMessage([{"type": "text", "text": "Hello "}])
@@ -54,13 +54,13 @@ def content_digest(message: BaseMessage, codec: Codec) -> bytes:
         rest = [_written(block, codec) for block in blocks if _counts(block, message)]
     head = [message.type, _speaker(message), rest, _calls(message, codec)]
     digest = hashlib.blake2b(json.dumps(head).encode(), digest_size=CONTENT_DIGEST_BYTES)
-    digest.update(b"\0")  # JSON has none, so head and text cannot run into each other
+    digest.update(b"\0")  # separates head and text unambiguously, because JSON contains no null byte
     digest.update(text.strip().encode("utf-8", "surrogatepass"))
     return digest.digest()
 
 
 def _speaker(message: BaseMessage) -> str:
-    """What two of LangChain's types need beside their type to be told apart."""
+    """Return the role of a chat message or the name of a function message, which their type alone does not say."""
     if isinstance(message, ChatMessage):
         return message.role
     return str(message.name) if isinstance(message, FunctionMessage) else ""
@@ -74,7 +74,7 @@ def _texts(blocks: list[Any]) -> Iterator[str]:
 
 
 def _text(block: Any) -> str | None:
-    """The text of a block; None if it is no text block."""
+    """Return the text of a block; None if it is no text block."""
     if isinstance(block, str):
         return block
     kind = _kind(block)
@@ -88,14 +88,14 @@ def _kind(block: Any) -> str:
 
 
 def _counts(block: Any, message: BaseMessage) -> bool:
-    """Return True for media; of other blocks, models write only reasoning and calls, which are not compared here."""
+    """Return True if a block is compared: media always, others unless a model wrote them (reasoning and calls)."""
     if _text(block) is not None:
         return False
     return _kind(block) in _MEDIA_TYPES or not isinstance(message, AIMessage)
 
 
 def _written(block: Any, codec: Codec) -> str:
-    """A block that is no text, as text: of media the data itself, in whatever form of block it came."""
+    """Return a non-text block as text; media are reduced to a hash of their data, independent of the block's format."""
     if _kind(block) in _MEDIA_TYPES and (data := _data(block)):
         return hashlib.blake2b(data.encode("utf-8", "surrogatepass"), digest_size=CONTENT_DIGEST_BYTES).hexdigest()
     if isinstance(block, dict):
@@ -104,9 +104,9 @@ def _written(block: Any, codec: Codec) -> str:
 
 
 def _data(block: dict[str, Any]) -> str:
-    """The data of media as base64, else its address or the id of its file; "" if it has none of these."""
-    inner = [held for key in _MEDIA_HOLDERS if isinstance(held := block.get(key), dict)]
-    holders = [*inner, *(held for one in inner if isinstance(held := one.get("source"), dict)), block]
+    """Return the data of media as base64, else its address or file id; "" if it has none of these."""
+    inner = [value for key in _MEDIA_HOLDERS if isinstance(value := block.get(key), dict)]
+    holders = [*inner, *(source for one in inner if isinstance(source := one.get("source"), dict)), block]
     for key in _MEDIA_DATA:
         for holder in holders:
             value = holder.get(key)
@@ -118,7 +118,7 @@ def _data(block: dict[str, Any]) -> str:
 
 
 def _calls(message: BaseMessage, codec: Codec) -> list[list[str]]:
-    """Names and arguments of a message's calls."""
+    """Return names and arguments of a message's calls."""
     if not isinstance(message, AIMessage):
         return []
     calls: list[Mapping[str, Any]] = [*message.tool_calls, *message.invalid_tool_calls]
@@ -126,12 +126,12 @@ def _calls(message: BaseMessage, codec: Codec) -> list[list[str]]:
 
 
 def _canonical(value: Any, codec: Codec) -> str:
-    """A value as text in which neither the order of keys nor 1 and 1.0 make a difference."""
+    """Return a value as text that is independent of the order of keys and the same for 1 and 1.0."""
     if not _has_few_levels(value):
         return codec.encode(value, omitted=[])
     try:
         text = json.dumps(value, sort_keys=True)
-    except (TypeError, ValueError):  # bytes, dates, keys that are no text
+    except (TypeError, ValueError):  # the value holds bytes, dates or keys that are not strings
         return codec.encode(value, omitted=[])
     if ".0" not in text:
         return text
@@ -139,15 +139,15 @@ def _canonical(value: Any, codec: Codec) -> str:
 
 
 def _number(text: str) -> int | float:
-    """A whole number for 1.0, which JavaScript writes as 1."""
+    """Parse a number; whole floats become ints, because JavaScript writes 1.0 as 1."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
 
 def _has_few_levels(value: Any) -> bool:
-    """Return whether json can write the value, however deep the caller's own stack is."""
+    """Return True if the value is nested so little that `json` can write it at any depth of the caller's stack."""
     level = [value] if isinstance(value, dict | list | tuple) else []
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
         level = [child for child in children if isinstance(child, dict | list | tuple)]
         if not level:

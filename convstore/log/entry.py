@@ -1,7 +1,7 @@
-"""What one log entry holds: the values that go between the rules, the repository and the view.
+"""Define the log entry and the values in it, which `mongo` stores and every use case reads.
 
-Layer 1. An entry is one appended batch and one document; `Totals` run from entry to entry, so that the last one tells
-everything that an append or a load must know of the log before it.
+Floor 1. An entry is one appended batch and one document. Each entry carries the running `Totals` of the log, so an
+append or a load needs only the last entry to know the state of the whole log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Usage = tuple[int, int, int]
-"""What a model counted: input, output and total tokens."""
+"""Token counts reported by a model: input, output and total."""
 
 _LONG_TOKENS = 1_000
 _NO_USAGE: Mapping[str, Usage] = {}
@@ -39,18 +39,18 @@ _NO_USAGE: Mapping[str, Usage] = {}
 
 @dataclass(frozen=True, slots=True)
 class PayloadRef:
-    """Where a message's payload is.
+    """The location of a message's payload.
 
     Attributes:
-        token: Made fresh for each append; with the conversation it begins the ``_id`` of each chunk.
+        token: Random token of the append; the ``_id`` of each chunk begins with the conversation and this token.
         chunk: Number of the payload's first chunk under that token.
-        ends: Where each chunk ends, in characters of the payload.
+        ends: End of each chunk, in characters of the payload.
         digest: sha256 of the payload.
         size: Bytes of its compressed chunks.
         body: Beginning of the sha256 of the body that refers to it; empty in entries of the first versions.
-        shown: Characters at its beginning that views of the finished turn show; whole chunks hold them.
-        shown_digest: Beginning of the sha256 of these; empty if they are none or all of it.
-        is_edged: They are texts alone of which the body keeps the beginnings and the ends.
+        shown: Number of leading characters that views of the finished turn show; always whole chunks.
+        shown_digest: Beginning of the sha256 of these characters; empty if they are none or all of the payload.
+        is_edged: The shown characters consist of texts only, and the body keeps beginning and end of each.
     """
 
     token: str
@@ -64,7 +64,7 @@ class PayloadRef:
     is_edged: bool = False
 
     def shown_part(self) -> PayloadRef:
-        """Where that beginning is, as a payload of its own."""
+        """Return the location of the shown characters, as a payload of its own."""
         ends = tuple(end for end in self.ends if end <= self.shown)
         return self if ends == self.ends else replace(self, ends=ends, size=self.size * self.shown // self.ends[-1])
 
@@ -74,23 +74,23 @@ class EntryMessage:
     """One message of an entry.
 
     Attributes:
-        ordinal: Its place in the log.
+        ordinal: Its position in the log.
         id: Its id.
         type: "human", "ai", "tool", …
-        body: Its fields, see ``codec.messages``.
-        digest: sha256 of its canonical encoding; tells whether the same id comes with other content.
+        body: Its encoded fields, see `messages.encoding`.
+        digest: sha256 of its canonical encoding, to detect the same id with different content.
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn.
-        content_digest: Tells what a client sees of it from other content, see ``comparing``.
-        calls: How many tool calls it makes.
-        tool: For a tool result the tool's name, "" if nothing names it.
+        content_digest: Digest of the content as a client sees it, see `log.comparison`.
+        calls: Number of its tool calls.
+        tool: For a tool result the tool's name, "" if it is unknown.
         call: For a tool result the id of the call that it answers, "" if that cannot be looked up.
         arguments: For a tool result the beginning of its call's arguments as JSON, "" if its call is not known.
         sources: For a tool result the ids of its sources as text, "" if it has none.
-        stub: What stands for it in the view; None if it is shown as it is.
-        payload: Where the rest of it is; None if the body is all.
+        stub: The text that replaces it in views; None if it is shown as it is.
+        payload: Location of the parts outside the body; None if there are none.
         entry: Key of the entry that it was read from.
-        is_long: A human or AI message that a note names once a view leaves it out.
+        is_long: True for a human or AI message that a note names once a view leaves it out.
     """
 
     ordinal: int
@@ -113,17 +113,17 @@ class EntryMessage:
 
     @property
     def is_named(self) -> bool:
-        """Whether notes name it: a tool result or a long message."""
+        """True if notes name it: a tool result or a long message."""
         return self.type == "tool" or self.is_long
 
     @property
     def name(self) -> tuple[str, str]:
-        """How notes name it: its id, and the ids of its sources or the type of a long message."""
+        """The name that notes use: its id, and the ids of its sources or the type of a long message."""
         return self.id, self.sources if self.type == "tool" else self.type
 
 
 def is_long(type_: str, view_tokens: int) -> bool:
-    """Return True for a human or AI message of a thousand tokens or more, by the counter that it was stored with."""
+    """Return True for a human or AI message of at least a thousand tokens, by the counter that it was stored with."""
     return type_ in ("human", "ai") and view_tokens >= _LONG_TOKENS
 
 
@@ -133,15 +133,15 @@ class EntrySource:
 
     Attributes:
         id: Its number in the conversation.
-        message_id: The tool message it came with.
+        message_id: The tool message that contains it.
         title: The beginning of its title.
         url: The beginning of its address.
-        place: Where it stands in its message's payload, or in `piece`.
-        piece: The source itself, if its message has no payload.
-        given: The number it came with, if that was taken.
+        place: Its position in its message's payload, or in `piece`.
+        piece: The encoded source, if its message has no payload.
+        given: The number that the tool gave it, if that was taken.
         earlier: The number under which the same text was shown before, None if it is new.
-        bare: Whether its item holds no more than its text, and what a line shows of title and address.
-        held: Whether its item stands whole in content or artifact, too.
+        bare: True if its item holds only its text, and title and address as shown in one line.
+        held: True if content or artifact contain the whole item as well.
         entry: Key of the entry that it was read from.
     """
 
@@ -167,7 +167,14 @@ class OpenCall(NamedTuple):
 
 
 class RewoundRange(NamedTuple):
-    """Messages that were rewound, by ordinal; `entry` to `until` are the entries that hold no others."""
+    """Messages that were rewound.
+
+    Attributes:
+        first: First ordinal.
+        last: Last ordinal.
+        entry: First of the entries that contain rewound messages only.
+        until: Last of these entries; lower than `entry` if there are none.
+    """
 
     first: int
     last: int
@@ -176,7 +183,7 @@ class RewoundRange(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Ordinals and source ids that a lost entry stands for, first and last of each; none if the last is lower."""
+    """First and last ordinal and source id that were lost with an entry; a range is empty if its last is lower."""
 
     first: int
     last: int
@@ -185,7 +192,7 @@ class Lost(NamedTuple):
 
 
 class Recount(NamedTuple):
-    """By how much the totals of some entries, first and last number, are higher than what the log holds there."""
+    """The amounts by which the totals of the entries from `entry` to `until` exceed the log's actual contents."""
 
     entry: int
     until: int
@@ -197,13 +204,13 @@ class Recount(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """What a repair found out about a log that was restored beneath running processes.
+    """The findings of a repair of a log that was restored from a backup under running processes.
 
     Attributes:
         entry: The first entry that did not follow the one before it.
-        until: The entry that says so: from there on all totals are right.
-        joins: Entries that follow another entry than they name, all the same.
-        recounts: How to correct the totals of entries before `until`.
+        until: The entry that holds this repair; from there on all totals are correct.
+        joins: Entries that are valid although they name another predecessor than the one before them.
+        recounts: Corrections to the totals of entries before `until`.
     """
 
     entry: int
@@ -220,30 +227,30 @@ class Preview(NamedTuple):
 
 
 UNREAD = Preview("", "")
-"""Stands for a preview that was not read."""
+"""Placeholder for a preview that was not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the log holds up to and with an entry.
+    """The running totals of a log up to and including an entry.
 
     Attributes:
         entries: Number of the entry.
         messages: Last ordinal.
-        live: Messages that are not rewound; those alone count in the next four.
+        live: Active messages, which are those not rewound; only they count in the next four fields.
         turns: Human messages.
         results: Tool results.
-        tokens: All messages in full.
-        view_tokens: All messages as in the default view of finished turns.
-        counter: The name of what counted the last two.
-        marker: Number of the last entry that changed which messages are live, 0 if all are.
+        tokens: Size of all messages in full.
+        view_tokens: Size of all messages in the default view of finished turns.
+        counter: Name of the token counter that made the last two.
+        marker: Number of the last rewind entry, 0 if all messages are active.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
-        preview: What a listing shows of the last message with text, None if none has any; `UNREAD` if it was not read.
+        preview: Preview of the last message with text, None if there is none; `UNREAD` if it was not read.
         shown_at: Number of the last entry with sources, 0 if there is none.
-        shown: The newest different sources, by digest of their text the lowest number they were shown under; None if
-            it was not read, see entry `shown_at`.
+        shown: The newest distinct sources: the lowest number of each by digest of its text. None if it was not read;
+            entry `shown_at` has it.
         updated_at: When the entry was appended.
         link: Random number of the entry, 0 before the first one; the next entry names it as `after`.
     """
@@ -274,16 +281,16 @@ class Entry:
     Attributes:
         first: Ordinal of its first message, or of the next one if it has none.
         at: When it was appended.
-        messages: In order; none in a reservation of source ids and in a marker.
-        totals: What the log holds with it.
-        after: The link of the entry before it, 0 for the first. Another one there means that the log was restored from
-            a backup beneath the process that wrote this entry.
-        sources: Those of its tool results.
-        gaps: In a marker all messages that are rewound.
-        undo: In a marker the number of the rewind that can be taken back, 0 for none.
-        lost: In an entry that stands for a lost one, what is lost with it.
-        repair: In a marker what the last repair found out, None if there was none.
-        size: Its stored size in bytes, its sources apart.
+        messages: Its messages in order; none in a rewind entry or a reservation of source ids.
+        totals: Running totals of the log including this entry.
+        after: The link of the entry before it, 0 for the first. A mismatch means that the log was restored from a
+            backup under the process that wrote this entry.
+        sources: Sources of its tool results.
+        gaps: In a rewind entry all messages that are rewound.
+        undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
+        lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
+        repair: In a rewind entry the findings of the last repair, None if there was none.
+        size: Its stored size in bytes, without its sources.
     """
 
     first: int
@@ -300,7 +307,7 @@ class Entry:
 
     @property
     def number(self) -> int:
-        """Its place among the entries, from 1."""
+        """Its position among the entries, from 1."""
         return self.totals.entries
 
     @property
@@ -309,9 +316,9 @@ class Entry:
         return self.totals.messages
 
     def live_at(self, ordinal: int) -> int:
-        """How many live messages the log had up to and with one of its messages; holds while that is live itself."""
+        """Return the number of active messages up to and including one of its messages, which must be active."""
         return self.totals.live - (self.last - ordinal)
 
     def turn_at(self, ordinal: int) -> int:
-        """The number of the turn that one of its messages is in; holds while that is live."""
+        """Return the number of the turn that contains one of its messages, which must be active."""
         return self.totals.turns - sum(one.type == "human" and one.ordinal > ordinal for one in self.messages)

@@ -1,7 +1,8 @@
-"""Counts stored messages anew for a store whose token counter is another one than wrote them.
+"""Recount the tokens of stored messages for a store with another token counter.
 
-Layer 1. Sizes are kept with the entry under the name of what counted them. Payloads are not read for this: a long text
-is measured by its beginning and end, and what views do not show of a message grows or shrinks as the rest does.
+Floor 1; used by `runtime` and the readers above it. Entries store sizes with the name of the counter that made them.
+Payloads are not read: long texts are estimated from their beginning and end. The parts that views do not show are
+scaled by the ratio of the shown ones.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ __all__ = ["recount"]
 
 
 def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
-    """The entries with the sizes of their messages by a counter; those that it counted stay as they are.
+    """Return the entries with message sizes by `counter`; entries that it counted already are unchanged.
 
     Raises:
         ValueError: A stored message is damaged; the text names it.
     """
-    return [entry if entry.totals.counter == counter.name else _anew(entry, codec, counter) for entry in entries]
+    return [entry if entry.totals.counter == counter.name else _recounted(entry, codec, counter) for entry in entries]
 
 
-def _anew(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
+def _recounted(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
     shown = [_shown_tokens(message, codec, counter) for message in entry.messages]
     ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
     sizes = zip(entry.messages, shown, strict=True)
@@ -38,7 +39,7 @@ def _anew(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
 
 
 def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) -> int:
-    """The size of a message as views show it; an estimate if texts of it are in its payload."""
+    """Return the size of a message as views show it; an estimate if some of its texts are in its payload."""
     ref = payload_needed(message)
     if ref is None:
         return count(counter, shorten(codec, message, {}))

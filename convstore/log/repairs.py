@@ -1,8 +1,9 @@
-"""Joins a log again whose entries do not follow each other, because a backup was restored beneath running processes.
+"""Repair a log whose entries do not follow each other, because a backup was restored under running processes.
 
-Layer 1, pure. Missing entries are replaced by entries that hold no messages and name what is lost. A marker at the end
-names the ordinals that are not live and the entries that follow another one than they name, and counts the totals
-again. No stored entry is changed, so the marker also holds how to correct the totals of entries before it.
+Floor 1, pure; used by `verify`, and by readers to correct totals. Missing entries are replaced by entries without
+messages that name the lost ordinals and source ids. A rewind entry at the end lists the inactive ordinals and the
+entries with another predecessor than they name, and recounts the totals. Stored entries are never changed, so the
+rewind entry also holds the corrections to the totals of earlier entries.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from datetime import UTC, datetime
 
 from convstore.log.entry import Entry, Lost, Repair, RewoundRange, Totals
 
-__all__ = ["Span", "Survey", "corrected", "lost_entries", "repair_gaps"]
+__all__ = ["Span", "Survey", "corrected", "inactive_ranges", "lost_entries"]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Number and ordinals of an entry; its last ordinal is below the first if it has none."""
+    """Number and ordinals of an entry; `last` is below `first` if it has no messages."""
 
     number: int
     first: int
@@ -27,17 +28,17 @@ class Span:
 
 @dataclass(slots=True)
 class Survey:
-    """Shape of a whole log, entry by entry.
+    """The structure of a whole log, collected entry by entry.
 
     Attributes:
-        spans: Of all entries.
-        holes: Of missing entries: the entry before them and the one after them.
+        spans: Spans of all entries.
+        holes: For each run of missing entries, the entry before and the entry after it.
         joins: Numbers of entries that name another predecessor than the entry before them.
-        lost: Numbers of entries that stand for lost ones.
-        sources_through: Highest source id that an entry tells of.
-        source_ids: All that entries hold.
+        lost: Numbers of entries that replace lost ones.
+        sources_through: Highest source id in the totals of any entry.
+        source_ids: Source ids in all entries.
         tail: The last entry.
-        marker: The last marker.
+        rewind_entry: The last rewind entry.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -47,10 +48,10 @@ class Survey:
     sources_through: int = 0
     source_ids: set[int] = field(default_factory=set)
     tail: Entry | None = None
-    marker: Entry | None = None
+    rewind_entry: Entry | None = None
 
     def add(self, entry: Entry) -> None:
-        """Take the next entry."""
+        """Add the next entry."""
         before = self.tail or _BEGINNING
         if entry.number > before.number + 1:
             self.holes.append((before, entry))
@@ -63,36 +64,36 @@ class Survey:
             self.lost.append(entry.number)
         self.tail = entry
         if entry.totals.marker == entry.number:
-            self.marker = entry
+            self.rewind_entry = entry
 
     @property
     def repair(self) -> Repair | None:
-        """What the last repair found out."""
-        return self.marker.repair if self.marker else None
+        """The findings of the last repair, None if there was none."""
+        return self.rewind_entry.repair if self.rewind_entry else None
 
     @property
     def new_joins(self) -> list[int]:
         """Numbers of entries that no repair has joined yet."""
-        known = self.repair.joins if self.repair else ()
-        return [number for number in self.joins if number not in known]
+        repaired = self.repair.joins if self.repair else ()
+        return [number for number in self.joins if number not in repaired]
 
     @property
     def new_lost(self) -> list[int]:
-        """Numbers of entries that stand for lost ones and that no repair has counted yet."""
+        """Numbers of entries that replace lost ones and that no repair has counted yet."""
         return [number for number in self.lost if number > (self.repair.until if self.repair else 0)]
 
 
 _BEGINNING = Entry(first=1, at=datetime.min.replace(tzinfo=UTC), messages=(), totals=Totals())
 
 
-def lost_entries(before: Entry, behind: Entry, *, at: datetime, link: Callable[[], int]) -> list[Entry]:
-    """The entries that stand for those missing between two others, in order.
+def lost_entries(before: Entry, after: Entry, *, at: datetime, link: Callable[[], int]) -> list[Entry]:
+    """Return replacements for the entries missing between two others, in order.
 
-    The last of them has the link that the entry behind it names, so that the log is whole again.
+    The last of them has the link that the next entry names, so that the log is contiguous again.
     """
-    numbers, last = range(before.number + 1, behind.number), max(before.last, behind.first - 1)
-    own = [source.id for source in behind.sources]
-    through = max(before.totals.sources_through, min(own) - 1 if own else behind.totals.sources_through)
+    numbers, last = range(before.number + 1, after.number), max(before.last, after.first - 1)
+    own = [source.id for source in after.sources]
+    through = max(before.totals.sources_through, min(own) - 1 if own else after.totals.sources_through)
     lost = Lost(before.last + 1, last, before.totals.sources_through + 1, through)
     made: list[Entry] = []
     for number in numbers:
@@ -103,64 +104,64 @@ def lost_entries(before: Entry, behind: Entry, *, at: datetime, link: Callable[[
             messages=last,
             sources_through=through,
             updated_at=at,
-            link=behind.after if number == numbers[-1] else link(),
+            link=after.after if number == numbers[-1] else link(),
         )
         made.append(Entry(lost.first, at, (), totals, after=previous.link, lost=lost))
         lost = Lost(last + 1, last, through + 1, through)
     return made
 
 
-def repair_gaps(spans: Sequence[Span], lost: Iterable[int], marker: Entry | None) -> tuple[RewoundRange, ...]:
-    """All ordinals that are not live: those that no entry holds, and those that the last marker rewinds.
+def inactive_ranges(spans: Sequence[Span], lost: Iterable[int], rewind_entry: Entry | None) -> tuple[RewoundRange, ...]:
+    """Return all inactive ordinals: those in no entry, and those that the last rewind entry rewinds.
 
     Args:
-        spans: Of all entries.
-        lost: Numbers of entries that stand for lost ones.
-        marker: The last marker; it says nothing of entries behind it.
+        spans: Spans of all entries.
+        lost: Numbers of entries that replace lost ones.
+        rewind_entry: The last rewind entry; it does not apply to entries after it.
     """
-    is_lost, number = set(lost), marker.number if marker else 0
-    held = _joined((span.first, span.last) for span in spans if span.number not in is_lost)
+    is_lost, number = set(lost), rewind_entry.number if rewind_entry else 0
+    stored = _joined((span.first, span.last) for span in spans if span.number not in is_lost)
     later = _joined((span.first, span.last) for span in spans if span.number not in is_lost and span.number > number)
-    most = max((span.last for span in spans), default=0)
-    rewound = _without([(gap.first, gap.last) for gap in marker.gaps] if marker else [], later)
-    ranges = _joined([*_without([(1, most)], held), *rewound])
-    return tuple(_gap(first, last, spans) for first, last in ranges)
+    maximum = max((span.last for span in spans), default=0)
+    rewound = _without([(one.first, one.last) for one in rewind_entry.gaps] if rewind_entry else [], later)
+    ranges = _joined([*_without([(1, maximum)], stored), *rewound])
+    return tuple(_range_with_entries(first, last, spans) for first, last in ranges)
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in order, in one piece where they touch or overlap.
+    """Sort ranges and merge those that touch or overlap; empty ones are dropped.
 
     >>> _joined([(5, 6), (1, 2), (3, 4), (9, 8)])
     [(1, 6)]
     """
-    made: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for first, last in sorted(one for one in ranges if one[1] >= one[0]):
-        if made and first <= made[-1][1] + 1:
-            made[-1] = (made[-1][0], max(made[-1][1], last))
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
         else:
-            made.append((first, last))
-    return made
+            joined.append((first, last))
+    return joined
 
 
 def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is in ranges and in no other; the others in order.
+    """Subtract other ranges, which must be sorted, from ranges.
 
     >>> _without([(1, 10)], [(3, 4), (10, 12)])
     [(1, 2), (5, 9)]
     """
-    left = []
+    rest = []
     for first, last in ranges:
         start = first
         for low, high in others:
             if low <= last and high >= start:
-                left.append((start, low - 1))
+                rest.append((start, low - 1))
                 start = high + 1
-        left.append((start, last))
-    return [one for one in left if one[1] >= one[0]]
+        rest.append((start, last))
+    return [one for one in rest if one[1] >= one[0]]
 
 
-def _gap(first: int, last: int, spans: Sequence[Span]) -> RewoundRange:
-    """A range of ordinals with the entries that hold no others."""
+def _range_with_entries(first: int, last: int, spans: Sequence[Span]) -> RewoundRange:
+    """Return a range of ordinals with the entries that contain no others."""
     full = [span for span in spans if span.last >= span.first]
     entry = max((span.number for span in full if span.first < first), default=0) + 1
     until = min((span.number for span in full if span.last > last), default=spans[-1].number + 1) - 1
@@ -169,7 +170,7 @@ def _gap(first: int, last: int, spans: Sequence[Span]) -> RewoundRange:
 
 
 def corrected(entries: Sequence[Entry], repair: Repair | None) -> Sequence[Entry]:
-    """Entries with totals of what the log holds, where they were written behind a tail that was not there any more."""
+    """Return entries with correct totals, where they were written after a tail that the restored backup had lost."""
     if repair is None or not repair.recounts or not entries or entries[0].number >= repair.until:
         return entries
     return [_corrected(entry, repair) for entry in entries]

@@ -1,8 +1,8 @@
-"""Which messages of a log are live: what was rewound stays in the log, and out of views and listings.
+"""Rewind messages: they stay in the log, but leave views and listings.
 
-Layer 1. A rewind is an entry without messages, a marker. It says which ordinals are no longer live (gaps) and begins
-the running totals anew from the message before the first of them, so that everything counted from totals counts what
-is live. Taking a rewind back is a marker too.
+Floor 1; used by `append` to write rewinds and by every reader of the log. A rewind is stored as a rewind entry, which
+has no messages. It lists the ranges of ordinals that are no longer active. Its running totals continue from the message
+before the first rewound one, so that totals only count active messages. Undoing a rewind writes a rewind entry too.
 """
 
 from __future__ import annotations
@@ -14,98 +14,110 @@ from datetime import datetime
 
 from convstore.log.entry import Entry, RewoundRange, Totals
 
-__all__ = ["active_after", "active_before", "all_gaps", "is_active", "rewound", "undone"]
+__all__ = ["active_after", "active_before", "checked_ranges", "is_active", "rewind_from", "undo_rewind"]
 
 
-def is_active(gaps: Sequence[RewoundRange], ordinal: int) -> bool:
-    """Whether a message was not rewound.
+def is_active(rewound: Sequence[RewoundRange], ordinal: int) -> bool:
+    """Return True if a message was not rewound.
 
     >>> is_active([RewoundRange(first=3, last=4, entry=2, until=3)], 4)
     False
     """
-    place = bisect_right(gaps, ordinal, key=lambda gap: gap.first)
-    return not place or gaps[place - 1].last < ordinal
+    index = bisect_right(rewound, ordinal, key=lambda one: one.first)
+    return not index or rewound[index - 1].last < ordinal
 
 
-def all_gaps(gaps: Iterable[RewoundRange], totals: Totals, *, is_repaired: bool = False) -> tuple[RewoundRange, ...]:
-    """What a marker with these totals says is rewound.
+def checked_ranges(
+    ranges: Iterable[RewoundRange], totals: Totals, *, is_repaired: bool = False
+) -> tuple[RewoundRange, ...]:
+    """Return the rewound ranges of a stored rewind entry if they agree with its totals.
 
     Args:
-        gaps: As they are stored.
-        totals: Of the marker.
-        is_repaired: The log was repaired; two writers may have used the same ordinals.
+        ranges: The ranges as stored.
+        totals: Totals of the rewind entry.
+        is_repaired: The log was repaired, so two writers may have used the same ordinals.
 
     Raises:
-        ValueError: It is not just what is not live, in order.
+        ValueError: The ranges are not in order, or their size differs from the number of inactive messages.
     """
-    found = tuple(gaps)
-    ends = [end for gap in found for end in (gap.first, gap.last)]
-    rewound = sum(gap.last - gap.first + 1 for gap in found)
-    if ends != sorted(ends) or (rewound != totals.messages - totals.live and not is_repaired):
-        raise ValueError("what is rewound does not agree with what is live")
+    found = tuple(ranges)
+    ends = [end for one in found for end in (one.first, one.last)]
+    size = sum(one.last - one.first + 1 for one in found)
+    if ends != sorted(ends) or (size != totals.messages - totals.live and not is_repaired):
+        raise ValueError("its rewound ranges do not agree with its count of active messages")
     return found
 
 
-def active_before(gaps: Sequence[RewoundRange], number: int) -> int:
-    """The entry behind the last one before `number` that may hold live messages: `number` itself or a gap's begin."""
-    return next((gap.entry for gap in gaps if gap.entry <= number - 1 <= gap.until), number)
+def active_before(rewound: Sequence[RewoundRange], number: int) -> int:
+    """Return the end, exclusive, of the entries before `number` that may contain active messages.
+
+    That is `number` itself, or the first entry of the rewound range directly before it.
+    """
+    return next((one.entry for one in rewound if one.entry <= number - 1 <= one.until), number)
 
 
-def active_after(gaps: Sequence[RewoundRange], number: int) -> int:
-    """The first entry from `number` on that may hold live messages."""
-    return next((gap.until + 1 for gap in gaps if gap.entry <= number <= gap.until), number)
+def active_after(rewound: Sequence[RewoundRange], number: int) -> int:
+    """Return the first entry from `number` on that may contain active messages."""
+    return next((one.until + 1 for one in rewound if one.entry <= number <= one.until), number)
 
 
-def rewound(
-    after: Totals, gaps: Sequence[RewoundRange], *, ordinal: int, entry: int, point: Totals, at: datetime, link: int = 0
+def rewind_from(
+    after: Totals,
+    rewound: Sequence[RewoundRange],
+    *,
+    ordinal: int,
+    entry: int,
+    point: Totals,
+    at: datetime,
+    link: int = 0,
 ) -> Entry:
-    """The marker behind a log with these totals and gaps that rewinds everything from an ordinal on.
+    """Return the rewind entry that rewinds everything from an ordinal on.
 
     Args:
-        after: The log before the marker.
-        gaps: What is rewound in it already.
-        ordinal: The first message to leave, which is live.
-        entry: The first entry that holds none but messages that leave.
-        point: What the log held before that message.
-        at: When.
-        link: Random number of the marker.
+        after: Totals of the log before the rewind entry.
+        rewound: Ranges that are already rewound.
+        ordinal: The first message to rewind, which must be active.
+        entry: The first entry that contains only messages to rewind.
+        point: Totals of the log before that message.
+        at: Date of the rewind.
+        link: Random number of the rewind entry.
     """
     number = after.entries + 1
-    gap = RewoundRange(ordinal, after.messages, entry, number)
-    joined = _joined([old for old in gaps if old.last < ordinal], gap)
-    return _marker(after, joined, point, undo=number, at=at, link=link)
+    new = RewoundRange(ordinal, after.messages, entry, number)
+    joined = _joined([one for one in rewound if one.last < ordinal], new)
+    return _rewind_entry(after, joined, point, undo=number, at=at, link=link)
 
 
-def undone(
-    after: Totals, *, before: Totals, gaps: Sequence[RewoundRange], undo: int, at: datetime, link: int = 0
+def undo_rewind(
+    after: Totals, *, before: Totals, rewound: Sequence[RewoundRange], undo: int, at: datetime, link: int = 0
 ) -> Entry:
-    """The marker that takes a rewind back; what was appended since leaves in its turn.
+    """Return the rewind entry that undoes a rewind; messages appended since then are rewound instead.
 
     Args:
-        after: The log before the marker.
-        before: What the log held before the rewind.
-        gaps: What was rewound in it then.
-        undo: The rewind that could be taken back then.
-        at: When.
-        link: Random number of the marker.
+        after: Totals of the log before the new rewind entry.
+        before: Totals of the log before the rewind.
+        rewound: Ranges that were rewound then.
+        undo: The rewind that could be undone then.
+        at: Date of the undo.
+        link: Random number of the new rewind entry.
     """
     number = after.entries + 1
     since = RewoundRange(before.messages + 1, after.messages, before.entries + 1, number)
-    joined = _joined(gaps, since) if since.last >= since.first else tuple(gaps)
-    return _marker(after, joined, before, undo=undo, at=at, link=link)
+    joined = _joined(rewound, since) if since.last >= since.first else tuple(rewound)
+    return _rewind_entry(after, joined, before, undo=undo, at=at, link=link)
 
 
-def _joined(gaps: Sequence[RewoundRange], last: RewoundRange) -> tuple[RewoundRange, ...]:
-    """Gaps and one more behind them, in one piece if it touches the one before."""
-    if gaps and gaps[-1].last == last.first - 1:
-        return (*gaps[:-1], RewoundRange(gaps[-1].first, last.last, gaps[-1].entry, last.until))
-    return (*gaps, last)
+def _joined(rewound: Sequence[RewoundRange], last: RewoundRange) -> tuple[RewoundRange, ...]:
+    """Append a range, merged with the one before if they touch."""
+    if rewound and rewound[-1].last == last.first - 1:
+        return (*rewound[:-1], RewoundRange(rewound[-1].first, last.last, rewound[-1].entry, last.until))
+    return (*rewound, last)
 
 
-def _marker(
-    after: Totals, gaps: tuple[RewoundRange, ...], point: Totals, *, undo: int, at: datetime, link: int
+def _rewind_entry(
+    after: Totals, rewound: tuple[RewoundRange, ...], point: Totals, *, undo: int, at: datetime, link: int
 ) -> Entry:
-    """A marker with the live counts of an earlier point, and everything else as it is now."""
+    """Return a rewind entry with the active counts of an earlier point and all other totals of the present."""
     totals = replace(
         point,
         entries=after.entries + 1,
@@ -119,4 +131,4 @@ def _marker(
         link=link,
     )
     first = after.messages + 1
-    return Entry(first=first, at=at, messages=(), totals=totals, after=after.link, gaps=gaps, undo=undo)
+    return Entry(first=first, at=at, messages=(), totals=totals, after=after.link, gaps=rewound, undo=undo)

@@ -1,6 +1,6 @@
-"""The rows of a log: its active messages with the turn each belongs to.
+"""Build the rows of a log: its active messages with the turn that each belongs to.
 
-The view, the compaction plan and the readers of turns all work on these rows.
+Floor 1. The view, the compaction plan and the readers of turns all work on these rows.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = [
 
 
 class Row(NamedTuple):
-    """A message of the log with what the running totals say of it.
+    """A message of the log with its position in the running totals.
 
     Attributes:
-        message: The message as its entry holds it.
+        message: The message as stored in its entry.
         entry: Number of the entry.
-        place: Its place among the live messages.
+        place: Its position among the active messages, from 1.
         before: View tokens of the log before it, by the counter of the rows.
         turn: Number of its turn; 0 before the first human message.
-        result: Tool results in the log before it.
+        result: Number of tool results in the log before it.
     """
 
     message: EntryMessage
@@ -53,16 +53,16 @@ class Row(NamedTuple):
 def rows_of(
     entries: Sequence[Entry], gaps: Sequence[RewoundRange] = (), summary: SummaryRecord | None = None
 ) -> list[Row]:
-    """The live messages of successive entries with their running totals.
+    """Return the active messages of successive entries as rows.
 
-    Those that a summary stands for are left out, and places, sizes and turns are counted from its end.
+    Messages covered by a summary are left out; places, sizes and turns are then counted from its end.
 
     Args:
-        entries: In order, up to the end of the log unless they begin where rows do.
-        gaps: What is rewound.
-        summary: The current one.
+        entries: Entries in order. They must reach the end of the log, or begin where the rows begin.
+        gaps: The rewound ranges.
+        summary: The current summary.
     """
-    # Behind a repair two messages may have one ordinal.
+    # Compared with the entry as well, because after a repair two messages may share an ordinal.
     last = (summary.entry, summary.last) if summary else (0, 0)
     live, turns = (summary.live, summary.turns) if summary else (0, 0)
     rows = []
@@ -88,41 +88,41 @@ def rows_of(
 
 
 def leading_system(rows: Sequence[Row]) -> list[Row]:
-    """The system messages that a log begins with, from its first rows."""
-    end = next((place for place, row in enumerate(rows) if row.message.type != "system"), len(rows))
+    """Return the system messages at the beginning of a log, given its first rows."""
+    end = next((index for index, row in enumerate(rows) if row.message.type != "system"), len(rows))
     return list(rows[:end])
 
 
 def is_finished(rows: Sequence[Row]) -> bool:
-    """Whether the last turn is finished: its last message is an AI message without tool calls."""
+    """Return True if the last turn is finished: its last message is an AI message without tool calls."""
     return not rows or (rows[-1].message.type == "ai" and not rows[-1].message.calls)
 
 
 def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
-    """Whether a view of the talk alone leaves a message out."""
+    """Return True if a policy with ``view="conversation"`` leaves a message out."""
     return policy.view == "conversation" and (message.type in ("tool", "function") or bool(message.calls))
 
 
 def shown_whole(rows: Sequence[Row], policy: HistoryPolicy) -> list[bool]:
-    """For each row whether a policy shows it in full: the turn in progress, and the results that it exempts."""
+    """Return for each row whether it is shown in full: the turn in progress, and the results that a policy exempts."""
     last_turn = None if is_finished(rows) else rows[-1].turn
     kept_from = _kept_from(rows, policy, last_turn)
     return [row.turn == last_turn or is_exempt(row, policy, kept_from) for row in rows]
 
 
 def is_current(rows: Sequence[Row]) -> Sequence[bool]:
-    """For each row whether it is in the turn in progress."""
+    """Return for each row whether it belongs to the turn in progress."""
     last_turn = None if is_finished(rows) else rows[-1].turn
     return [row.turn == last_turn for row in rows]
 
 
 def results_before(rows: Sequence[Row], end: int) -> int:
-    """Tool results in the log before a row; `end` may be the place behind the last one."""
+    """Return the number of tool results in the log before row `end`, which may be the end of the rows."""
     return rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
 
 
 def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
-    """Whether a policy shows the result of a finished turn in full."""
+    """Return True if a policy shows a tool result of a finished turn in full."""
     message = row.message
     if message.type != "tool":
         return False
@@ -135,12 +135,12 @@ def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
 
 
 def _is_split_for_size(message: EntryMessage) -> bool:
-    """Whether a small result has a large part, such as its artifact: a finished turn is shown without payloads."""
+    """Return True if a small result has a large part in its payload, which views of finished turns do not read."""
     return message.payload is not None and message.stub is None
 
 
 def _kept_from(rows: Sequence[Row], policy: HistoryPolicy, last_turn: int | None) -> int | None:
-    """Index of the first result that `keep_last_results` keeps whole; None if it keeps none."""
+    """Return the index of the first result that `keep_last_results` keeps whole; None if it keeps none."""
     if not policy.keep_last_results or not rows:
         return None
     end = next((row for row in rows if row.turn == last_turn), None)
@@ -148,17 +148,20 @@ def _kept_from(rows: Sequence[Row], policy: HistoryPolicy, last_turn: int | None
 
 
 def kept_result(count: int, policy: HistoryPolicy) -> int:
-    """Of `count` results the first that is kept: at least `keep_last_results`, fewer than twice as many."""
+    """Return the index of the first of `count` results to keep.
+
+    At least `keep_last_results` are kept, and fewer than twice as many, so that stubs change only once in a while.
+    """
     step = max(2, policy.keep_last_results)
     return max(0, count - policy.keep_last_results) // step * step
 
 
 def begins_turn(entry: Entry, message: EntryMessage) -> bool:
-    """Whether a live message of an entry is the first of a turn: a human message, or the first live one of all."""
+    """Return True if an active message begins a turn: a human message, or the first active message of the log."""
     return message.type == "human" or entry.live_at(message.ordinal) == 1
 
 
 def weigh(rows: Sequence[Row]) -> list[int]:
-    """What each message takes in a view: in full in the turn in progress."""
+    """Return the size of each message in a view; messages of the turn in progress count in full."""
     last = None if is_finished(rows) else rows[-1].turn
     return [row.message.tokens if row.turn == last else row.message.view_tokens for row in rows]

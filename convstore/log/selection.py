@@ -1,4 +1,7 @@
-"""Select messages from entries: active ones with their dates, tool results, and how many entries a page needs."""
+"""Select messages from entries: active ones with their dates, and tool results; estimate the entries that a page needs.
+
+Floor 1; used by `readback`, `view` and `compaction`.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ PlacedMessage = tuple[EntryMessage, datetime]
 """A message of the log and when it was appended."""
 
 
-def about(limit: int, things: int, entries: int) -> int:
+def about(limit: int, items: int, entries: int) -> int:
     """Estimate how many entries contain `limit` items, plus a margin of two.
 
     >>> about(20, 6_000, 60), about(20, 60, 60), about(20, 30, 60), about(20, 0, 0)
     (2, 22, 42, 2)
     """
-    return limit * entries // max(things, 1) + 2
+    return limit * entries // max(items, 1) + 2
 
 
 def results_in(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[EntryMessage]:
-    """Return the active tool results of entries that come newest first, newest first."""
+    """Return the active tool results of entries; both are ordered newest first."""
     return [message for message in named_in(entries, gaps) if message.type == "tool"]
 
 
 def named_in(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[EntryMessage]:
-    """Return the active tool results and long messages of entries that come newest first, newest first."""
+    """Return the active tool results and long messages of entries; both are ordered newest first."""
     messages = (message for entry in entries for message in reversed(entry.messages))
     return [message for message in messages if message.is_named and is_active(gaps, message.ordinal)]
 

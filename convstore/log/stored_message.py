@@ -1,7 +1,7 @@
-"""A stored message as the message that was appended, once it is sure that it is that one.
+"""Restore stored messages, verified by their digests, in full or as a view shows them.
 
-Layer 1. What is stored is compared with the digests that were taken when it was written, so what a damaged document
-says is never shown.
+Floor 1; used by every reader. Each stored message is checked against the digests computed when it was written, so that
+damaged content is never shown.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from convstore.sources.shortening import (
 __all__ = ["BODY_DIGEST_BYTES", "CONTENT_DIGEST_BYTES", "Form", "Shown", "payload_needed", "read_message", "shorten"]
 
 BODY_DIGEST_BYTES = 16
-"""Enough to tell that a body was damaged."""
+"""Length of a body's digest; sufficient to detect damage."""
 
 
 CONTENT_DIGEST_BYTES = 12
-"""Enough to tell the contents of any two messages apart."""
+"""Length of a content digest; sufficient to distinguish the contents of any two messages."""
 
 
 def read_message(codec: Codec, message: EntryMessage, payload: str | None = None) -> BaseMessage:
-    """The message that an entry holds; ranges stand in the place of parts that were not read of its payload.
+    """Return the message of an entry. Parts in an unread payload remain `PayloadRange` values.
 
     Args:
-        codec: Knows the types of values.
-        message: As it is stored.
-        payload: All of its payload, or the beginning that views show; None if it was not read.
+        codec: Decodes the values.
+        message: The stored message.
+        payload: Its whole payload, or the beginning that views show; None if it was not read.
 
     Raises:
-        CorruptDocumentError: What is stored is not what was written; names the entry.
+        CorruptDocumentError: The stored message is damaged; names the entry.
     """
     try:
         return _read(codec, message, payload)
@@ -53,23 +53,23 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
 
 
 def _read(codec: Codec, message: EntryMessage, payload: str | None) -> BaseMessage:
-    ref, taken = message.payload, digest_of(message.body)
-    if taken != message.digest if ref is None else not taken.startswith(ref.body):
-        raise ValueError("its body is not what was written")
+    ref, body_digest = message.payload, digest_of(message.body)
+    if body_digest != message.digest if ref is None else not body_digest.startswith(ref.body):
+        raise ValueError("its body does not match its digest")
     if ref is None or payload is None:
         decoded = decode_message(codec, message.body)
     else:
         digest = ref.digest if len(payload) == ref.ends[-1] else ref.shown_digest
         if not digest or not digest_of(payload).startswith(digest):
-            raise ValueError("its payload is not what was written")
+            raise ValueError("its payload does not match its digest")
         decoded = decode_message(codec, message.body, fetch=lambda start, end: payload[start:end], limit=len(payload))
     if (decoded.type, decoded.id) != (message.type, message.id):
-        raise ValueError("its body is that of another message")
+        raise ValueError("its body belongs to another message")
     return decoded
 
 
 class Shown(NamedTuple):
-    """A message as a view shows it; `tokens` is None where its size has to be counted."""
+    """A message as a view shows it; `tokens` is None if its size must be counted."""
 
     message: BaseMessage
     tokens: int | None
@@ -78,12 +78,12 @@ class Shown(NamedTuple):
 
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
-    """A message as views show it once its turn is finished: as its stub, with placeholders, or as it is."""
+    """Return a message as views of finished turns show it: as its stub, with placeholders, or unchanged."""
     return Form(message, whole=False, stub=message.stub).decode(codec, payloads).message
 
 
 def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None) -> PayloadRef | None:
-    """What a view reads of a message's payload: all of it, or the part that it shows once the turn is finished."""
+    """Return the part of a message's payload that a view must read; None if it needs none."""
     ref = message.payload
     if ref is None or whole:
         return ref
@@ -92,7 +92,7 @@ def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: 
 
 
 class Form(NamedTuple):
-    """How one message is shown: in full, as a stub, or as a policy shows those of finished turns."""
+    """The form in which one message is shown: in full, as a stub, or as a policy shows messages of finished turns."""
 
     message: EntryMessage
     whole: bool
@@ -101,7 +101,7 @@ class Form(NamedTuple):
     shorten_over: int | None = None
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
-        """Return the message in this form, with the payloads that were read, by message id."""
+        """Return the message in this form, given the loaded payloads by message id."""
         message, payload = self.message, payloads.get(self.message.id)
         if self.whole:
             whole = read_message(codec, message, payloads[message.id] if message.payload else None)
@@ -117,9 +117,10 @@ class Form(NamedTuple):
             payload = payload[: ref.shown] or None
         decoded = without_mark(read_message(codec, message, payload))
         texts = decoded if self.shorten_over is None else with_short_texts(decoded, self.shorten_over)
-        rest = ref is not None and len(payload or "") < ref.ends[-1] and (texts is decoded or ref.shown < ref.ends[-1])
+        end = ref.ends[-1] if ref else 0
+        has_unread = ref is not None and len(payload or "") < end and (texts is decoded or ref.shown < end)
         shown = leave_out(texts) if ref else texts
         final = shown if self.has_media else without_media(shown)
         tokens = message.tokens if self.has_media else message.view_tokens
         is_same = texts is decoded
-        return Shown(final, tokens if is_same else None, rest or final is not shown, is_shortened=not is_same)
+        return Shown(final, tokens if is_same else None, has_unread or final is not shown, is_shortened=not is_same)

@@ -1,6 +1,6 @@
-"""The running totals of a log: a fold over its messages.
+"""Compute the running totals of a log, as a fold over its messages.
 
-An append, a rewind and `verify` compute totals with the same functions, so they always agree.
+Floor 1. An append, a rewind and `verify` compute totals with the same functions, so they always agree.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from convstore.messages.values import Codec
 __all__ = ["MOST_SHOWN", "RunningTotals", "ShownSources", "totals_behind", "totals_through"]
 
 MOST_SHOWN = 200
-"""A source remembers an earlier number if it was one of so many newest different ones."""
+"""Number of the newest distinct sources among which a repeated text is recognised."""
 
 
-_MOST_OPEN_CALLS, _MOST_LATE_CALLS = 200, 20
+_MAX_OPEN_CALLS, _MAX_LATE_CALLS = 200, 20
 
 
-_MOST_MODELS, _OTHER_MODELS = 20, "other"
+_MAX_MODELS, _OTHER_MODELS = 20, "other"
 
 
 _ARGUMENT_CHARACTERS, _PREVIEW_CHARACTERS, _MODEL_CHARACTERS = 120, 120, 100
@@ -49,8 +49,8 @@ def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: C
     """Return the totals in the middle of an entry, after the first of its messages.
 
     Args:
-        before: What it held before the entry.
-        messages: The first messages of the entry, as it holds them.
+        before: Totals of the log before the entry.
+        messages: The first messages of the entry, as stored.
         codec: Decodes them.
         at: When the entry was appended.
 
@@ -70,17 +70,17 @@ def totals_behind(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMes
 
 
 class ShownSources:
-    """The newest different sources: by digest of their text the lowest number they were shown under.
+    """The newest distinct sources.
 
     Attributes:
-        numbers: At most 200, the newest last.
+        numbers: The lowest number of each by digest of its text; at most 200, the newest last.
     """
 
     def __init__(self, numbers: Mapping[bytes, int]) -> None:
         self.numbers = dict(numbers)
 
     def add(self, digest: bytes, number: int) -> int | None:
-        """Take a source that is shown; gives the number that it was first shown under, if it was."""
+        """Add a source; return the number that its text was first shown under, None if it is new."""
         shown, earlier = self.numbers, self.numbers.pop(digest, None)
         shown[digest] = number if earlier is None else earlier
         for oldest in list(islice(shown, len(shown) - MOST_SHOWN)) if len(shown) > MOST_SHOWN else ():
@@ -89,7 +89,7 @@ class ShownSources:
 
 
 class _OpenCalls:
-    """Calls without a result, by which a result without a name is named; answered in the order of `pairing`."""
+    """Calls without a result, which give names to results without one; answered in the order of `pair`."""
 
     def __init__(self, calls: Sequence[OpenCall]) -> None:
         self._calls: dict[str, list[OpenCall]] = {}
@@ -97,18 +97,18 @@ class _OpenCalls:
             self._calls.setdefault(call.id, []).append(call)
 
     def begin_turn(self) -> None:
-        """Drop what is hardly ever answered any more."""
-        self._calls = dict(list(self._calls.items())[-_MOST_LATE_CALLS:])
+        """Drop the oldest calls, which are hardly ever answered in a later turn."""
+        self._calls = dict(list(self._calls.items())[-_MAX_LATE_CALLS:])
 
     def open(self, message: BaseMessage, calls: Sequence[Call]) -> None:
         for call in reversed(calls):
             if len(call.id) > _CALL_ID_CHARACTERS:
-                continue  # every entry that follows would hold it
+                continue  # every following entry would store the long id
             opened = OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call))
             self._calls.setdefault(call.id, []).append(opened)
 
     def answer(self, call_id: str) -> OpenCall:
-        """The call that a result answers, an empty one if there is none."""
+        """Remove and return the call that a result answers, an empty one if there is none."""
         calls = self._calls.get(call_id, [OpenCall(call_id, "", "")])
         call = calls.pop()
         if not calls:
@@ -117,17 +117,17 @@ class _OpenCalls:
 
     def newest(self) -> tuple[OpenCall, ...]:
         calls = [call for same_id in self._calls.values() for call in same_id]
-        return tuple(calls[-_MOST_OPEN_CALLS:])
+        return tuple(calls[-_MAX_OPEN_CALLS:])
 
 
 @dataclass(slots=True)
 class RunningTotals:
-    """A fold over messages: what the log holds after each of them.
+    """A fold over messages, with the totals of the log after each of them.
 
     Attributes:
         after: The totals of the log before the first message.
         sources_through: Highest source id in use or reserved.
-        shown: The newest different sources.
+        shown: The newest distinct sources.
     """
 
     after: Totals
@@ -200,23 +200,23 @@ class RunningTotals:
         if not isinstance(counts, dict) or not counts:
             return
         model = _model(message)
-        if model not in self._usage and len(self._usage) >= _MOST_MODELS:
+        if model not in self._usage and len(self._usage) >= _MAX_MODELS:
             model = _OTHER_MODELS
         numbers = (counts.get(key) for key in _USAGE_KEYS)
-        # MongoDB holds no larger sums; the message itself keeps what the model said.
+        # Larger sums would overflow MongoDB's integers; the message itself keeps the model's numbers.
         added = [number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers]
         before = self._usage.get(model, (0, 0, 0))
         self._usage[model] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
 
 
 def _arguments(message: BaseMessage, call: Call) -> str:
-    """The beginning of the arguments of a call as JSON, "" if they are not in the message's list of calls."""
+    """Return the beginning of a call's arguments as JSON, "" if the call is not in the message's list of calls."""
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     return text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS] if call.position < len(calls) else ""
 
 
 def _own_text(message: BaseMessage) -> str:
-    """The beginning of what a message says, in one line."""
+    """Return the beginning of a message's text, in one line."""
     content = message.content
     blocks = [content] if isinstance(content, str) else content if isinstance(content, list) else []
     texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
@@ -226,6 +226,6 @@ def _own_text(message: BaseMessage) -> str:
 
 
 def _model(message: BaseMessage) -> str:
-    said = message.response_metadata if isinstance(message.response_metadata, dict) else {}
-    names = (said.get(key) for key in _MODEL_KEYS)
+    metadata = message.response_metadata if isinstance(message.response_metadata, dict) else {}
+    names = (metadata.get(key) for key in _MODEL_KEYS)
     return next((name[:_MODEL_CHARACTERS] for name in names if isinstance(name, str) and name), "unknown")

@@ -37,7 +37,7 @@ from convstore.log.entry import (
     Totals,
     is_long,
 )
-from convstore.log.rewind import all_gaps
+from convstore.log.rewind import checked_ranges
 from convstore.log.stored_message import BODY_DIGEST_BYTES, CONTENT_DIGEST_BYTES
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import MESSAGE_TYPES, SourcePlace
@@ -170,7 +170,7 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
 def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[RewoundRange, ...]:
     """Return the rewound ranges that a rewind entry stores."""
     gaps = (RewoundRange(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
-    return all_gaps(gaps, totals, is_repaired="repair" in document)
+    return checked_ranges(gaps, totals, is_repaired="repair" in document)
 
 
 def _has_results(entry: Entry) -> bool:

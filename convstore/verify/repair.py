@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
-from convstore.log.repairs import Survey, lost_entries, repair_gaps
+from convstore.log.repairs import Survey, inactive_ranges, lost_entries
 from convstore.log.rewind import is_active
 from convstore.log.totals import totals_behind
 from convstore.messages.encoding import decode_message
@@ -90,7 +90,7 @@ class Repairer:
 
     async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
         """Insert the recount entry after the last entry; return None if another writer took its number."""
-        rewound = repair_gaps(survey.spans, survey.lost, survey.marker)
+        rewound = inactive_ranges(survey.spans, survey.lost, survey.rewind_entry)
         number, last_repair = tail.number + 1, survey.repair
         first = min([number, *survey.new_joins, *survey.new_lost, *([last_repair.entry] if last_repair else [])])
         count = _Count(self.codec, rewound, first)
