@@ -1,33 +1,34 @@
-"""Every error that convstore raises, in one tree.
+"""Define every error that convstore raises, in one tree.
 
-Layer 0. Each message says what happened and what to do; an error of the driver is the ``__cause__``.
+Floor 0; raised in every room. Each message says what happened and what to do. An error of the MongoDB driver is
+attached as ``__cause__``.
 
 ::
 
     ConvstoreError
-    ├── InvalidInputError (ValueError)        the caller's value is refused; nothing was written
+    ├── InvalidInputError (ValueError)        the caller's value is rejected; nothing was written
     │   ├── InvalidScopeError                 keys or values of a scope
-    │   ├── InvalidMessageError               a message of a batch: says index and field
-    │   ├── UnencodableError                  a value of a type the codec does not know: says where
+    │   ├── InvalidMessageError               a message of a batch: names index and field
+    │   ├── UnencodableError                  a value of an unregistered type: names its path
     │   ├── BatchTooLargeError                an entry above 1 MB, payloads apart
-    │   ├── TooManyIdsError                   more ids than one call takes
-    │   ├── InvalidCursorError                a cursor that this store did not make
-    │   ├── MalformedChainError               a chain of messages that has no sections and pairs: names the message
+    │   ├── TooManyIdsError                   more ids than one call accepts
+    │   ├── InvalidCursorError                a cursor that the same call did not return
+    │   ├── MalformedChainError               a chain without valid sections and pairs: names the message
     │   └── UnknownMessageError               no message of this conversation has that id
     ├── ConflictError
-    │   ├── ContentConflictError              same message id, other content; nothing was written
+    │   ├── ContentConflictError              same message id, different content; nothing was written
     │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
-    │   ├── SourceIdClashError                a source came with a number that is taken; nothing was written
-    │   ├── TurnConflictError                 the turn holds other messages, or a later one was begun
-    │   ├── ResentHistoryError                the beginning of the batch is in the log: says how much
-    │   └── HistoryDivergedError              the batch is another history than the log: says where they part
+    │   ├── SourceIdClashError                a source has a number that is taken; nothing was written
+    │   ├── TurnConflictError                 the turn has different messages, or a later turn exists
+    │   ├── ResentHistoryError                the log already contains the beginning of the batch: says how much
+    │   └── HistoryDivergedError              the batch differs from the log: says where
     ├── StoreError                            the store cannot do it now
-    │   ├── StoreUnavailableError             no server, no primary, a timeout: try again
+    │   ├── StoreUnavailableError             no server, no primary, or a timeout: retry
     │   ├── StoreClosedError                  close() was called
     │   ├── NotSetUpError                     setup() has not run on this database
     │   ├── SchemaVersionError                the database was set up by a newer convstore
-    │   ├── ConversationDeletedError          deleted while it was being read: call again
-    │   ├── CorruptDocumentError              a stored document is not what was written: names it
+    │   ├── ConversationDeletedError          deleted during a read: call again
+    │   ├── CorruptDocumentError              a stored document is damaged: names it
     │   │   └── BrokenLogError                entries are missing or do not follow each other: run the doctor
     │   └── SyncUnsupportedError              a sync call on a store that lives on the caller's event loop
     ├── SummaryError (ValueError)             a model answered without a summary; nothing was summarised
@@ -69,11 +70,11 @@ __all__ = [
 
 
 class ConvstoreError(Exception):
-    """Base of every error that convstore raises on purpose."""
+    """Base class of every error that convstore raises deliberately."""
 
 
 class InvalidInputError(ConvstoreError, ValueError):
-    """A value from the caller is refused; nothing was written."""
+    """A value from the caller is rejected; nothing was written."""
 
 
 class InvalidScopeError(InvalidInputError):
@@ -81,25 +82,25 @@ class InvalidScopeError(InvalidInputError):
 
 
 class InvalidMessageError(InvalidInputError):
-    """A message of a batch is refused.
+    """A message of a batch is rejected.
 
     Attributes:
-        index: Place of the message in the batch, from 0; None if the batch itself is refused.
-        field: Dotted path of the field inside the message, "" if the whole message is meant.
+        index: Index of the message in the batch, from 0; None if the batch itself is rejected.
+        field: Dotted path of the field inside the message, "" if the error is about the whole message.
     """
 
     def __init__(self, problem: str, *, index: int | None = None, field: str = "") -> None:
         self.index = index
         self.field = field
-        place = "" if index is None else f"message {index}" + (f", field {field!r}" if field else "") + ": "
-        super().__init__(place + problem)
+        location = "" if index is None else f"message {index}" + (f", field {field!r}" if field else "") + ": "
+        super().__init__(location + problem)
 
 
 class UnencodableError(InvalidInputError):
-    """A value has a type that the store cannot give back equal.
+    """A value has a type that the store cannot restore equal.
 
     Attributes:
-        path: Where the value is, such as ``message 2.artifact[0].owner``.
+        path: Location of the value, such as ``message 2.artifact[0].owner``.
     """
 
     def __init__(self, problem: str, *, path: str = "") -> None:
@@ -109,22 +110,22 @@ class UnencodableError(InvalidInputError):
 
 
 class BatchTooLargeError(InvalidInputError):
-    """An entry would be larger than 1 MB, payloads apart; append the messages in smaller batches."""
+    """An entry would exceed 1 MB, not counting payloads; append the messages in smaller batches."""
 
 
 class TooManyIdsError(InvalidInputError):
-    """More ids in one call than it takes; ask for them in several calls."""
+    """A call got more ids than it accepts; split them into several calls."""
 
 
 class InvalidCursorError(InvalidInputError):
-    """A cursor that the same call did not hand out; begin again without a cursor."""
+    """A cursor was not returned by the same call; start again without a cursor."""
 
 
 class MalformedChainError(InvalidInputError):
-    """A list of messages is no chain: a call or a result stands alone, or a message where it cannot stand.
+    """A list of messages is no valid chain: a call or a result has no counterpart, or a message is misplaced.
 
     Attributes:
-        index: Place of the message in the list, from 0; None if no message is to blame.
+        index: Index of the message in the list, from 0; None if the error is not about one message.
         message_id: Id of the message; None if it has none.
     """
 
@@ -136,27 +137,27 @@ class MalformedChainError(InvalidInputError):
 
 
 class UnknownMessageError(InvalidInputError):
-    """No message of this conversation has the id; one of another conversation is as unknown.
+    """No message of this conversation has the id; messages of other conversations are never found.
 
     Attributes:
-        message_id: The id, which is that of a turn too.
+        message_id: The id of the message or turn.
     """
 
     def __init__(self, message_id: str, *, begins_turn: bool = False) -> None:
         self.message_id = message_id
         super().__init__(
-            f"turn {message_id!r} was not begun in this conversation; pass its question with human="
+            f"turn {message_id!r} does not exist in this conversation; pass its question with human= to begin it"
             if begins_turn
-            else f"no message of this conversation has the id {message_id!r}; list_messages tells which there are"
+            else f"no message of this conversation has the id {message_id!r}; list_messages returns the existing ids"
         )
 
 
 class ConflictError(ConvstoreError):
-    """What is stored already and what is to be stored cannot both be true."""
+    """New data conflicts with data that is already stored."""
 
 
 class ContentConflictError(ConflictError):
-    """A message id is in the log with other content; nothing was written.
+    """The log has different content under a message id; nothing was written.
 
     Attributes:
         message_id: The id that is taken.
@@ -165,13 +166,13 @@ class ContentConflictError(ConflictError):
     def __init__(self, message_id: str) -> None:
         self.message_id = message_id
         super().__init__(
-            f"message id {message_id!r} is already in this conversation with other content; "
-            "the log never changes: append the new content under a new id"
+            f"message id {message_id!r} already exists in this conversation with different content; "
+            "the log is immutable: append the new content under a new id"
         )
 
 
 class MessageRewoundError(ConflictError):
-    """A message that is appended again was rewound meanwhile; nothing was written.
+    """A message that is appended again has been rewound; nothing was written.
 
     Attributes:
         message_id: The id of the message.
@@ -181,12 +182,12 @@ class MessageRewoundError(ConflictError):
         self.message_id = message_id
         super().__init__(
             f"message {message_id!r} is in this conversation but was rewound, so views would not show it; "
-            "append it under a new id, or bring it back with undo_rewind"
+            "append it under a new id, or restore it with undo_rewind"
         )
 
 
 class SourceIdClashError(ConflictError):
-    """A source came with a ``source_id`` that another source of the conversation has; nothing was written.
+    """A source has the ``source_id`` of another source of the conversation; nothing was written.
 
     Attributes:
         source_id: The number that is taken.
@@ -195,78 +196,79 @@ class SourceIdClashError(ConflictError):
     def __init__(self, source_id: int) -> None:
         self.source_id = source_id
         super().__init__(
-            f"source id {source_id} is taken in this conversation; let number_sources wrap the tool, leave source_id "
-            'out of its results, or append with on_source_clash="renumber"'
+            f"source id {source_id} is already taken in this conversation; wrap the tool with number_sources, omit "
+            'source_id from its results, or append with on_source_clash="renumber"'
         )
 
 
 class TurnConflictError(ConflictError):
-    """The log has no place for these messages in their turn; nothing was written.
+    """The messages cannot be added to their turn; nothing was written.
 
     Attributes:
         turn_id: The turn.
-        is_newest: Whether it is the last one and holds other messages; False if a later one was begun meanwhile.
+        is_newest: True if it is the newest turn and has different messages; False if a later turn was begun meanwhile.
     """
 
     def __init__(self, turn_id: str, *, is_newest: bool = True) -> None:
         self.turn_id = turn_id
         self.is_newest = is_newest
         problem = (
-            "holds other messages than these; get_turn tells what it holds, to ask for another answer rewind that one"
+            "has different messages; get_turn returns them. To ask for another answer, rewind this one first"
             if is_newest
-            else "is not the newest any more, so its answer would stand in another turn; load the history again and "
+            else "is no longer the newest, so its answer would end up in another turn; load the history again and "
             "answer the newest question"
         )
         super().__init__(f"turn {turn_id!r} {problem}")
 
 
 class ResentHistoryError(ConflictError):
-    """The first messages of the batch are in the log already (``resent="raise"``); nothing was written.
+    """The log already contains the first messages of the batch (``resent="raise"``); nothing was written.
 
     Attributes:
-        known: How many messages of the batch, from the first; leading system messages count.
+        known: Number of these messages, including leading system messages.
     """
 
     def __init__(self, *, known: int) -> None:
         self.known = known
         super().__init__(
-            f"the first {known} messages of the batch are in this conversation already; append messages[{known}:] "
-            'only, or pass resent="skip"'
+            f"the first {known} messages of the batch are already in this conversation; append only "
+            f'messages[{known}:], or pass resent="skip"'
         )
 
 
 class HistoryDivergedError(ConflictError):
-    """A batch that was said to be a history is not the one in the log; nothing was written.
+    """A batch passed as a history differs from the log; nothing was written.
 
     Attributes:
-        after: Id of the last message of the log up to which they agree; None if they agree on none.
-        before: Id of the message that follows it in the log, for `rewind`; None if it is not known.
+        after: Id of the last message on which both agree; None if they agree on none.
+        before: Id of the message that follows it in the log, for `rewind`; None if it is unknown.
     """
 
     def __init__(self, *, after: str | None, before: str | None = None) -> None:
         self.after, self.before = after, before
-        agreed = f"agrees with this conversation up to message {after!r} and then goes on" if after else "begins"
+        divergence = f"after message {after!r}" if after else "from the first message"
         call = f"call rewind(before={before!r})" if before else "call rewind"
         super().__init__(
-            f"the history {agreed} in another way than the log, or ends before it; the log never changes: to edit a "
-            f"question or ask for another answer, {call} and append the history again; to continue, append new "
-            "messages only"
+            f"the history differs from this conversation {divergence}, or ends earlier; the log is immutable: to edit "
+            f"a question or ask for another answer, {call} and append the history again; to continue, append only new "
+            "messages"
         )
 
 
 class StoreError(ConvstoreError):
-    """The store cannot do what was asked, now or in its present state."""
+    """The store cannot perform the operation in its present state."""
 
 
 class StoreUnavailableError(StoreError):
     """No usable server, no primary or no answer in time.
 
-    An append that ends so may or may not have happened: repeat it with the same messages, it is written once.
+    An append that fails with it may or may not have been written. Retry it with the same messages: they are written
+    only once.
     """
 
 
 class StoreClosedError(StoreError):
-    """The store was closed; make a new one."""
+    """The store was closed; create a new one."""
 
 
 class NotSetUpError(StoreError):
@@ -278,15 +280,15 @@ class SchemaVersionError(StoreError):
 
 
 class ConversationDeletedError(StoreError):
-    """The conversation was deleted while it was read; call again to see the new, empty one."""
+    """The conversation was deleted during a read; call again to get the new, empty one."""
 
 
 class CorruptDocumentError(StoreError):
-    """A stored document is not what was written.
+    """A stored document is damaged: it differs from the one that was written.
 
     Attributes:
         document_id: The ``_id`` of the document.
-        collection: Where it is.
+        collection: Name of its collection.
     """
 
     _advice = "restore it from a backup"
@@ -299,24 +301,24 @@ class CorruptDocumentError(StoreError):
 
 
 class BrokenLogError(CorruptDocumentError):
-    """An entry of a log is missing, or does not follow the entry before it; nothing behind it is shown.
+    """An entry of a log is missing, or does not follow the entry before it; later entries are not shown.
 
-    That is so after a backup was restored beneath a running process. ``convstore doctor --repair`` joins the log again:
-    all messages that are stored stay, and what is lost is named.
+    The usual cause is a backup that was restored under a running process. ``convstore doctor --repair`` makes the log
+    contiguous again: it keeps all stored messages and names the lost ones.
     """
 
-    _advice = "restore it from a backup, or give up what is lost with `convstore doctor --repair`"
+    _advice = "restore it from a backup, or accept the loss with `convstore doctor --repair`"
 
 
 class SyncUnsupportedError(StoreError):
-    """A sync call on a store whose client belongs to the caller's event loop.
+    """A sync call reached a store whose client belongs to the caller's event loop.
 
-    Use ``ainvoke``, or make the store with ``ConversationStore.connect``, which serves sync callers too.
+    Use ``ainvoke``, or create the store with ``ConversationStore.connect``, which supports sync callers.
     """
 
 
 class SummaryError(ConvstoreError, ValueError):
-    """A model answered the request for a summary without text; nothing was summarised, all is as it was."""
+    """A model returned no text for a summary; nothing was summarised or changed."""
 
 
 class MissingExtraError(ConvstoreError, ImportError):
