@@ -146,7 +146,7 @@ class UnknownMessageError(InvalidInputError):
     def __init__(self, message_id: str, *, begins_turn: bool = False) -> None:
         self.message_id = message_id
         super().__init__(
-            f"turn {message_id!r} does not exist in this conversation; pass its question with human= to begin it"
+            f"turn {message_id!r} was not begun in this conversation; pass its question with human= to begin it"
             if begins_turn
             else f"no message of this conversation has the id {message_id!r}; list_messages returns the existing ids"
         )
