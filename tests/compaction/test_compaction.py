@@ -1181,7 +1181,7 @@ async def test_a_summary_that_shows_more_than_it_replaces_is_refused() -> None:
     before = (await chat.load_history()).tokens
     failed = await chat.compact(force=True)
     assert (await chat.load_history()).tokens == before
-    assert "refused" in failed.problem
+    assert "rejected" in failed.problem
 
 
 async def test_what_is_summarised_does_not_count_in_the_budget() -> None:

@@ -273,7 +273,7 @@ async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: 
     noted("pair", folders)
     noted("read_chain", work)
     noted("make_prompts", work)
-    noted("folded", folders._Read)
+    noted("folded", folders._ChainInput)
     for number in range(12):
         await chat.append(
             [HumanMessage(f"question {number}", id=f"q{number}"), *run_of(number), AIMessage("so " * 600)]

@@ -430,7 +430,7 @@ async def test_heads_in_doubt_wait_together(database, store, monkeypatch):
     looker = ConversationStore(database, clock=replace(LATER, sleep=wait))
     assert ((await looker.verify()).counts, len(waited)) == ({"head_behind": 5}, 1)
     monkeypatch.setattr(verifier, "_HEADS", 1)
-    monkeypatch.setattr(verifier, "_DOUBTS", 2)
+    monkeypatch.setattr(verifier, "_MAX_RECHECKS", 2)
     assert ((await looker.verify()).counts, len(waited)) == ({"head_behind": 5}, 1 + 3)
 
 
