@@ -1,9 +1,9 @@
-"""What the next model call costs with a full history and with convstore: tokens, bytes from the server, milliseconds.
+"""Cost of the next model call with a full history and with convstore: tokens, bytes read, milliseconds.
 
 Run: ``python benchmarks/against_full_history.py [TURNS ...]``, on a private real MongoDB. A turn is a question, a call,
 a tool result with ten passages and an answer. The full history keeps one document for each message, as chat histories
-do, and loads all of them, tool results in content and artifact. Both are loaded in turns at the same point, a new
-question appended; medians of seven loads. Passages are words drawn by chance, so that compression is not flattered.
+do, and loads all of them, with tool results in content and artifact. Both are loaded alternately at the same point,
+after a new question; medians of seven loads. Passages are random words, so that compression gains little.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SYLLABLES = ["ka", "ro", "mi", "te", "lun", "sar", "vo", "pel", "dri", "nu", "a
 
 
 class Cost(NamedTuple):
-    """Of one load."""
+    """Cost of one load."""
 
     tokens: int
     bytes: int
@@ -43,18 +43,18 @@ class _Received(monitoring.CommandListener):
     total = 0
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
-        """Nothing has come yet."""
+        """Ignore the start; no reply has arrived."""
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
-        """Count what came."""
+        """Count the reply."""
         self.total += len(bson.encode({key: value for key, value in event.reply.items() if key[0] != "$"}))
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
-        """Nothing came."""
+        """Ignore a failure; it has no reply."""
 
 
 def _turn(number: int, dice: random.Random) -> list[BaseMessage]:
-    """A turn whose passages are words by chance."""
+    """Return a turn with passages of random words."""
     turn = rag_turn(f"What about topic {number}?", sources=10, words=1)
     words = ["".join(dice.choices(_SYLLABLES, k=dice.randint(1, 4))) for _ in range(1_500)]
     passages = [" ".join(dice.choices(words, k=150)) for _ in range(10)]

@@ -1,8 +1,8 @@
-"""How much the store costs above the bare driver: appends and loads, in pairs, on a private real MongoDB.
+"""Overhead of the store above the bare driver: paired appends and loads on a private real MongoDB.
 
 Run: ``python benchmarks/append_and_load.py [TURNS]``. The floor writes each turn as one plain document and reads the
 last documents back, with the same write concern and no safety: no order, no idempotency, no stubs, no LangChain
-objects. Both sides take turns in one run, so that a noisy machine disturbs both; medians and ratios are printed.
+objects. Both sides alternate in one run, so that load on the machine affects both; medians and ratios are printed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a checkpointer writes per turn, with the history in the graph's state and with the history in convstore.
+"""Bytes that a checkpointer writes per turn, with the history in the graph's state and in convstore.
 
 Run: ``python benchmarks/checkpoint_bytes.py [TURNS]``, with the extras langgraph and test. The same agent with one
-retrieval a turn, its models scripted, runs on a private real MongoDB under the real ``MongoDBSaver``: once with all
-messages in its state, as LangGraph's own examples have it, and once with a load and an append node. Counted are the
-bytes of every insert and update command that is sent, as BSON, and at the end the data as the server counts it.
+retrieval in each turn and scripted models runs on a private real MongoDB under the real ``MongoDBSaver``: once with all
+messages in its state, like LangGraph's own examples, and once with a load and an append node. The benchmark counts the
+bytes of every insert and update command as BSON, and at the end the data as the server counts it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class WrittenBytes(monitoring.CommandListener):
         self.total = 0
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
-        """Count what is sent, without what the driver adds to every command."""
+        """Count the command, without the fields that the driver adds to every command."""
         if event.command_name in ("insert", "update"):
             own = {key: value for key, value in event.command.items() if not key.startswith("$") and key != "lsid"}
             self.total += len(bson.encode(own))
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
-        """Nothing; it was counted when it was sent."""
+        """Ignore the reply; the command was counted when it was sent."""
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
-        """As above."""
+        """Ignore the failure, as above."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ async def measure(
 
 
 def _graph(turn: list[BaseMessage], store: ConversationStore | None) -> StateGraph[Any]:
-    """An agent that plays the turn it is given: a call, its result, an answer."""
+    """Build an agent that replays the given turn: a call, its result, an answer."""
 
     async def call_model(state: ConversationState) -> dict[str, Any]:
         shown = view_of(state) if store else state["messages"]

@@ -1,17 +1,17 @@
-"""Many users at once on one machine: throughput, waiting times, memory, and how long the event loop stands still.
+"""Many concurrent users on one machine: throughput, latency, memory, and stalls of the event loop.
 
 Run: ``python benchmarks/load.py [--conversations 1000 --turns 50 --users 64 --seconds 60 --large 0.01 --think 0]``, on
 a private real MongoDB. First every conversation gets its turns: a question, a call, a result with ten passages of 200
-words and an answer. Then each user, over and over, takes a conversation by chance, loads its view and appends a turn,
-of which a share has a result of 1 to 5 MB; now and then a result is read back whole, or a page of sources.
+words and an answer. Then each user repeatedly picks a random conversation, loads its view and appends a turn. Some
+turns have a result of 1 to 5 MB; some iterations read a result back in full, or a page of sources.
 
-A ticker on the loop tells how late it is called. As one turn of a busy loop serves all who are ready, the longest
-single callbacks are told too, with their names: by the clock, and by the time that the loop's own thread had the
-processor without what garbage collection took, for a thread that waits for its turn on a busy machine stands still
-through nobody's fault. Memory is told at the beginning of each third.
+A ticker on the loop measures its delay. One iteration of a busy loop runs all ready callbacks, so the longest single
+callbacks are listed too, with their names. Each has its wall time, and the processor time of the loop's thread without
+garbage collection: on a busy machine a thread also waits for the processor. Memory is printed at the start of each
+third.
 
-After the filling what is there is frozen (`gc.freeze`), as a server does after its start: else each full collection of
-Python walks through all that is imported, which stops every thread for 100 ms and more.
+After filling, `gc.freeze` freezes the objects, as a server does after its start. Otherwise each full garbage collection
+walks through every imported object and stops all threads for 100 ms or more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NAMED = 5
 
 @dataclass
 class Stalls:
-    """How long the loop stands still, in seconds.
+    """Stalls of the event loop, in seconds.
 
     Attributes:
         late: How late each tick was.
@@ -60,7 +60,7 @@ class Stalls:
     _collected: float = 0.0
 
     async def tick(self) -> None:
-        """Note how late each call is, until cancelled."""
+        """Record the delay of each tick, until cancelled."""
         while True:
             begun = time.perf_counter()
             await asyncio.sleep(_TICK)
@@ -69,7 +69,7 @@ class Stalls:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Time every callback of the loop inside."""
-        run: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # noqa: SLF001 - there is no other place for it
+        run: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # noqa: SLF001 - there is no public hook
 
         def timed(handle: asyncio.Handle) -> None:
             self._collected = 0.0
@@ -97,7 +97,7 @@ class Stalls:
 
 
 def _name(handle: asyncio.Handle) -> str:
-    """The coroutines that a callback goes on with, innermost last."""
+    """Return the coroutines that a callback resumes, innermost last."""
     task = getattr(getattr(handle, "_callback", None), "__self__", None)
     if not isinstance(task, asyncio.Task):
         return repr(handle)[:200]
@@ -110,14 +110,14 @@ def _name(handle: asyncio.Handle) -> str:
 
 
 class Users:
-    """Work on conversations at once, and keep how long each call took."""
+    """Run users concurrently, and record the time of each call."""
 
     def __init__(self, chats: list[Conversation], *, large: float, think: float) -> None:
         self.chats, self.large, self.think = chats, large, think
         self.taken: dict[str, list[float]] = {}
         self.dice = random.Random(1)  # noqa: S311 - text
         words = ["".join(self.dice.choices("abcdefghiklmnoprstuvw", k=self.dice.randint(2, 9))) for _ in range(5_000)]
-        # Made ahead, as making them takes the loop's time; of words by chance, so that compression is not flattered.
+        # Built in advance to keep the loop free; random words, so that compression gains little.
         self.common = [self._turn(words, 13_000) for _ in range(50)]
         self.big = [self._turn(words, size) for size in range(1_000_000, 5_000_001, 1_000_000)]
 
@@ -136,12 +136,12 @@ class Users:
             await _each(self.chats, lambda chat: chat.append([one for _ in range(most) for one in self._take(0.0)]))  # noqa: B023
 
     def _take(self, large: float) -> list[BaseMessage]:
-        """A turn under new ids."""
+        """Return a turn under new ids."""
         turn = self.dice.choice(self.big if self.dice.random() < large else self.common)
         return [message.model_copy(update={"id": None}) for message in turn]
 
     async def use(self, until: float) -> None:
-        """What one user does."""
+        """Run one user."""
         while time.monotonic() < until:
             chat = self.dice.choice(self.chats)
             history = await self._timed("load", chat.load_history)
@@ -161,7 +161,7 @@ class Users:
 
 
 async def _each(items: list[Any], work: Callable[[Any], Awaitable[Any]], *, at_once: int = 16) -> None:
-    """Do something for each item, some at a time."""
+    """Apply a function to each item with limited concurrency."""
     waiting = iter(items)
 
     async def worker() -> None:
@@ -172,7 +172,7 @@ async def _each(items: list[Any], work: Callable[[Any], Awaitable[Any]], *, at_o
 
 
 def _memory() -> float:
-    """Megabytes that the process has now, where the system tells it; else the most it ever had."""
+    """Return the current memory in megabytes, or the peak where the system reports only that."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

@@ -1,11 +1,10 @@
-"""A plain agent loop on the store: four questions, a search tool whose sources are cited, and two looks at old ones.
+"""A plain agent loop on the store: four questions, cited sources from a search tool, two re-reads.
 
     python examples/agent_loop.py [mongodb://localhost:27017/app]
 
-Without an address it takes that of MONGODB_URI, and without one it works in memory. Only the model is not real: it
-plays a script, but each of its replies is made from the messages that it was given, as a model's would be. The first
-search finds sources 1-10, the second 11-20; then the model reads the first result again by its message id and a source
-of the second by its number. In the end every citation is looked up.
+The address defaults to MONGODB_URI, then to memory. Only the model is scripted, but it builds each reply from the
+messages that it gets, like a real one. The first search finds sources 1-10, the second 11-20. Then the model reads the
+first result again by its message id, and a source of the second by its number. At the end every citation is looked up.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def search(query: str) -> tuple[str, list[dict[str, str]]]:
 
 
 class ScriptedModel(BaseChatModel):
-    """Stands for a real chat model: makes its next reply from the messages that it is given."""
+    """Replace a real chat model: build the next reply from the given messages."""
 
     replies: list[Reply]
 
@@ -92,7 +91,7 @@ class ScriptedModel(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> ScriptedModel:
-        """A real model is told about the tools here; this one knows them from its script."""
+        """Print the names of the tools; the script already knows them."""
         print("The model may use:", ", ".join(one.name for one in tools))
         return self
 
@@ -107,12 +106,12 @@ class ScriptedModel(BaseChatModel):
 
 
 def call(name: str, **arguments: Any) -> AIMessage:
-    """A reply that calls a tool."""
+    """Return a reply that calls a tool."""
     return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}])
 
 
 def cite(text: str, *titles: str) -> Reply:
-    """A reply that cites sources which the newest tool result shows, by their titles."""
+    """Return a reply that cites sources of the newest tool result, found by their titles."""
 
     def reply(messages: Sequence[BaseMessage]) -> AIMessage:
         numbers = [re.findall(rf"\[(\d+)\] {title}", messages[-1].text)[0] for title in titles]
@@ -122,7 +121,7 @@ def cite(text: str, *titles: str) -> Reply:
 
 
 def read_the_first_result_again(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Ask for the full content of the oldest result, by the id that its stub names."""
+    """Ask for the full content of the oldest result, by the id in its stub."""
     stub = next(message for message in messages if isinstance(message, ToolMessage))
     return call("retrieve_previous_sources", tool_message_ids=[json.loads(stub.text)["tool_message_id"]])
 
@@ -146,7 +145,7 @@ SCRIPT: list[Reply] = [
 
 
 async def answer(chat: Conversation, model: Any, tools: dict[str, BaseTool], question: str) -> None:
-    """One turn: ask, let the model call tools until it answers, and keep each message as it comes."""
+    """Run one turn: ask, let the model call tools until it answers, and append each message at once."""
     await chat.append(HumanMessage(question))
     print(f"\nHuman: {question}")
     for _ in range(MOST_STEPS):
@@ -165,18 +164,18 @@ async def answer(chat: Conversation, model: Any, tools: dict[str, BaseTool], que
 
 
 async def check_citations(chat: Conversation) -> None:
-    """Look every cited number up: it is the passage that the model read under it, whichever turn it is from."""
+    """Look up every cited number: it must be the passage that the model read, from any turn."""
     answers = [message.text async for message in chat.messages() if isinstance(message, AIMessage)]
     numbers = sorted({int(number) for text in answers for number in re.findall(r"\[(\d+)\]", text)})
     page = await chat.get_sources(numbers)
     print("\nCited:")
     for source in page.sources:
-        assert CORPUS[source.title] == source.content  # noqa: S101 - that is what is shown here
+        assert CORPUS[source.title] == source.content  # noqa: S101 - the point of the example
         print(f"  [{source.source_id}] {source.title}")
 
 
 async def main(uri: str) -> None:
-    """Four turns; in the third and fourth the model reads sources of the first two again."""
+    """Run four turns; in the third and fourth the model reads sources of the first two again."""
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)

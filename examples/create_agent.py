@@ -2,10 +2,10 @@
 
     python examples/create_agent.py [mongodb://localhost:27017/app]
 
-Without an address it takes that of MONGODB_URI, and without one it works in memory. Only the model is not real: it
-plays a script, and says what it was shown. The agent searches; at the next question the result is a stub, and the agent
-reads it again; then a client that lost its connection sends the first question once more, and gets its answer from
-the log. In the end the state of the agent holds one turn, and the log all of them.
+The address defaults to MONGODB_URI, then to memory. Only the model is scripted; it prints the messages that it gets.
+The agent searches. At the next question the result is a stub, and the agent reads it again. Then a client that lost
+its connection repeats the first question and gets the answer from the log. At the end the state of the agent holds one
+turn, and the log all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def search(query: str) -> tuple[str, list[dict[str, str]]]:
 
 
 class ScriptedModel(BaseChatModel):
-    """Stands for a real chat model: calls a tool for each question that needs one, and answers from the result."""
+    """Replace a real chat model: call a tool for each question that needs one, and answer from the result."""
 
     calls: int = 0
 
@@ -56,7 +56,7 @@ class ScriptedModel(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> ScriptedModel:  # noqa: ARG002 - as below
-        """A real model is told about the tools here; this one knows them."""
+        """Ignore the tools; the script already knows them."""
         return self
 
     def _generate(
@@ -67,19 +67,19 @@ class ScriptedModel(BaseChatModel):
         **_: Any,
     ) -> ChatResult:
         self.calls += 1
-        print("  The model is shown:", ", ".join(map(_told, messages)))
+        print("  The model is shown:", ", ".join(map(_describe, messages)))
         return ChatResult(generations=[ChatGeneration(message=_reply(messages))])
 
 
-def _told(message: BaseMessage) -> str:
-    """A message in a word or two."""
+def _describe(message: BaseMessage) -> str:
+    """Describe a message in a word or two."""
     if isinstance(message, ToolMessage):
         return "stub" if message.text.startswith('{"success"') else f"result of {len(message.text)} characters"
     return "system" if message.type == "system" else "call" if getattr(message, "tool_calls", ()) else message.type
 
 
 def _reply(messages: Sequence[BaseMessage]) -> AIMessage:
-    """What a model might say to these messages."""
+    """Return a reply that a model might give to these messages."""
     last = messages[-1]
     if isinstance(last, ToolMessage):
         found = [line for line in last.text.splitlines() if line.startswith("[")]
@@ -100,7 +100,7 @@ def _call(name: str, **arguments: Any) -> AIMessage:
 
 
 async def main(uri: str) -> None:
-    """Three questions, and the first once more."""
+    """Ask three questions, and the first one again."""
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         model = ScriptedModel()

@@ -1,11 +1,11 @@
-"""The same talk in two LangGraph graphs: with a summary in the graph's state, and with one stored by convstore.
+"""The same conversation in two LangGraph graphs: one summary in the graph's state, one stored by convstore.
 
     python examples/langgraph_summaries.py [mongodb://localhost:27017/app]
 
-Needs langgraph. Without an address it takes that of MONGODB_URI, and without one it works in memory. The first graph
-has convstore's `SummarizationNode` where langmem's would be; its checkpoints hold every message at every step. The
-second one's state is the question and the answer; messages and summaries are in the store. Only the models are not
-real: one answers from what it is given, the other writes summaries by picking lines.
+Needs langgraph. The address defaults to MONGODB_URI, then to memory. The first graph uses convstore's
+`SummarizationNode` in place of langmem's; its checkpoints hold every message at every step. The state of the second
+holds only question and answer; messages and summaries are in the store. Only the models are scripted: one answers from
+its messages, the other writes summaries by picking lines.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FACT = "A bee visits some hundred flowers on one flight, and a spoon of honey is
 
 
 def answer(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Stands for a chat model: knows only what it is given."""
+    """Replace a chat model that knows only the given messages."""
     if "name?" not in messages[-1].text:
         return AIMessage(FACT * 6)
     return AIMessage("Your name is Ada." if any("Ada" in message.text for message in messages) else "I do not know.")
 
 
 def summarize(messages: list[BaseMessage]) -> AIMessage:
-    """Stands for the model that writes summaries: keeps what people say of themselves."""
+    """Replace the summary model: keep the lines in which users introduce themselves."""
     lines = [line for message in messages for line in message.text.splitlines()]
     return AIMessage("\n".join(dict.fromkeys(line for line in lines if "my name is" in line)) or "Small talk.")
 
@@ -51,25 +51,25 @@ SUMMARY_MODEL: Any = RunnableLambda(summarize)
 
 
 class State(MessagesState):
-    """What the first graph keeps, at every step."""
+    """State of the first graph at every step."""
 
     context: dict[str, Any]
 
 
 class Input(TypedDict):
-    """What its model gets."""
+    """Input of its model."""
 
     summarized_messages: list[AnyMessage]
 
 
 def thread_of(config: RunnableConfig) -> str:
-    """The conversation of a run."""
+    """Return the thread id of a run."""
     thread: str = config.get("configurable", {})["thread_id"]
     return thread
 
 
 def graph_with_a_node() -> Any:
-    """Summarises in the graph, as with langmem."""
+    """Build a graph that summarises in its state, as with langmem."""
 
     def call_model(state: Input) -> dict[str, Any]:
         return {"messages": [answer(state["summarized_messages"])]}
@@ -86,14 +86,14 @@ def graph_with_a_node() -> Any:
 
 
 class Turn(TypedDict):
-    """All that the second graph keeps."""
+    """State of the second graph."""
 
     question: str
     answer: str
 
 
 def graph_with_a_store(store: ConversationStore) -> Any:
-    """Loads and appends in the graph, and summarises behind the answer."""
+    """Build a graph that loads, appends, and summarises after the answer."""
 
     async def call_model(state: Turn, config: RunnableConfig) -> dict[str, str]:
         chat = store.conversation(user_id="ada", thread_id=thread_of(config))
@@ -119,7 +119,7 @@ def graph_with_a_store(store: ConversationStore) -> Any:
 
 
 async def main(uri: str) -> None:
-    """Both graphs answer the last question from a summary of the first."""
+    """Let both graphs answer the last question from a summary of the first."""
     thread: RunnableConfig = {"configurable": {"thread_id": uuid.uuid4().hex}}
     first, state, turn = graph_with_a_node(), dict[str, Any](), dict[str, Any]()
     for question in QUESTIONS:

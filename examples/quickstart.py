@@ -2,7 +2,7 @@
 
     python examples/quickstart.py [mongodb://localhost:27017/app]
 
-Without an address it takes that of MONGODB_URI, and without one it works in memory.
+The address defaults to MONGODB_URI, then to memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUESTIONS = {
 
 
 def search(topic: str) -> list[tuple[str, dict[str, str]]]:
-    """Find five passages, as long as those of a search engine are."""
+    """Find five passages of the usual length of search results."""
     observed = "Observers in the bay have noted it year after year, from boats, by drones and with microphones. " * 8
     return [
         (
@@ -43,7 +43,7 @@ def search(topic: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def turn(topic: str) -> list[BaseMessage]:
-    """A question, the model's call, the result with its sources, and the answer."""
+    """Return a question, the model's call, the result with its sources, and the answer."""
     question, answer = QUESTIONS[topic]
     passages = search(topic)
     call = {"name": "search", "args": {"topic": topic}, "id": f"call-{topic}"}
@@ -57,7 +57,7 @@ def turn(topic: str) -> list[BaseMessage]:
 
 
 async def main(uri: str) -> None:
-    """Have five turns of a conversation."""
+    """Run five turns of a conversation."""
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)

@@ -1,11 +1,11 @@
-"""A conversation that one provider's model begins and another's goes on with, and comes back to the first.
+"""A conversation that starts with one provider, continues with another, and returns to the first.
 
     python examples/two_providers.py [mongodb://localhost:27017/app]
 
-Without an address it takes that of MONGODB_URI, and without one it works in memory. Providers refuse whole requests
-over what another one wrote: ids of calls in another form, reasoning with a foreign signature. The log keeps both as
-they came; each load is made for the provider that is asked next. Old calls of a long run become summaries of the chain.
-Only the models are not real: two scripts that write as the providers do, and refuse what they would refuse.
+The address defaults to MONGODB_URI, then to memory. Providers refuse whole requests for content of another one: call
+ids in another format, reasoning with a foreign signature. The log keeps the original messages; each load adapts them
+to the provider that is asked next. Old calls of a long run become summaries of the chain. Only the models are scripted:
+they write in the formats of the providers, and refuse the same requests.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ WEATHER = ("calm", "fog", "gale from the west", "drizzle", "clear", "swell", "fo
 
 
 def read_page(day: int) -> str:
-    """The tool: one page of the log book of a lighthouse."""
+    """Return one page of the log book of a lighthouse."""
     weather = WEATHER[day % len(WEATHER)]
     lines = (f"Watch {watch}: lamp lit, {weather}, {watch * day % 7} ships passed." for watch in range(1, 25))
     return f"Day {day}\n" + "\n".join(lines)
 
 
 class Model:
-    """Stands for a provider's model: looks at some pages, one after the other, and then answers."""
+    """Replace a provider's model: read some pages, one after the other, and then answer."""
 
     def __init__(self, provider: Provider) -> None:
         self.provider: Provider = provider
@@ -62,7 +62,7 @@ class Model:
         return self._message("Looked at " + ", ".join(map(str, days)) + ".", thought="That is all of them.")
 
     def problems(self, messages: Sequence[BaseMessage]) -> Iterator[str]:
-        """What the provider would refuse."""
+        """Raise an error for messages that the provider would refuse."""
         foreign = next(name for own, name in REASONING.items() if own != self.provider)
         for place, message in enumerate(messages):
             if isinstance(message, AIMessage):
@@ -83,7 +83,7 @@ class Model:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one that began."""
+        """Return True for the provider that began."""
         return self.provider == "anthropic"
 
     def _message(self, text: str, *, thought: str, **more: Any) -> AIMessage:
@@ -97,7 +97,7 @@ class Model:
 
 
 async def run_turn(chat: Conversation, model: Model, question: str) -> None:
-    """An agent's turn: the model is asked until it calls nothing more; everything is stored as it came."""
+    """Run an agent's turn: ask the model until it makes no more calls, and append every message unchanged."""
     await chat.append(HumanMessage(question))
     while True:
         history = await chat.load_history(HistoryPolicy(provider=model.provider))
@@ -118,14 +118,14 @@ async def run_turn(chat: Conversation, model: Model, question: str) -> None:
 
 
 async def summarize(text: str) -> str:
-    """Stands for the model that writes summaries."""
+    """Replace the model that writes summaries."""
     days = sorted(set(map(int, re.findall(r"Day (\d+)", text))))
     weather = ", ".join(f"day {day} {WEATHER[day % len(WEATHER)]}" for day in days)
     return f"Read so far: {weather}." if days else "Nothing of note."
 
 
 async def main(uri: str) -> None:
-    """Three turns by two providers, and what the log says in the end."""
+    """Run three turns with two providers, and print the log at the end."""
     summarizer = ChainSummarizer(
         summarize,
         config=ChainSummarizerConfig(last_section_bytes=6_000),
@@ -154,7 +154,7 @@ async def main(uri: str) -> None:
 
 
 def block_of(message: BaseMessage) -> str:
-    """The type of a message's first content block."""
+    """Return the type of a message's first content block."""
     first = message.content[0] if isinstance(message.content, list) and message.content else ""
     return str(first["type"]) if isinstance(first, dict) else ""
 

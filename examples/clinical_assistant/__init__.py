@@ -1,1 +1,1 @@
-"""A clinical assistant behind an HTTP interface: FastAPI, LangGraph and convstore. `main.py` shows it at work."""
+"""A clinical assistant behind an HTTP interface: FastAPI, LangGraph and convstore. Run `main.py` to see it."""

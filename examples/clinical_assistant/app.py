@@ -4,8 +4,8 @@ Serve it, with MONGODB_URI and ASSISTANT_TOKENS ("ada=her-token,grace=another") 
 
     uvicorn --app-dir examples --factory clinical_assistant.app:app_from_environment
 
-Whose session it is comes from the bearer token alone. The header ``X-Request-ID`` names an interaction: a client that
-got no answer sends the same request again, and gets the one answer that there is.
+The owner of a session comes only from the bearer token. The header ``X-Request-ID`` identifies an interaction: a client
+without an answer repeats its request and gets the stored answer.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _bearer = HTTPBearer(auto_error=False)
 
 
 class ChatRequest(BaseModel):
-    """A question. It does not say who asks."""
+    """A question, without its user."""
 
     session_id: str = Field(min_length=1, max_length=128)
     message: str = Field(min_length=1, max_length=20_000)
 
 
 class ChatResponse(BaseModel):
-    """The answer; `is_repeated` if it was in the log already and no model was asked."""
+    """The answer; `is_repeated` if it came from the log without asking a model."""
 
     session_id: str
     interaction_id: str
@@ -85,7 +85,7 @@ class SessionPage(BaseModel):
 
 
 class HistoryMessage(BaseModel):
-    """What a person reads of a session."""
+    """A message of a session, for its user."""
 
     ordinal: int
     at: str
@@ -101,13 +101,13 @@ class HistoryPage(BaseModel):
 
 
 def get_assistant(request: Request) -> Assistant:
-    """The assistant that the lifespan made."""
+    """Return the assistant that the lifespan created."""
     assistant: Assistant = request.app.state.assistant
     return assistant
 
 
 def get_user(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
-    """Who asks, by the token; only digests of tokens are kept."""
+    """Return the user of the token; only digests of tokens are kept."""
     digest = _digest(credentials.credentials) if credentials else ""
     user: str | None = request.app.state.users.get(digest)
     if user is None:
@@ -121,7 +121,7 @@ RequestId = Annotated[str, Header(alias="X-Request-ID", min_length=1, max_length
 
 
 def get_session(session_id: str, user: User, assistant: Ready) -> Conversation:
-    """The user's session of the path."""
+    """Return the user's session named in the path."""
     return assistant.conversation(user, session_id)
 
 
@@ -129,7 +129,7 @@ OwnSession = Annotated[Conversation, Depends(get_session)]
 
 
 def create_app(uri: str, *, model: BaseChatModel, tokens: Mapping[str, str]) -> FastAPI:
-    """The application; it connects when it is started.
+    """Return the application; it connects at its start.
 
     Args:
         uri: Of the database, or ``memory://``.
@@ -157,7 +157,7 @@ def create_app(uri: str, *, model: BaseChatModel, tokens: Mapping[str, str]) -> 
 
 
 def app_from_environment() -> FastAPI:
-    """The application as a server starts it, see the top of the module."""
+    """Return the application for a server, see the top of the module."""
     pairs = (pair.strip().partition("=") for pair in os.environ["ASSISTANT_TOKENS"].split(","))
     tokens = {token: user for user, _, token in pairs if user and token}
     return create_app(os.environ["MONGODB_URI"], model=ScriptedModel(), tokens=tokens)
@@ -178,9 +178,9 @@ def _add_chat(app: FastAPI) -> None:
             turn = await session.get_turn(request_id)
             if answer := answer_of(turn):
                 return reply(response=answer.text, error_message=error_of(answer), is_repeated=True)
-            if turn is not None and turn.is_finished:  # another question came; an answer has no place any more
+            if turn is not None and turn.is_finished:  # another question came first; an answer can no longer be stored
                 raise TurnConflictError(request_id, is_newest=False)
-            # Whoever saved the question died, or is still at it: then the first to save an answer wins.
+            # The worker that saved the question died or is still running: the first saved answer wins.
         state = await assistant.run(
             user_input=body.message, user_id=user, session_id=body.session_id, interaction_id=request_id
         )
@@ -192,7 +192,7 @@ def _add_sessions(app: FastAPI) -> None:
     async def sessions(
         user: User, assistant: Ready, cursor: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20
     ) -> SessionPage:
-        """The user's sessions, newest first."""
+        """List the user's sessions, newest first."""
         page = await assistant.store.list_conversations(user_id=user, cursor=cursor, limit=limit)
         found = [
             Session(
@@ -211,7 +211,7 @@ def _add_sessions(app: FastAPI) -> None:
         cursor: Annotated[int | None, Query(ge=1)] = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> HistoryPage:
-        """What was said, the newest page first; what tools gave is left out, and not even read."""
+        """Return the messages without tool results, which are not read; the newest page first."""
         page = await session.list_messages(before=cursor, limit=limit)
         if not page and cursor is None:
             raise HTTPException(404, "there is no such session")
@@ -226,14 +226,14 @@ def _add_sessions(app: FastAPI) -> None:
 
     @app.delete("/sessions/{session_id}", status_code=204)
     async def delete(session: OwnSession) -> None:
-        """End a session for ever; nothing happens if there is none."""
+        """Delete a session permanently; does nothing if there is none."""
         await session.delete()
 
 
 def _add_exports(app: FastAPI) -> None:
     @app.get("/sessions/{session_id}/fine-tuning.jsonl")
     async def fine_tuning(session: OwnSession, after: Annotated[int, Query(ge=0)] = 0) -> Response:
-        """Good turns, each one an example in OpenAI's chat format."""
+        """Export good turns, each as an example in OpenAI's chat format."""
 
         async def line(turn: Turn) -> str:
             return fine_tuning_line(turn)
@@ -242,7 +242,7 @@ def _add_exports(app: FastAPI) -> None:
 
     @app.get("/sessions/{session_id}/audit.jsonl")
     async def audit(session: OwnSession, after: Annotated[int, Query(ge=0)] = 0) -> Response:
-        """Every turn: who, when, which tools with which arguments, sources used, answer."""
+        """Export every turn: user, time, tools with their arguments, used sources, answer."""
 
         async def line(turn: Turn) -> str:
             return await audit_line(session, turn)
@@ -251,7 +251,7 @@ def _add_exports(app: FastAPI) -> None:
 
 
 async def _stream(session: Conversation, line: Callable[[Turn], Awaitable[str]], after: int) -> Response:
-    """Lines as they are read; the first turn is read ahead, as a status cannot be taken back."""
+    """Stream lines; the first turn is read before the response starts, because its status is then final."""
     turns = session.turns(after=after)
     first = await anext(turns, None)
     if first is None and not after:
@@ -273,11 +273,11 @@ def _answers_with(status: int) -> Callable[[Request, Exception], Awaitable[Respo
     return handle
 
 
-async def _unavailable(request: Request, error: Exception) -> Response:  # noqa: ARG001 - what it says is not for users
+async def _unavailable(request: Request, error: Exception) -> Response:  # noqa: ARG001 - its text is not for users
     return JSONResponse({"detail": "the store does not answer; send the request again"}, 503, {"Retry-After": "1"})
 
 
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - FastAPI passes it
-    """Without the input, which may hold what JSON in UTF-8 cannot."""
+    """Omit the input from the response, because JSON in UTF-8 may be unable to encode it."""
     found: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
     return JSONResponse({"detail": [{"loc": one["loc"], "msg": one["msg"]} for one in found]}, 422)

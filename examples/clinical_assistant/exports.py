@@ -19,7 +19,7 @@ _MOST_CITED = 200
 
 
 def fine_tuning_line(turn: Turn) -> str:
-    """A turn in OpenAI's chat format; "" for one without a good answer, or whose answer rests on an earlier turn."""
+    """Return a turn in OpenAI's chat format; "" without a good answer, or if the answer cites an earlier turn."""
     answer = answer_of(turn)
     tools = {retrieve_knowledge_base.name: convert_to_openai_tool(retrieve_knowledge_base)}
     called = [
@@ -32,7 +32,7 @@ def fine_tuning_line(turn: Turn) -> str:
 
 
 async def audit_line(chat: Conversation, turn: Turn) -> str:
-    """Who asked what and when, which tools ran with which arguments and found what, what was used and answered."""
+    """Return user, question, time, tool calls with arguments and outputs, used sources and the answer."""
     answer = answer_of(turn)
     text = answer.text if answer else None
     return _line(
@@ -51,7 +51,7 @@ async def audit_line(chat: Conversation, turn: Turn) -> str:
 
 
 async def _tools(chat: Conversation, turn: Turn) -> list[dict[str, Any]]:
-    """The calls of a turn, each with its output and the numbers of the sources that it found."""
+    """Return the calls of a turn, each with its output and the numbers of its sources."""
     results = {message.tool_call_id: message for message in turn.messages if isinstance(message, ToolMessage)}
     records = await chat.get_tool_messages([str(message.id) for message in results.values()])
     found = {record.tool_call_id: [source.source_id for source in record.sources] for record in records}
@@ -70,7 +70,7 @@ async def _tools(chat: Conversation, turn: Turn) -> list[dict[str, Any]]:
 
 
 async def _sources(chat: Conversation, answer: str) -> list[dict[str, Any]]:
-    """The sources that an answer cites, from whichever turn; numbers that a model made up are not among them."""
+    """Return the sources that an answer cites, from any turn, without invented numbers."""
     cited = [int(number) for number in dict.fromkeys(re.findall(r"\[([1-9]\d{0,8})\]", answer))][:_MOST_CITED]
     titles: dict[int, str] = {}
     cursor: str | None = "" if cited else None
@@ -82,5 +82,5 @@ async def _sources(chat: Conversation, answer: str) -> list[dict[str, Any]]:
 
 
 def _line(value: dict[str, Any]) -> str:
-    # ASCII: a text from outside may hold what UTF-8 cannot encode.
+    # ASCII, because outside text may contain characters that UTF-8 cannot encode.
     return json.dumps(value) + "\n"

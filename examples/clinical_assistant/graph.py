@@ -1,7 +1,7 @@
 """The agent: a LangGraph graph that reasons, looks things up, answers, and saves its turn.
 
-Its state lives for one request. What has to outlive that is in the store: the question, which the endpoint saves before
-the graph runs, and the agent's turn, which the last node saves under the id of the interaction.
+Its state lives for one request. The store keeps the rest: the endpoint saves the question before the graph runs, and
+the last node saves the agent's turn under the id of the interaction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ERROR = "error_message"
 
 
 class AgentState(TypedDict):
-    """What the nodes hand on. `agent_turn` holds calls, results and answer as they are saved."""
+    """State of the graph. `agent_turn` holds calls, results and answer as they are saved."""
 
     user_input: str
     user_id: str
@@ -56,18 +56,18 @@ class AgentState(TypedDict):
 
 
 class Assistant:
-    """The graph on a store and a model."""
+    """Graph on a store and a model."""
 
     def __init__(self, store: ConversationStore, model: BaseChatModel) -> None:
         self.store, self._model = store, model
         self._graph = self._compile()
 
     def conversation(self, user_id: str, session_id: str) -> Conversation:
-        """A user's session; what another user has under the same id is another conversation."""
+        """Return a user's session; the same id of another user is another conversation."""
         return self.store.conversation(user_id=user_id, session_id=session_id)
 
     async def run(self, *, user_input: str, user_id: str, session_id: str, interaction_id: str) -> AgentState:
-        """Answer a question that is in the store already."""
+        """Answer a question that is already in the store."""
         start = AgentState(
             user_input=user_input,
             user_id=user_id,
@@ -104,12 +104,12 @@ class Assistant:
         return self.conversation(state["user_id"], state["session_id"])
 
     def _tools(self, chat: Conversation) -> dict[str, BaseTool]:
-        """The search, whose passages are numbered through the session, and the way back to old passages."""
+        """Return the search, with source numbers of the session, and the retrieval tool."""
         tools: list[BaseTool] = [number_sources(retrieve_knowledge_base, chat), chat.retrieve_previous_sources_tool()]
         return {tool.name: tool for tool in tools}
 
     async def get_session_history(self, state: AgentState) -> dict[str, Any]:
-        """Load what the model needs of the session: old results are stubs, the question stands last."""
+        """Load the view of the session: old results are stubs, the question is the last message."""
         try:
             history = await self._chat(state).load_history()
         except StoreUnavailableError:
@@ -125,13 +125,13 @@ class Assistant:
         messages = [SystemMessage(PROMPT), *state["conversation_history"], *state["agent_turn"]]
         try:
             response = await self._model.bind_tools(list(tools.values())).ainvoke(messages)
-        except Exception:  # noqa: BLE001 - whatever a provider's client raises; its text may name hosts and keys
+        except Exception:  # noqa: BLE001 - clients raise anything; the text may name hosts and keys
             _log.exception("the model failed in interaction %s", state["interaction_id"])
             return {"llm_response_with_actions": None, "error_message": "the model does not answer"}
         return {"llm_response_with_actions": response, "executed_tool_responses": [], "rag_context": []}
 
     def should_execute_tools(self, state: AgentState) -> Literal["execute_rag_tool", "final_response"]:
-        """Run tools that there are; everything else ends the turn."""
+        """Route to the tools if all called ones exist; otherwise end the turn."""
         response = state["llm_response_with_actions"]
         if response is None or state["error_message"]:
             return "final_response"
@@ -140,7 +140,7 @@ class Assistant:
         return "execute_rag_tool" if known and rounds < MOST_ROUNDS else "final_response"
 
     async def execute_rag_tool(self, state: AgentState) -> dict[str, Any]:
-        """Answer every call, also one of a tool that does not exist: no call may stay without its result."""
+        """Answer every call, also of a tool that does not exist: each call needs a result."""
         response = state["llm_response_with_actions"]
         tools = self._tools(self._chat(state))
         calls = response.tool_calls if response else []
@@ -152,7 +152,7 @@ class Assistant:
         }
 
     async def final_response(self, state: AgentState) -> dict[str, Any]:
-        """Settle what the user reads: the model's answer, or why there is none."""
+        """Set the text for the user: the model's answer, or the reason for its absence."""
         response, error, turn = state["llm_response_with_actions"], state["error_message"], state["agent_turn"]
         if response is not None and not error and not response.tool_calls:
             return {"final_response_text": response.text, "agent_turn": [*turn, response]}
@@ -174,7 +174,7 @@ class Assistant:
         try:
             await chat.append_turn(interaction_id, messages=state["agent_turn"])
         except UnknownMessageError:
-            raise  # the session was deleted meanwhile
+            raise  # the session was deleted in the meantime
         except InvalidInputError as error:
             raise RuntimeError("what the model or a tool made cannot be saved") from error
         except ConflictError:
@@ -193,7 +193,7 @@ def _names(response: AIMessage) -> set[str]:
 
 
 def _refusal(missing: set[str]) -> tuple[str, str]:
-    """What the user reads, and what went wrong, where a model wants tools that it cannot have (any more)."""
+    """Return text for the user, and the error, when a model calls tools that are unknown or no longer allowed."""
     if not missing:
         return "I looked that up several times and found no answer.", f"more than {MOST_ROUNDS} rounds of tool calls"
     names = ", ".join(sorted(missing))
@@ -206,8 +206,8 @@ async def _execute(tool: BaseTool | None, call: ToolCall) -> ToolMessage:
     try:
         result: ToolMessage = await tool.ainvoke({**call, "type": "tool_call"})
     except StoreError:
-        raise  # not the tool's
-    except Exception as error:  # noqa: BLE001 - whatever a tool raises; the model is told, and it is saved
+        raise  # not an error of the tool
+    except Exception as error:  # noqa: BLE001 - tools raise anything; the model sees the error, and it is saved
         return _failed(call, f"{type(error).__name__}: {error}")
     return result
 
@@ -217,12 +217,12 @@ def _failed(call: ToolCall, text: str) -> ToolMessage:
 
 
 def answer_of(turn: Turn | None) -> AIMessage | None:
-    """The answer that a turn ends with, if it has one."""
+    """Return the answer at the end of a turn, if there is one."""
     last = turn.messages[-1] if turn else None
     return last if isinstance(last, AIMessage) and not last.tool_calls else None
 
 
 def error_of(answer: AIMessage) -> str | None:
-    """What went wrong in a turn that ends with this answer."""
+    """Return the error of a turn that ends with this answer."""
     error: str | None = answer.additional_kwargs.get(_ERROR)
     return error

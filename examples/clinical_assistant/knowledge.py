@@ -62,7 +62,7 @@ _WORDS = {title: _TITLES[title] | _words(text) for title, text in HANDBOOK.items
 
 
 def _score(title: str, words: set[str]) -> float:
-    """Words that few passages have count more, and those in a title twice."""
+    """Score a passage: rare words count more, words of the title twice."""
     found = {word: sum(word in held for held in _WORDS.values()) for word in words & _WORDS[title]}
     return sum(math.log(len(_WORDS) / count) * (1 + (word in _TITLES[title])) for word, count in found.items())
 

@@ -2,10 +2,10 @@
 
     python examples/clinical_assistant/main.py [mongodb://localhost:27017/app]
 
-Needs fastapi, httpx and langgraph. Without an address it takes that of MONGODB_URI, and without one it works in memory.
-`app.py` says how to serve it. Only the model is not real, and the handbook it looks things up in is invented; see
-`model.py` and `knowledge.py`. What happens when things go wrong is shown too: a request that is repeated, a client that
-goes away, two questions at once, another user's session, a tool that does not exist, a model that does not answer.
+Needs fastapi, httpx and langgraph. The address defaults to MONGODB_URI, then to memory. `app.py` says how to serve it.
+Only the model is scripted, and its handbook is invented; see `model.py` and `knowledge.py`. Failures are shown too: a
+repeated request, a client that disconnects, two concurrent questions, another user's session, a tool that does not
+exist, a model that does not answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is run as a script, and the others are a package
+sys.path.insert(0, str(Path(__file__).parents[1]))  # this file runs as a script; the others are a package
 
 from clinical_assistant.app import create_app
 from clinical_assistant.model import ScriptedModel
@@ -40,14 +40,14 @@ class Client:
         )
 
     async def ask(self, session: str, request: str, message: str) -> httpx.Response:
-        """Ask something and show what comes back."""
+        """Ask something and print the response."""
         body = {"session_id": session, "message": message}
         response = await self._http.post("/chat", json=body, headers={"X-Request-ID": request})
-        print(f"  POST /chat {message!r} -> {response.status_code} {_told(response)}")
+        print(f"  POST /chat {message!r} -> {response.status_code} {_describe(response)}")
         return response
 
     async def get(self, path: str, **query: Any) -> httpx.Response:
-        """Read something and show how that went."""
+        """Read something and print the outcome."""
         response = await self._http.get(path, params=query)
         print(f"  GET {response.request.url.raw_path.decode()} -> {response.status_code}")
         return response
@@ -57,7 +57,7 @@ class Client:
         (await self._http.delete(path)).raise_for_status()
 
 
-def _told(response: httpx.Response) -> str:
+def _describe(response: httpx.Response) -> str:
     body = response.json()
     if response.status_code != httpx.codes.OK:
         return str(body["detail"])
@@ -66,7 +66,7 @@ def _told(response: httpx.Response) -> str:
 
 
 async def talk(ada: Client, grace: Client, nobody: Client, model: ScriptedModel, session: str) -> None:
-    """Questions and answers, and what keeps users apart."""
+    """Show questions and answers, and the separation of users."""
     print("Ada asks:")
     await nobody.ask(session, "r0", "hello")
     await ada.ask(session, "r1", "How is Velorin given by mouth?")
@@ -83,7 +83,7 @@ async def talk(ada: Client, grace: Client, nobody: Client, model: ScriptedModel,
 
 
 async def fail(ada: Client, model: ScriptedModel, session: str) -> None:
-    """Requests that are repeated, cancelled, or come at the same time."""
+    """Show repeated, cancelled and concurrent requests."""
     print("\nA request comes again:")
     calls = len(model.seen)
     await ada.ask(session, "r1", "How is Velorin given by mouth?")
@@ -124,7 +124,7 @@ async def fail(ada: Client, model: ScriptedModel, session: str) -> None:
 
 
 async def read(ada: Client, session: str) -> None:
-    """Pages and exports."""
+    """Show pages and exports."""
     print("\nThe history by pages, the newest first:")
     cursor: int | None = None
     while True:
@@ -150,8 +150,8 @@ async def read(ada: Client, session: str) -> None:
 
 
 async def main(uri: str) -> None:
-    """Drive the application through its whole life."""
-    ada, grace = f"ada-{uuid.uuid4().hex[:8]}", f"grace-{uuid.uuid4().hex[:8]}"  # users of their own for each run
+    """Run the application from start to shutdown."""
+    ada, grace = f"ada-{uuid.uuid4().hex[:8]}", f"grace-{uuid.uuid4().hex[:8]}"  # new users in each run
     tokens = {secrets.token_urlsafe(32): user for user in (ada, grace)}
     model, session = ScriptedModel(), "night-shift"
     app = create_app(uri, model=model, tokens=tokens)
@@ -164,5 +164,5 @@ async def main(uri: str) -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # what operators read: here, that the model did not answer, which is shown as the client sees it
+    logging.disable()  # hides the operators' log of the model's failure; the client's view of it is shown
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))

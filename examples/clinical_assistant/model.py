@@ -1,7 +1,7 @@
-"""Stands for the real chat model, so that the example runs without a network.
+"""Scripted chat model, so that the example runs without a network.
 
-It plays by simple rules, but makes each reply from the messages it is given, as a real model would; put any LangChain
-chat model in its place.
+It follows simple rules, but builds each reply from its messages, like a real model. Any LangChain chat model can
+replace it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ScriptedModel"]
 
 
 class ScriptedModel(BaseChatModel):
-    """Looks things up, answers from the first passage, and does what some key words tell it.
+    """Chat model that looks things up, answers from the first passage, and obeys some key words.
 
     Attributes:
         seen: What it was given, call by call.
@@ -39,7 +39,7 @@ class ScriptedModel(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> ScriptedModel:  # noqa: ARG002 - it knows them from its rules
-        """A real model is told about the tools here."""
+        """Ignore the tools; the rules already know them."""
         return self
 
     def _generate(
@@ -85,7 +85,7 @@ def _reply(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def _answer_from(text: str) -> AIMessage:
-    """Give the first sentence of the first passage, with its number."""
+    """Return the first sentence of the first passage, with its number."""
     found = re.search(r"^\[(\d+)\] .*\n(.+?\.)(?: |$)", text, re.MULTILINE)
     return AIMessage(f"{found[2]} [{found[1]}]" if found else "The handbook says nothing about that.")
 

@@ -1,11 +1,11 @@
-"""A RAG bot as a LangGraph graph, which remembers with convstore: who is shown history, and who must not be.
+"""A RAG bot as a LangGraph graph on convstore, in which only one node sees history.
 
     python examples/rag_bot/main.py [mongodb://localhost:27017/app]
 
-Needs langgraph and bm25s. Without an address it takes that of MONGODB_URI, and without one it works in memory. The
-retrieval is real, BM25 over a small handbook; only the chat models are not, each plays a script on what it is shown.
-Router, choice of the tool and final answer are shown no history; the conversational node is, without tools. A search
-that finds nothing goes on to the web. Old turns are summarised behind the answer.
+Needs langgraph and bm25s. The address defaults to MONGODB_URI, then to memory. The retrieval is real, BM25 over a small
+handbook; only the chat models are scripted. Router, choice of the tool and final answer get no history; the
+conversational node does, without tools. If a search finds nothing, the web search follows. Old turns are summarised
+after the answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUESTIONS = (
 
 
 def models_for(recorder: scripted.Recorder) -> tuple[Models, RunningSummarizer]:
-    """A model for each prompt, and the one that writes summaries; all tell the recorder what they are shown."""
+    """Create a model for each prompt and one for summaries; the recorder keeps their input."""
 
     def model(role: str) -> scripted.ScriptedModel:
         replies = {"router": "route", "agent": "choose", "summarizer": "summarize"}
@@ -53,7 +53,7 @@ def models_for(recorder: scripted.Recorder) -> tuple[Models, RunningSummarizer]:
 
 
 def name_of(message: BaseMessage) -> str:
-    """A message in a line of the transcript."""
+    """Return a message as a line of the transcript."""
     if message.text.startswith("Question: "):
         return "question with context"
     if message.text.startswith("<record>"):
@@ -63,7 +63,7 @@ def name_of(message: BaseMessage) -> str:
 
 
 async def ask(graph: Any, question: str, config: RunnableConfig, recorder: scripted.Recorder) -> str:
-    """One turn, told step by step; gives the answer."""
+    """Run one turn, print its steps, and return the answer."""
     print(f"\n> {question}")
     recorder.calls.clear()
     path, answer = list[str](), ""
@@ -82,7 +82,7 @@ async def ask(graph: Any, question: str, config: RunnableConfig, recorder: scrip
 
 
 async def tell_the_end(chat: Conversation, answers: list[str], kept: int) -> None:
-    """What is where now, and what a cited number leads to."""
+    """Print the contents of state, log and summaries, and the source of a cited number."""
     history, info = await chat.load_history(), await chat.info()
     print(f"\nThe log keeps {info.message_count} messages; a view shows {len(history.messages)}.")
     print(f"The state of the graph keeps {kept} messages, those of the last turn.")
@@ -95,7 +95,7 @@ async def tell_the_end(chat: Conversation, answers: list[str], kept: int) -> Non
 
 
 async def main(uri: str) -> None:
-    """A talk with the bot."""
+    """Run a conversation with the bot."""
     recorder = scripted.Recorder()
     models, summarizer = models_for(recorder)
     config: RunnableConfig = {"configurable": {"user_id": "ada", "thread_id": uuid.uuid4().hex}}

@@ -1,4 +1,4 @@
-"""What the bot knows: a handbook of the tide clock of Brinewick, a place that does not exist, and a few web pages."""
+"""The bot's corpus: a handbook of the tide clock of Brinewick, an invented place, and a few web pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["HANDBOOK", "WEB", "Passage"]
 
 
 class Passage(NamedTuple):
-    """A short text with what is known of it."""
+    """A short text with its metadata."""
 
     title: str
     chapter: str

@@ -1,7 +1,7 @@
-"""The graph of the bot: what each node shows to its model, and what it leaves in the state.
+"""The graph of the bot: the input of each node's model, and the values in the state.
 
-Only the conversational node shows history. The others see the message they are about, so that no earlier subject
-pulls a search or an answer its way.
+Only the conversational node shows history to its model. The others show only the current message, so that no earlier
+subject affects a search or an answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Found = tuple[str, list[tuple[str, dict[str, str]]]]
 
 
 class RagState(MessagesState):
-    """What a turn needs. Messages are those of this turn; the rest begins anew with each question."""
+    """State of a turn: its messages, and values that are reset with each question."""
 
     route: Literal["rag", "conversation"]
     original_query: str
@@ -46,7 +46,7 @@ class RagState(MessagesState):
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The chat models; they may be one and the same."""
+    """The chat models; one model may serve for all."""
 
     router: BaseChatModel
     agent: BaseChatModel
@@ -63,7 +63,7 @@ class Library:
         self._index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
 
     def search(self, query: str, *, most: int = 3) -> list[Passage]:
-        """The best passages for a query, none if none has a word of it."""
+        """Return the best passages for a query, none if they share no word with it."""
         words = bm25s.tokenize(query, show_progress=False)
         most = min(most, len(self._passages))
         [places], [scores] = self._index.retrieve(words, k=most, show_progress=False)
@@ -91,19 +91,19 @@ def _found(passages: list[Passage]) -> Found:
 
 
 def _titles(sources: list[Source]) -> str:
-    """The content of a result: numbers and titles. The texts are in the artifact, and no model reads them there."""
+    """Return the content of a result: numbers and titles. Texts are in the artifact, which no model sees."""
     return f"Found {len(sources)} passages: " + ", ".join(f"[{one.source_id}] {one.title}" for one in sources)
 
 
 class RagBot:
-    """The nodes and how they follow each other."""
+    """Nodes and edges of the graph."""
 
     def __init__(self, store: ConversationStore, models: Models) -> None:
         self.store, self.models = store, models
 
     def graph(self) -> StateGraph[RagState]:
-        """The graph, to be compiled with a checkpointer or without one."""
-        # Numbers of sources are given by the conversation, so that [7] is one passage in all its turns.
+        """Return the graph, to be compiled with or without a checkpointer."""
+        # The conversation numbers the sources, so that [7] is the same passage in all its turns.
         tools: list[BaseTool] = [
             number_sources(each, self.store, render=_titles) for each in (retrieve_context, search_web)
         ]
@@ -133,7 +133,7 @@ class RagBot:
         return graph
 
     async def router(self, state: RagState) -> dict[str, Any]:
-        """Shows the current message alone, and begins the turn's own part of the state anew."""
+        """Classify the current message, without history, and reset the values of the turn."""
         question = str(state["messages"][-1].text)
         reply = await self.models.router.ainvoke([SystemMessage(ROUTER), HumanMessage(question)])
         return {
@@ -145,12 +145,12 @@ class RagBot:
         }
 
     async def agent(self, state: RagState) -> dict[str, Any]:
-        """Shows the current message alone; the reply is a call of a tool."""
+        """Ask for a tool call for the current message, without history."""
         shown = [SystemMessage(AGENT), HumanMessage(state["original_query"])]
         return {"messages": [await self.models.agent.ainvoke(shown)]}
 
     def process_tool_output(self, state: RagState) -> dict[str, Any]:
-        """Takes the documents out of the artifact of the result."""
+        """Take the documents from the artifact of the result."""
         result = state["messages"][-1]
         artifact = result.artifact if isinstance(result, ToolMessage) else []
         documents = [Document(text, metadata=metadata) for text, metadata in artifact]
@@ -159,12 +159,12 @@ class RagBot:
         return {"documents": documents, "last_retrieval_source": source, "web_search_attempted": is_web}
 
     def web_fallback(self, state: RagState) -> dict[str, Any]:
-        """Calls the web search with the question as it is; no model is asked."""
+        """Call the web search with the question, without a model."""
         call = {"name": search_web.name, "args": {"query": state["original_query"]}, "id": f"call_{uuid.uuid4().hex}"}
         return {"messages": [AIMessage("", tool_calls=[{**call, "type": "tool_call"}])]}
 
     async def final_answer(self, state: RagState) -> dict[str, Any]:
-        """Shows the question and what was retrieved, so that the answer rests on nothing else."""
+        """Answer from the question and the retrieved passages alone."""
         context = "\n".join(
             f"[{each.metadata['source_id']}] {each.metadata['title']}: {each.page_content}"
             for each in state["documents"]
@@ -173,17 +173,17 @@ class RagBot:
         return {"messages": [await self.models.answer.ainvoke([SystemMessage(SYSTEM), HumanMessage(asked)])]}
 
     async def conversational(self, state: ConversationState) -> dict[str, Any]:
-        """Shows the history without tools, the summary of what is old, and the current message."""
+        """Answer from the history without tools, its summary, and the current message."""
         return {"messages": [await self.models.talk.ainvoke([SystemMessage(SYSTEM), *view_of(state)])]}
 
     async def summarization(self, state: RagState, config: RunnableConfig) -> dict[str, Any]:  # noqa: ARG002 - as every node
-        """Summarises old turns once there is enough of them; the log keeps every message."""
+        """Summarise old turns once a summary is due; the log keeps every message."""
         await self.store.conversation(**scope_of(self.store, config=config)).compact()
         return {}
 
 
 def _after_load(state: ConversationState) -> str:
-    """A question that came before, under its id, has its answer."""
+    """End the run if the question was already answered under its id."""
     return "router" if answer_of(state) is None else END
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for the chat models of the bot: each replies from the messages that it is shown, and these are recorded."""
+"""Scripted chat models of the bot; each replies from its messages, which are recorded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ASKING = {"does", "have", "much", "that", "what", "when", "where", "which", "wi
 
 
 class Recorder:
-    """What models were shown, in order: the role of the model, and its messages."""
+    """Record of the models' input, in order: the role of the model, and its messages."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[BaseMessage]]] = []
 
 
 class ScriptedModel(BaseChatModel):
-    """Stands for a real chat model with one of the bot's prompts."""
+    """Replace a real chat model with one of the bot's prompts."""
 
     role: str
     reply: Callable[[Sequence[BaseMessage]], AIMessage]
@@ -47,12 +47,12 @@ class ScriptedModel(BaseChatModel):
 
 
 def route(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Tell a question about the talk itself from one that needs the handbook."""
+    """Distinguish a question about the conversation from one that needs the handbook."""
     return AIMessage("conversation" if _ABOUT_THE_TALK.search(messages[-1].text) else "rag")
 
 
 def choose(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Call the search tool with the words of the question that say what it is about."""
+    """Call the search tool with the key words of the question."""
     words = sorted(_words(messages[-1].text) - _ASKING)
     call = {"name": "retrieve_context", "args": {"query": " ".join(words)}, "id": f"call_{'_'.join(words)}"}
     return AIMessage("", tool_calls=[{**call, "type": "tool_call"}])
@@ -71,7 +71,7 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def talk(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Tell what was asked: from the messages of the user, and from a summary if there is one."""
+    """List the user's questions, from the messages and from a summary if there is one."""
     shown = [message.text for message in messages[1:-1] if isinstance(message, HumanMessage)]
     asked = [line for text in shown for line in re.findall(r"[^\n]*\?", text)]
     if "first" in messages[-1].text:
@@ -85,5 +85,5 @@ def summarize(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def _words(text: str) -> set[str]:
-    """Words that say something."""
+    """Return the words that carry meaning."""
     return set(re.findall(r"[a-z]{4,}", text.lower()))
