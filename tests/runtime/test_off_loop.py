@@ -184,7 +184,7 @@ def test_long_json_is_read_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(1)
         return node
 
-    monkeypatch.setattr(finding, "_same", same)
+    monkeypatch.setattr(finding, "_identity", same)
     rows = [{"k": number} for number in range(20_000)]
     assert parse_json(json.dumps({"rows": rows})) == {"rows": rows}
     assert len(calls) == 20_001
