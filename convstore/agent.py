@@ -1,6 +1,6 @@
 """What an agent registers: the tool that reads back, and wrappers that number the sources of its own tools.
 
-Layer 5, on store and handle. Whose conversation a tool works on is said by whoever makes it, or by the context or the
+Floor 6, on store and handle. Whose conversation a tool works on is said by whoever makes it, or by the context or the
 configuration of a run, which the application sets on the server side; never by a model.
 """
 

@@ -1,6 +1,6 @@
-"""The store: one database, all conversations in it.
+"""The store: one database and all conversations in it.
 
-Layer 5. Makes the parts and hands out handles; what they promise is kept below.
+Floor 6. It creates the services and hands out `Conversation` handles; the rooms below do the work.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ __all__ = ["ConversationStore"]
 
 _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
-_SWEPT_BESIDE = 8
+_SWEEP_LIMIT = 8
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
 
 
 class ConversationStore:
     """Keeps conversations in a MongoDB database.
 
-    Every message is kept in full and never changed; `Conversation.load_history` gives the model what the next call
-    needs. Making a store does no I/O. One store serves any number of tasks of one event loop, and any number of
-    processes may have one on the same database. `codec`, `parts` and `run_sync` are for the integrations.
+    Every message is stored in full and never changed; `Conversation.load_history` builds the view for the next model
+    call. Creating a store does no I/O. One store serves all tasks of one event loop, and any number of processes may
+    use the same database. `codec`, `services` and `run_sync` are for the integrations.
 
     Args:
-        database: Of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The client stays yours to close.
-        scope_keys: Names of the keys that say whose a conversation is.
-        policy: What `load_history` does when it is not told; ``compact="before_load"`` needs a `summarizer`.
-        summarizer: Writes the summaries that `Conversation.compact` keeps: a `RunningSummarizer`, a
+        database: A database of PyMongo's ``AsyncMongoClient``, Motor or mongomock-motor. The caller closes its client.
+        scope_keys: Names of the keys that identify a conversation.
+        policy: Default policy of `load_history`; ``compact="before_load"`` needs a `summarizer`.
+        summarizer: Writes the summaries that `Conversation.compact` stores: a `RunningSummarizer`, a
             `ChainSummarizer`, or an async function from messages and the earlier summary to the new one.
-        token_counter: Gives the tokens of a list of messages; counts are kept with the messages, under its name. A
-            store with another counter counts anew what it loads, and the log once.
-        token_counter_name: What tells it from others; None takes the name of the function, and of the model. Lambdas
+        token_counter: Counts the tokens of a list of messages. Counts are stored with the messages under its name;
+            counts made under another name are recomputed.
+        token_counter_name: Name of the token counter; None takes the name of the function and of the model. Lambdas
             and closures need one.
-        compaction_seconds: How long a load under ``compact="before_load"`` waits for the summarizer. Then it loads as
-            before; the work goes on, until `close` at the latest, and is committed once it is done.
-        collection_prefix: Put before the names of the collections, for a database with a ``log`` of its own.
-        clock: Where time comes from; for tests.
+        compaction_seconds: Seconds that a load under ``compact="before_load"`` waits for the summarizer. It then
+            returns the old view; the work continues, at most until `close`, and is committed when done.
+        collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection.
+        clock: Source of time, for tests.
 
     Attributes:
-        scope_keys: As given.
-        policy: As given.
-        source_extractors: By name of a tool what `register_source_extractor` was given.
+        scope_keys: The scope keys.
+        policy: The default policy.
+        source_extractors: The functions passed to `register_source_extractor`, by tool name.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ConversationStore:
     ) -> None:
         if type(collection_prefix) is not str or not _PREFIX.fullmatch(collection_prefix):
             raise InvalidInputError(
-                f"a collection_prefix is up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
+                f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
         driver = Driver(database)
         self.scope_keys = check_scope_keys(scope_keys)
@@ -120,19 +120,19 @@ class ConversationStore:
 
     @classmethod
     async def connect(cls, uri: str, **options: Any) -> Self:
-        """A store with a client of its own, which `close` closes: ``mongodb://…/database`` or ``memory://``.
+        """Create a store with its own client, which `close` closes: ``mongodb://…/database`` or ``memory://``.
 
-        Such a store also serves sync callers of its tools. The server is first spoken to by the next call, which waits
-        5 seconds for one to be found, unless the address has the option ``serverSelectionTimeoutMS``.
+        Such a store also serves sync callers of its tools. The next call connects to the server. It waits 5 seconds for
+        a server, unless the address has the option ``serverSelectionTimeoutMS``.
 
         Args:
-            uri: The database is named in it; else it is "convstore". User, password and options of it are never part
-                of an error or a ``repr``.
-            options: As of the class.
+            uri: The address, with the name of the database; the default name is "convstore". Its user, password and
+                options never appear in an error or a ``repr``.
+            options: Arguments of the class.
 
         Raises:
-            InvalidInputError: Not an address.
-            MissingExtraError: ``memory://`` without the extra.
+            InvalidInputError: The address is invalid.
+            MissingExtraError: ``memory://`` needs an extra that is not installed.
         """
         client, database = open_client(uri)
         store = cls(database, **options)
@@ -164,7 +164,7 @@ class ConversationStore:
         await self.close()
 
     async def setup(self) -> None:
-        """Make collections and indexes by running the migrations that are pending; safe to repeat and to race.
+        """Create collections and indexes by running pending migrations. Idempotent, and safe to run concurrently.
 
         Raises:
             SchemaVersionError: The database was set up by a newer convstore.
@@ -175,11 +175,10 @@ class ConversationStore:
         await self._services.retention.sweep()
 
     async def close(self) -> None:
-        """End what still runs, bring listings up to date, and close the client if it is the store's own.
+        """Stop background work, flush listings, and close the client if the store owns it.
 
-        The store is then of no use.
-
-        Without it, as after ``kill -9``, listings are exact all the same, at the cost of reading the log.
+        The store cannot be used afterwards. Without `close`, as after ``kill -9``, listings are still exact, at the
+        cost of reading the log.
         """
         if self._is_closed:
             return
@@ -197,7 +196,7 @@ class ConversationStore:
                 await close_client(self._client)
 
     def conversation(self, **scope: str) -> Conversation:
-        """The handle of one conversation; no I/O.
+        """Return the handle of one conversation; no I/O.
 
         Raises:
             InvalidScopeError: A key is missing or unknown, or a value is not a plain non-empty str.
@@ -205,75 +204,74 @@ class ConversationStore:
         return Conversation(self, check_scope(self.scope_keys, scope))
 
     async def get_tool_messages(self, *, tool_message_ids: Sequence[str], **scope: str) -> list[ToolRecord]:
-        """Messages of one conversation in full; see `Conversation.get_tool_messages`."""
+        """Return messages of one conversation in full; see `Conversation.get_tool_messages`."""
         return await self.conversation(**scope).get_tool_messages(tool_message_ids)
 
     async def list_conversations(
         self, *, limit: int = 50, cursor: str | None = None, **partial_scope: str
     ) -> ConversationPage:
-        """Conversations with these scope values, newest first; order and counts are exact to 15 s.
+        """Return a page of the conversations with these scope values, newest first.
 
-        That holds for what any process appended, also if it was killed in the middle of a burst, while the clocks of
-        the processes agree to 5 s. What this store appended itself counts at once. One command; one more for each
-        conversation of the page whose writer did not bring it up to date in time, and one for up to 500 conversations
-        to which this store appended lately.
+        Order and counts lag at most 15 s behind other processes, even killed ones, if clocks agree to 5 s. Appends
+        of this store count at once. It takes one command, one more for each conversation on the page whose writer did
+        not update it in time, and one for up to 500 conversations to which this store appended recently.
 
-        Without scope values it lists the conversations of everybody; name whose they are before a user sees them.
+        Without scope values it lists the conversations of all users: pass a scope before showing the list to a user.
 
         Args:
-            limit: At most this many conversations on a page, up to 1,000.
-            cursor: ``next_cursor`` of the page before.
+            limit: Maximum number of conversations on a page, up to 1,000.
+            cursor: ``next_cursor`` of the previous page.
             partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
             InvalidInputError: `limit` is out of bounds.
-            InvalidScopeError: An unknown key, or an invalid value.
-            InvalidCursorError: A cursor that this call did not give.
+            InvalidScopeError: A scope key is unknown, or a value is invalid.
+            InvalidCursorError: The cursor does not come from this call.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await (await self.services()).directory.page(scope, limit=limit, cursor=cursor)
 
     async def erase(self, *, everything: bool = False, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
-        """End for ever all conversations with these scope values and remove all that they hold; says what it removed.
+        """Delete all conversations with these scope values permanently, and return a receipt of the removed data.
 
-        Conversations that begin while it works may stay, as those that begin later. Messages that other processes
-        append at the same moment are removed with their conversations, at the latest by a sweep 75 s later; what a
-        broken connection delivers later still, by one a day later. Sweeps run with the next calls of any store. A call
-        that failed or was killed is repeated as it is. Several at once do no harm.
+        Conversations that begin during the call may remain. Appends in flight are discarded with their conversations,
+        by a sweep at most 75 s later; writes that a broken connection delivers even later, by a sweep a day later.
+        Sweeps run with the next calls of any store. A failed or killed call can be retried as it is, and concurrent
+        calls are safe.
 
         Args:
-            everything: All conversations of these collections, those of stores with other scope keys too; without
-                scope values.
-            dry_run: Only count what would be removed.
+            everything: Delete all conversations of these collections, including those of stores with other scope keys.
+                Excludes scope values.
+            dry_run: Only count the data to remove.
             partial_scope: Values of some scope keys, at least one.
 
         Raises:
             InvalidInputError: Neither scope values nor ``everything=True``, or both.
-            InvalidScopeError: An unknown key, or an invalid value.
-            CorruptDocumentError: A head does not say what it is of; all others are erased, or counted.
+            InvalidScopeError: A scope key is unknown, or a value is invalid.
+            CorruptDocumentError: A head does not name its conversation; all others are erased, or counted.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         if type(everything) is not bool:
-            raise InvalidInputError(f"everything is True or False, not {everything!r}")
+            raise InvalidInputError(f"everything must be True or False, not {everything!r}")
         if everything == bool(scope):
             raise InvalidInputError("name scope values to erase their conversations, or say everything=True for all")
         return await (await self.services()).retention.erase(scope, dry_run=dry_run)
 
     async def prune(self, *, older_than: timedelta, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
-        """Remove, as `erase` does, the conversations to which nothing was appended for so long; says what it removed.
+        """Delete idle conversations as `erase` does, and return a receipt of the removed data.
 
-        A conversation that is written to in the same moment stays, or what is appended begins a new one: nothing that
-        was acknowledged is lost. A title that is set counts as use, too. Conversations are removed whole. Safe to
-        repeat and to race.
+        No acknowledged message is lost: a conversation that is written to during the call is kept, or the append begins
+        a new one. Setting a title counts as use. Conversations are removed whole. Idempotent, and safe to run
+        concurrently.
 
         Args:
-            older_than: Since the last entry; at least 5 minutes.
-            dry_run: Only count what would be removed.
+            older_than: Time since the last entry; at least 5 minutes.
+            dry_run: Only count the data to remove.
             partial_scope: Values of some scope keys, or of none for all conversations.
 
         Raises:
             InvalidInputError: `older_than` is too short.
-            InvalidScopeError: An unknown key, or an invalid value.
+            InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await (await self.services()).retention.prune(scope, older_than=older_than, dry_run=dry_run)
@@ -285,22 +283,21 @@ class ConversationStore:
         progress: Callable[[VerifyReport], None] | None = None,
         **partial_scope: str,
     ) -> VerifyReport:
-        """Look whether all that is stored is whole, and tell what is not; changes nothing unless told to.
+        """Check stored data for damage and report it. Nothing is changed without ``repair=True``.
 
-        Reads every document of the conversations chosen, in bounded memory, beside running writers: what is on its way
-        is no finding. Without scope values also what no conversation leads to. Schema and indexes in any case. Where a
-        head seems out of date it waits 15 seconds at the end, once for all, and tells only what has not changed.
+        It reads every document of the selected conversations in bounded memory, concurrently with writers; writes in
+        flight are not reported. Schema and indexes are always checked, and without scope values orphaned documents too.
+        If a head seems stale, it waits 15 seconds once at the end and reports only heads that are still stale.
 
         Args:
-            repair: Mend what follows from the rest: what heads repeat of the log, missing indexes and migrations, and
-                remove what is left of broken appends and deletions after 24 hours. A log that lost entries, as after a
-                restore beneath running processes, gets others in their place, which name what is lost. No entry is
-                ever changed or removed.
-            progress: Called with the numbers so far after each conversation.
+            repair: Rebuild data that can be derived from the log: heads, missing indexes and migrations. Remnants of
+                broken appends and deletions are removed after 24 hours. Lost entries, as after a restore under running
+                processes, are replaced by entries that name the loss. No entry is ever changed or removed.
+            progress: Called with the report so far after each conversation.
             partial_scope: Values of some scope keys, or of none for all conversations.
 
         Raises:
-            InvalidScopeError: An unknown key, or an invalid value.
+            InvalidScopeError: A scope key is unknown, or a value is invalid.
             SchemaVersionError: The database was set up by a newer convstore.
         """
         self._check_open()
@@ -315,19 +312,19 @@ class ConversationStore:
         dump: Callable[[Any], Any] | None = None,
         load: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Teach the store a type, so that values of it come back equal wherever they stand in a message.
+        """Register a type, so that its values are restored exactly wherever they occur in a message.
 
-        Call it whenever a store is made, with the same name: what is stored names the type by it. pydantic models and
-        dataclasses need no functions: a value is made again from its fields, without its constructor and validators.
+        Call it after creating each store, with the same name: stored documents refer to it. pydantic models and
+        dataclasses need no functions: a value is restored from its fields, without its constructor and validators.
 
         Args:
             type_: The class; instances of subclasses are not covered.
-            name: What stored documents call it; None takes module and class name.
-            dump: Gives a value of known types for one of `type_`.
-            load: Gives it back.
+            name: Name of the type in stored documents; None takes module and class name.
+            dump: Converts a value of `type_` to a value of registered types.
+            load: Converts it back.
 
         Raises:
-            InvalidInputError: The type or the name is known already, or functions are missing.
+            InvalidInputError: The type or the name is already registered, or functions are missing.
         """
         if bool(dump) is not bool(load):
             raise InvalidInputError("pass both dump= and load=, or neither")
@@ -336,17 +333,17 @@ class ConversationStore:
         self._codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
 
     def register_source_extractor(self, tool: str, extractor: SourceExtractor) -> None:
-        """Say where the sources in a tool's results are, if the store does not find them by itself.
+        """Register a function that finds the sources in a tool's results, if the store does not detect them.
 
-        It is asked at append, for results that carry this name; what is stored keeps its sources whatever it says
-        later. Call it whenever a store is made.
+        `append` calls it for results with this tool name. Stored results keep their sources, even if the function
+        changes later. Call it after creating each store.
 
         Args:
             tool: Name of the tool.
-            extractor: Gives the sources of a result: ``Document``s, ``(text, metadata)`` pairs or dicts with a text.
+            extractor: Returns the sources of a result: ``Document``s, ``(text, metadata)`` pairs or dicts with a text.
 
         Raises:
-            InvalidInputError: Not a name, or not a function.
+            InvalidInputError: `tool` is not a name, or `extractor` is not a function.
         """
         if type(tool) is not str or not tool or not callable(extractor):
             raise InvalidInputError("pass the name of a tool and a function from a ToolMessage to a list of sources")
@@ -354,13 +351,13 @@ class ConversationStore:
 
     @property
     def codec(self) -> Codec:
-        """What writes and reads values; it knows the types that `register_artifact_type` was given."""
+        """The encoder and decoder of values, with the types registered by `register_artifact_type`."""
         return self._codec
 
     async def services(self) -> Services:
-        """The working parts, once it is sure that the database is set up; one command the first time.
+        """Return the services after checking that the database is set up; one command the first time.
 
-        Once a minute some of what is left of deleted conversations is swept on the way.
+        Once a minute it also sweeps some remnants of deleted conversations.
         """
         self._check_open()
         if not self._is_ready:
@@ -369,20 +366,20 @@ class ConversationStore:
         now = self._clock.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_SECONDS
-            # The caller came for something else: sweep only a few, and leave a failure to the next sweep.
+            # The sweep must not delay or fail the caller: it is limited, and the next one retries.
             with suppress(StoreError):
-                if await self._services.retention.sweep(most=_SWEPT_BESIDE) == _SWEPT_BESIDE:
+                if await self._services.retention.sweep(most=_SWEEP_LIMIT) == _SWEEP_LIMIT:
                     self._sweep_at = now + 1
         return self._services
 
     def _forget(self, values: dict[str, str]) -> None:
-        """Forget what is remembered of a conversation that ended, also where sync callers are served."""
+        """Evict a deleted conversation from the caches, including that of the twin for sync callers."""
         if set(values) != set(self.scope_keys):
             return  # of a store with other scope keys
         scope = tuple((key, values[key]) for key in self.scope_keys)
-        for remembered in self._all_known:
-            if known := remembered.get(scope):
-                remembered.forget(known)
+        for cache in self._all_known:
+            if cached := cache.get(scope):
+                cache.forget(cached)
 
     def run_sync(
         self,
@@ -390,14 +387,14 @@ class ConversationStore:
         *,
         instead: str = "`await tool.ainvoke(...)`",
     ) -> _Result:
-        """Do some work on a twin of this store that lives on a loop and a client of its own, and wait for it.
+        """Run work on a twin of this store with its own event loop and client, and wait for the result.
 
         Args:
-            work: Gets the twin.
-            instead: What an async caller does, for the error.
+            work: Coroutine function that takes the twin.
+            instead: The async call to suggest in the error.
 
         Raises:
-            SyncUnsupportedError: The client is the caller's; it belongs to the caller's loop.
+            SyncUnsupportedError: The client belongs to the caller and its event loop.
         """
         self._check_open()
         if self._make_twin is None:

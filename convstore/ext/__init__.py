@@ -1,6 +1,6 @@
 """What ties convstore to frameworks, each in a module of its own that needs the framework's extra.
 
-Layer 6.
+Floor 7.
 """
 
 from __future__ import annotations

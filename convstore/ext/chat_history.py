@@ -1,6 +1,6 @@
 """LangChain's ``BaseChatMessageHistory`` on a conversation, for chains that still use ``RunnableWithMessageHistory``.
 
-Layer 6, needs langchain-core alone. LangChain calls both classes deprecated; new code calls `Conversation` itself, or
+Floor 7, needs langchain-core alone. LangChain calls both classes deprecated; new code calls `Conversation` itself, or
 uses the middleware. What a history gives is the view, and what is added to it goes into the log; so a message that is
 only in views (the note, the summary, a stub in place of a result) is never appended.
 """

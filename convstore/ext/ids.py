@@ -1,6 +1,6 @@
 """Ids of messages, and of calls: each call of an AI message gets one of its own.
 
-Layer 6, pure. Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message
+Floor 7, pure. Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message
 the same one. Nobody could tell their results apart, and a result for no id is refused.
 """
 

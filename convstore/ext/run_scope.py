@@ -1,6 +1,6 @@
 """Whose conversation a run of an agent or a graph works on.
 
-Layer 6. Asked by the integrations beside it, and by nodes of an application. What counts is what the application said
+Floor 7. Asked by the integrations beside it, and by nodes of an application. What counts is what the application said
 when it started the run: its context or its configuration, or a function of both; nothing that a model wrote is looked
 at.
 """

@@ -1,6 +1,6 @@
 """Rolling summaries of any list of messages: takes the place of ``langmem.short_term``.
 
-Layer 1. Nothing here reads or writes a store; the only thing that is not pure is the call of the model, and a model is
+Floor 1. Nothing here reads or writes a store; the only thing that is not pure is the call of the model, and a model is
 asked with ``invoke(messages)`` or ``ainvoke(messages)`` and nothing else. Summaries that are stored with a
 conversation are built on the same rules.
 

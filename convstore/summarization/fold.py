@@ -1,6 +1,6 @@
 """Leads through a summarization: what to ask the model next, and what comes out at the end.
 
-Layer 1, pure: whoever calls the model, waiting or not, asks here. Nothing of the caller's is changed, so a model that
+Floor 1, pure: whoever calls the model, waiting or not, asks here. Nothing of the caller's is changed, so a model that
 fails leaves everything as it was.
 """
 

@@ -1,6 +1,6 @@
 """What a summarization gives back, and what it is told of the one before.
 
-Layer 1. Plain dataclasses, so that a checkpointer stores them like those of langmem.
+Floor 1. Plain dataclasses, so that a checkpointer stores them like those of langmem.
 """
 
 from __future__ import annotations

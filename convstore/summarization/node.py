@@ -1,6 +1,6 @@
 """The summarization as a step of a graph.
 
-Layer 1. A Runnable of langchain-core, which LangGraph takes as a node; LangGraph itself is not imported.
+Floor 1. A Runnable of langchain-core, which LangGraph takes as a node; LangGraph itself is not imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decides what is folded into a summary, and how many messages a model is shown at a time.
 
-Layer 1, pure. `pairing` says which result answers which call; from that follow the places where a list may be cut
+Floor 1, pure. `pairing` says which result answers which call; from that follow the places where a list may be cut
 without parting a call from its results. A place is the number of messages before it.
 
 - A call that has no result may still get one. Nothing is cut behind it before a human message follows: then it is

@@ -1,6 +1,6 @@
 """How messages and summaries are shown: to the model that summarises, and in the list that comes out.
 
-Layer 1, pure. A result without its call is refused by every provider, so where its call was summarised before the
+Floor 1, pure. A result without its call is refused by every provider, so where its call was summarised before the
 result came, it is shown as text.
 """
 

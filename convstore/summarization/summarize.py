@@ -1,6 +1,6 @@
 """Summarises a list of messages when it grows too long: the two functions, for sync and for async callers.
 
-Layer 1. What is decided is decided in `fold`; here the model is called.
+Floor 1. What is decided is decided in `fold`; here the model is called.
 """
 
 from __future__ import annotations

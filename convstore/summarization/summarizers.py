@@ -1,6 +1,6 @@
 """What writes the summaries that are stored with a conversation.
 
-Layer 1, pure but for the model call. A summarizer gets messages and the summary of what came before them, and gives the
+Floor 1, pure but for the model call. A summarizer gets messages and the summary of what came before them, and gives the
 summary of both; when it is asked, and what becomes of its answer, is not its business.
 """
 

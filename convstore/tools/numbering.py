@@ -1,6 +1,6 @@
 """Numbers the sources in a tool's answer before a model sees it.
 
-Layer 4, on a small protocol. Most search tools count from 1 on every call, so that two searches cite the same [1];
+Floor 5, on a small protocol. Most search tools count from 1 on every call, so that two searches cite the same [1];
 behind the wrapper made here, content and artifact carry numbers that nobody else in the conversation has.
 """
 

@@ -1,6 +1,6 @@
 """The tool that an agent registers to read old tool results back: ``retrieve_previous_sources``.
 
-Layer 4. Whose conversation it reads is said by whoever makes it or by the run's configuration, never by a model, and
+Floor 5. Whose conversation it reads is said by whoever makes it or by the run's configuration, never by a model, and
 nothing that a model passes raises. What it passes is read leniently, as models are not exact: see `RetrieveArguments`.
 """
 

@@ -142,7 +142,7 @@ async def test_a_page_of_sources_begins_and_goes_on_with_what_a_page_gives(chat:
 async def test_everything_is_said_by_true_alone(chat: Conversation, everything: Any, scope: dict[str, Any]) -> None:
     """A text such as "false" does not erase everything, and the error tells what was passed."""
     await chat.append(HumanMessage("kept"))
-    with pytest.raises(InvalidInputError, match=f"everything is True or False, not {everything!r}"):
+    with pytest.raises(InvalidInputError, match=f"everything must be True or False, not {everything!r}"):
         await chat.store.erase(everything=everything, **scope)
     assert len(await chat.list_messages()) == 1
 

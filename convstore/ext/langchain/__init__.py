@@ -1,6 +1,6 @@
 """What needs the package langchain, the extra of the same name.
 
-Layer 6. `ConversationMiddleware` attaches a store to an agent of ``create_agent``. Without langchain only asking for it
+Floor 7. `ConversationMiddleware` attaches a store to an agent of ``create_agent``. Without langchain only asking for it
 raises.
 """
 

@@ -1,6 +1,6 @@
 """Which conversations the agents around this code work on.
 
-Layer 6. An agent that a tool of another agent calls inherits its configuration, and with it the scope. Two agents that
+Floor 7. An agent that a tool of another agent calls inherits its configuration, and with it the scope. Two agents that
 write into one conversation at once would each be shown the other's half-done turn, so the inner one is refused.
 """
 

@@ -1,6 +1,6 @@
 """Recognises messages that deepagents moved to a file: a large result, or a large question.
 
-Layer 6, pure. Its ``FilesystemMiddleware`` stands around ours. Behind our back it replaces the content of a result by a
+Floor 7, pure. Its ``FilesystemMiddleware`` stands around ours. Behind our back it replaces the content of a result by a
 preview and the path of a file, and marks a question that it moved. The log has both in full; the model is shown what
 deepagents made of them.
 """

@@ -1,6 +1,6 @@
 """Reads what the log already has of a turn.
 
-Layer 6. Asked only where a turn may have begun before: a question under an id that came before, a run that is taken up
+Floor 7. Asked only where a turn may have begun before: a question under an id that came before, a run that is taken up
 again. A turn that begins now costs none of this.
 """
 

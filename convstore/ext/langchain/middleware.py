@@ -1,6 +1,6 @@
 """The middleware that attaches a store to an agent of LangChain's ``create_agent``, in one line.
 
-Layer 6. The hooks find the conversation of the run and do the steps of `steps`, async on the store itself, sync on its
+Floor 7. The hooks find the conversation of the run and do the steps of `steps`, async on the store itself, sync on its
 twin. Placed first, it is the outermost around calls of the model and of tools, and the last behind the model.
 """
 

@@ -1,6 +1,6 @@
 """Finds out which messages of a run's input the log already has, when a client sends the whole history again.
 
-Layer 6. Such a client gives no ids, so LangGraph makes new ones at every request and the log cannot know them. Only an
+Floor 7. Such a client gives no ids, so LangGraph makes new ones at every request and the log cannot know them. Only an
 input with earlier messages under unknown ids is compared; one with the new question alone costs nothing.
 """
 

@@ -1,6 +1,6 @@
 """What a tool gave back, with ids on its messages: a message, a command, or a list of both.
 
-Layer 6, pure. LangChain gives results their ids when they come into the state, which is too late to append them
+Floor 7, pure. LangChain gives results their ids when they come into the state, which is too late to append them
 before; and at random, so that a step that is done again would be another one.
 """
 

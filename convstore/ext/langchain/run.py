@@ -1,6 +1,6 @@
 """What a run of an agent knows of its conversation, from one hook of the middleware to the next.
 
-Layer 6. It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a
+Floor 7. It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a
 resume or on another worker, it is made again from the log.
 """
 

@@ -1,6 +1,6 @@
 """Shows old results of a long turn as stubs, in large steps.
 
-Layer 6. Policies stub the results of finished turns. An agent that works for an hour is one turn all the while; here
+Floor 7. Policies stub the results of finished turns. An agent that works for an hour is one turn all the while; here
 its own older results become stubs once they fill a budget, down to half of it, so that a provider's prompt cache lives
 until the next step. Results that the model has not answered yet are never touched.
 """

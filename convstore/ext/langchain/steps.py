@@ -1,6 +1,6 @@
 """What the middleware does at each hook, as functions of a conversation and a run.
 
-Layer 6. Each is called by an async hook with the store's own conversation, and by a sync hook with that of the store's
+Floor 7. Each is called by an async hook with the store's own conversation, and by a sync hook with that of the store's
 twin. All of them may be done again: an append of what is there writes nothing.
 """
 

@@ -1,6 +1,6 @@
 """The structured response of an agent, from an answer that is in the log already.
 
-Layer 6, pure. LangChain makes it where it calls the model; a step that is taken from the log calls none.
+Floor 7, pure. LangChain makes it where it calls the model; a step that is taken from the log calls none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What belongs to one turn of an agent: ids of its results, and which messages of a log are its own.
 
-Layer 6, pure. Two runs may work on one conversation at once, and then their messages stand between each other's in the
+Floor 7, pure. Two runs may work on one conversation at once, and then their messages stand between each other's in the
 log. So each AI message that an agent appends says which human message it answers, and each result has an id that is
 made from the AI message and the call that it answers. A message that a tool puts beside its result, an image as a
 human message, say, says both: so it is no question.

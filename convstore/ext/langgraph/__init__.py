@@ -1,6 +1,6 @@
 """Nodes for LangGraph graphs that are built by hand: one loads the view of a conversation, one appends to its log.
 
-Layer 6; needs the extra ``langgraph``. The graph's state keeps the messages of this turn only, so that a checkpointer
+Floor 7; needs the extra ``langgraph``. The graph's state keeps the messages of this turn only, so that a checkpointer
 beside the store does not write the history again with every step::
 
     graph = StateGraph(MessagesState)

@@ -1,6 +1,6 @@
 """The nodes: one loads the view of a conversation, one appends to its log.
 
-Layer 6. Whose conversation it is they learn from the run, see `run_scope`.
+Floor 7. Whose conversation it is they learn from the run, see `run_scope`.
 """
 
 from __future__ import annotations

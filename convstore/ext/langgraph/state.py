@@ -1,6 +1,6 @@
 """The state of a graph: the channels that hold the view and the marks, and what a model gets of both.
 
-Layer 6, without I/O.
+Floor 7, without I/O.
 """
 
 from __future__ import annotations
