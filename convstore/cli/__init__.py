@@ -1,6 +1,6 @@
-"""The command line ``convstore``: a demo, a replay of recorded conversations, migrations, import, export and upkeep.
+"""The command line ``convstore``: demo, replay, migrate, import, export, erase, prune and doctor.
 
-Layer 6. Talks to people and to scripts. typer and rich are an extra, so nothing here needs them before `main` runs.
+Floor 8. typer and rich are an extra, so nothing here imports them before `main` runs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _PACKAGES_OF_EXTRA = frozenset({"rich", "typer"})
 def main() -> None:
     """Run the command that the process's arguments name; ends the process.
 
-    Exit code 0 when all went well, 1 when it did not, 2 when the command line makes no sense, 3 when a doctor looked
-    at everything and found damage. Without the extra ``cli``, one line on stderr says how to get it.
+    Exit code 0 is success, 1 failure, 2 an invalid command line, 3 damage found by ``doctor``. Without the extra
+    ``cli``, one line on stderr says how to install it.
     """
     try:
         from convstore.cli.commands import app  # noqa: PLC0415 - an extra
@@ -30,5 +30,5 @@ def main() -> None:
         sys.exit(f"convstore: {MissingExtraError(package=package, extra='cli')}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an arrow that a terminal does not have is no reason to fail
+            stream.reconfigure(errors="replace")  # a terminal without a character must not fail the command
     app()

@@ -27,15 +27,15 @@ __all__ = ["app"]
 
 
 class _Commands(TyperGroup):
-    """The commands. An error in the command line is said without addresses, which may hold passwords."""
+    """Group of commands that removes addresses, which may hold passwords, from usage errors."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Read the arguments up to the name of the command."""
+        """Parse the arguments before the name of the command."""
         with _without_addresses():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the arguments of the command, and run it."""
+        """Parse the arguments of the command, and run it."""
         with _without_addresses():
             return super().invoke(ctx)
 
@@ -45,7 +45,7 @@ def _without_addresses() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # An error in the command line has a message, whatever its class; nothing else that is raised here has.
+        # Only usage errors have a message, whatever their class.
         if isinstance(message := getattr(error, "message", None), str):
             error.message = without_addresses(message)  # type: ignore[attr-defined]
         raise
@@ -75,7 +75,7 @@ def _convstore(
         bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Options before the name of the command."""
 
 
 app.command("demo", help=DEMO)(demo_command)

@@ -20,22 +20,21 @@ from convstore.values.models import Finding, VerifyReport
 
 __all__ = ["DOCTOR", "FOUND", "doctor_command"]
 
-DOCTOR = """Look whether everything in the database is as it should be.
+DOCTOR = """Check all stored data for damage, and repair what can be rebuilt.
 
 \b
-Reads every entry and every payload, compares them with their checksums
-and with each other, and looks at heads, summaries, annotations, indexes,
-options and migrations, beside running writers. What it finds is named by
-collection and document; docs/operations.md tells each kind of finding.
-Heads that seem out of date are looked at again 15 seconds later.
+Reads every entry and payload, compares them with their checksums and with
+each other, and checks heads, summaries, annotations, indexes, options and
+migrations. Writers may keep running. Findings name collection and document;
+docs/operations.md explains each kind. Heads that seem out of date are
+checked again 15 seconds later.
 
 \b
---repair mends what follows from the rest: what heads repeat of the log,
-missing indexes and migrations; and removes what broken appends and
-deletions left behind more than 24 hours ago. It gives up entries that are
-missing: restore them first if you can. No entry is changed or removed.
-Exit code 3 if anything was found that was not repaired, 1 if it could not
-look at everything, 2 if the command line makes no sense.
+--repair rebuilds heads from the log, and missing indexes and migrations. It
+removes leftovers of failed appends and deletions older than 24 hours. It
+gives up missing entries: restore them from a backup first if you can. No
+entry is changed or removed. Exit code 3 if a finding was not repaired, 1 if
+the check could not be completed, 2 if the command line is invalid.
 
 \b
 Examples:
@@ -45,7 +44,7 @@ Examples:
 """
 
 FOUND = 3
-"""Exit code of a doctor that looked at everything and left something unrepaired; 1 says that it could not look."""
+"""Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
 
 _SHOWN = 50
 
@@ -53,7 +52,7 @@ _SHOWN = 50
 def doctor_command(
     *,
     uri: Uri,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without guessing.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be rebuilt.")] = False,
     scope: ScopeValues = None,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
@@ -79,12 +78,12 @@ def doctor_command(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[VerifyReport], None] | None]:
-    """A line on stderr that tells how far it is, if a person looks at it."""
+    """Show the progress on stderr if it is a terminal."""
     console = screen(stderr=True)
     if not console.is_terminal:
         yield None
         return
-    with console.status("looking") as status:
+    with console.status("checking") as status:
         yield lambda report: status.update(f"{report.conversations:,} conversations, {report.entries:,} entries")
 
 

@@ -28,7 +28,7 @@ _LANGCHAINS_DATABASE = "chat_history"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The store: its address, scope keys and prefix."""
+    """Store of an import or export: its address, scope keys and prefix."""
 
     uri: str = field(repr=False)
     scope_keys: Sequence[str]
@@ -36,7 +36,7 @@ class Target:
 
     @asynccontextmanager
     async def opened(self, *, setup: bool) -> AsyncIterator[ConversationStore]:
-        """The store; values of an application's own types go through it as they are."""
+        """Open the store; values of unknown application types pass through unchanged."""
         options: dict[str, Any] = {"scope_keys": self.scope_keys, "collection_prefix": self.prefix}
         async with await ConversationStore.connect(self.uri, **options) as store:
             store.codec.keep_unknown()
@@ -47,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file, or the address of a database with a collection and the names of its fields."""
+    """File, or address of a database with a collection and the names of its fields."""
 
     name: str = field(repr=False)
     collection: str
@@ -56,12 +56,12 @@ class Source:
 
     @property
     def is_address(self) -> bool:
-        """Whether it is a database; a malformed address is one too, so that no error takes it for a file's name."""
+        """Return True for an address, also a malformed one, so that no error shows it as the name of a file."""
         return is_address(self.name) and not os.path.lexists(self.name)
 
     @property
     def shown(self) -> str:
-        """Its name for people, without user info and options."""
+        """Return the name to print, without user info and options."""
         return f"{safe_address(self.name)}, collection {self.collection}" if self.is_address else self.name
 
 
@@ -69,11 +69,11 @@ class Source:
 async def open_records(
     source: Source, store: ConversationStore
 ) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
-    """The records of a source, the length of the bar, and what tells how far it is."""
+    """Yield the records of a source, the length of its progress bar, and a function that returns the position."""
     if not source.is_address:
         path, read = Path(source.name), [0]
         size = await asyncio.to_thread(os.path.getsize, path)
-        records = read_file(path, codec=store.codec, on_bytes=lambda place: read.__setitem__(0, place))
+        records = read_file(path, codec=store.codec, on_bytes=lambda position: read.__setitem__(0, position))
         yield records, size, lambda _: read[0]
         return
     client, database = open_client(source.name)

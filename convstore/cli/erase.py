@@ -20,9 +20,9 @@ __all__ = ["ERASE", "erase_command", "print_receipt"]
 ERASE = """Remove all conversations of a user, or with other scope values.
 
 \b
-Without --yes it only counts. With it, whole conversations are removed for
-good: messages, results, summaries and annotations. Conversations that begin
-meanwhile may stay. Safe to repeat, to kill and to race.
+Without --yes it only counts. With --yes, whole conversations are removed for
+good: messages, results, summaries and annotations. Conversations created
+meanwhile may remain. Safe to repeat, to kill and to run concurrently.
 
 \b
 Examples:
@@ -36,8 +36,8 @@ def erase_command(
     *,
     uri: Uri,
     scope: ScopeValues = None,
-    everything: Annotated[bool, typer.Option("--everything", help="All conversations, without --scope.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove them; only counted without.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")] = False,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
     as_document: Json = False,

@@ -28,7 +28,7 @@ from convstore.transfer.exporting import ExportFormat
 
 __all__ = ["EXPORT", "export_command"]
 
-EXPORT = """Write conversations to a file, one after the other.
+EXPORT = """Write conversations to a file or to stdout.
 
 \b
 --format convstore    everything, for `convstore import`: messages with ids
@@ -40,9 +40,10 @@ EXPORT = """Write conversations to a file, one after the other.
                       finished turns alone, and none that breaks its rules
 
 \b
-The file is there when it is whole, and only its owner can read it; one that
-ends in .gz is compressed. What the format cannot hold, such as artifacts
-in fine-tuning, is said at the end. Exit code 1 if anything was left out.
+The file appears once it is complete, and only its owner can read it; a name
+that ends in .gz compresses it. Fields that a format cannot hold, such as
+artifacts in fine-tuning, are reported at the end. Exit code 1 if anything
+was left out.
 
 \b
 Examples:
@@ -93,7 +94,7 @@ def export_command(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Export:
-    """One run of the command; fields as its options."""
+    """One run of the command; its fields are the options."""
 
     target: Target
     output: Path | None
@@ -108,7 +109,7 @@ class _Export:
 
         Raises:
             ConvstoreError: The store cannot be opened, the server does not answer, the file cannot be written, or no
-                conversation can; a file that is there stays then.
+                conversation can be. An existing file is kept.
         """
         with _output(self.output, force=self.force) as write:
             async with self.target.opened(setup=False) as store:
@@ -119,7 +120,7 @@ class _Export:
                         format=cast(ExportFormat, self.format),
                         scope=self.scope,
                         limit=self.limit,
-                        on_conversation=lambda so_far: show(so_far.conversations, _so_far(so_far)),
+                        on_conversation=lambda so_far: show(so_far.conversations, _counts_of(so_far)),
                     )
             if report.left_out and not report.conversations:
                 first = report.problems[0]
@@ -130,25 +131,25 @@ class _Export:
 
 
 def _print(report: ExportReport, output: Path | None) -> None:
-    """The report for eyes, on stderr: stdout may be the export."""
+    """Print the report on stderr, because stdout may be the export."""
     console = screen(stderr=True)
     name = plain(str(output)) if output else "stdout"
-    console.print(f"{_so_far(report)}, {report.size:,} bytes, to {name}.", soft_wrap=True)
+    console.print(f"{_counts_of(report)}, {report.size:,} bytes, to {name}.", soft_wrap=True)
     print_problems(report, more="--json lists more of them", stderr=True)
     if not report.conversations and report.is_complete:
         console.print("There are no conversations with this scope.", style="yellow")
 
 
-def _so_far(report: ExportReport) -> str:
+def _counts_of(report: ExportReport) -> str:
     return f"{report.conversations:,} conversations, {report.messages:,} messages"
 
 
 @contextmanager
 def _output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], object]]:
-    """What takes bytes; a file gets its name when all went well.
+    """Yield a function that writes bytes; a file gets its name only on success.
 
     Raises:
-        InvalidInputError: It cannot be written, or is there already.
+        InvalidInputError: The file cannot be written, or exists already.
     """
     try:
         if path is None:
@@ -169,7 +170,7 @@ def _whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
     try:
         with os.fdopen(number, "wb") as raw:
             is_gzip = path.suffix == ".gz"
-            # Without a name and a date, the same conversations give the same file.
+            # No name and date in the header: equal exports are equal files.
             file = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) if is_gzip else raw
             yield file.write
             if is_gzip:

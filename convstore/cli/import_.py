@@ -27,7 +27,7 @@ from convstore.values.scope import check_scope_keys
 
 __all__ = ["IMPORT", "import_command"]
 
-IMPORT = """Take conversations over from files or from another store's collection.
+IMPORT = """Import conversations from files or from another store's collection.
 
 \b
 SOURCE is one or more of
@@ -38,16 +38,16 @@ SOURCE is one or more of
     MongoDBChatMessageHistory filled. It is only read.
 
 \b
-Whose a conversation is, its scope, has a value for each scope key: what
---scope says, else --scope-from, else --scope-match, else what an export
-says. The last key takes the conversation's id if nothing else is said.
+The scope of a conversation has a value for each scope key: that of --scope,
+else --scope-from, else --scope-match, else the one in an export. The last
+key defaults to the conversation's id.
 
 \b
-Run it again after it was stopped, or when the source has grown: what is
-there already is not written again. A conversation with a message that can
-not be stored is left out and named; --skip-messages takes the rest of it.
-Exit code 1 if anything was left out. Ids of messages without one are made
-from the conversation's id and the message's place.
+Run it again after it was stopped, or when the source has grown: stored
+messages are not written again. A conversation with a message that cannot be
+stored is left out and reported; --skip-messages leaves out the message only.
+Exit code 1 if anything was left out. A message without an id gets one made
+from the conversation's id and its position.
 
 \b
 Examples:
@@ -116,7 +116,7 @@ def import_command(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Import:
-    """One run of the command; fields as its options."""
+    """One run of the command; its fields are the options."""
 
     target: Target
     sources: list[Source]
@@ -138,7 +138,7 @@ class _Import:
         for source in self.sources:
             if not source.is_address:
                 check_readable(Path(source.name))
-        with _lines_to(self.report_to) as tell:
+        with _problems_to(self.report_to) as tell:
             async with self.target.opened(setup=not self.dry_run) as store:
                 for source in self.sources:
                     await self._source(store, source, tell)
@@ -160,7 +160,7 @@ class _Import:
                     dry_run=self.dry_run,
                     skip_messages=self.skip_messages,
                     on_problem=note,
-                    on_conversation=lambda so_far: show(position(so_far), _so_far(so_far)),
+                    on_conversation=lambda so_far: show(position(so_far), _counts_of(so_far)),
                 )
         for name in ("conversations", "imported", "extended", "unchanged", "messages", "known"):
             setattr(self.total, name, getattr(self.total, name) + getattr(report, name))
@@ -169,11 +169,11 @@ class _Import:
 
 
 @contextmanager
-def _lines_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
-    """What writes each problem to a file; nothing without one.
+def _problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
+    """Yield a function that writes each problem to the file, if there is one.
 
     Raises:
-        InvalidInputError: It cannot be written.
+        InvalidInputError: The file cannot be written.
     """
     if path is None:
         yield lambda _: None
@@ -186,12 +186,12 @@ def _lines_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
         yield lambda problem: print(json.dumps(asdict(problem)), file=file, flush=True)
 
 
-def _so_far(report: ImportReport) -> str:
+def _counts_of(report: ImportReport) -> str:
     return f"{report.conversations:,} conversations, {report.messages:,} messages, {report.left_out:,} left out"
 
 
 def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
-    """The report for eyes."""
+    """Print the report as a table."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column()

@@ -27,9 +27,9 @@ __all__ = ["MIGRATE", "migrate_command"]
 MIGRATE = """Bring a database to the shape that this convstore expects.
 
 \b
-Shows which migrations were applied and runs those that are pending, one
-process at a time. Safe to run twice: the second run changes nothing. It
-is what `await store.setup()` does, for deployments that do it ahead.
+Lists applied migrations and runs pending ones, one process at a time. Safe
+to run twice: the second run changes nothing. `await store.setup()` does the
+same; use this command in deployments that migrate ahead of time.
 
 \b
 Examples:
@@ -58,7 +58,7 @@ def migrate_command(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What was found and done: names of migrations that had run before, that ran now, and that are still to run."""
+    """Names of migrations that were applied before, were applied now, and are still pending."""
 
     applied: list[str]
     ran: list[str]
@@ -66,16 +66,16 @@ class _Outcome:
 
 
 async def _migrated(uri: str, *, scope_keys: Sequence[str], prefix: str, dry_run: bool) -> _Outcome:
-    """Run what is pending, or with `dry_run` only look; safe to repeat and to race.
+    """Apply pending migrations, or with `dry_run` only list them; safe to repeat and to run concurrently.
 
     Raises:
-        InvalidInputError: The address, the scope keys or the prefix make no sense.
+        InvalidInputError: The address, the scope keys or the prefix are invalid.
         SchemaVersionError: The database was set up by a newer convstore; nothing was done.
-        StoreUnavailableError: No answer from the server, or another process is migrating.
+        StoreUnavailableError: The server does not answer, or another process is migrating.
     """
     client, database = open_client(uri)
     try:
-        # A store says what of these it refuses.
+        # The store validates scope keys and prefix.
         keys = ConversationStore(database, scope_keys=scope_keys, collection_prefix=prefix).scope_keys
         migrator = Migrator(Driver(database), prefix=prefix, scope_keys=keys)
         applied = await migrator.applied()
@@ -87,7 +87,7 @@ async def _migrated(uri: str, *, scope_keys: Sequence[str], prefix: str, dry_run
 
 
 def _print(console: Console, outcome: _Outcome) -> None:
-    """The outcome for eyes: each migration, what became of it and what it does."""
+    """Print each migration with its state and summary."""
     summaries = {migration.name: migration.summary for migration in discover()}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for heading in ("migration", "state", "what it does"):

@@ -1,7 +1,7 @@
-"""Everything that the command line says: to people on a terminal, to programs as JSON, and errors in one line.
+"""Output of the command line: text for terminals, JSON for programs, and errors in one line.
 
-Talks to all commands. Text of others (ids, contents, errors of the server) is made harmless before it is printed, and
-addresses of databases, which may hold passwords, are left out of errors.
+Floor 8. All commands use it. Untrusted text (ids, contents, server errors) loses its control characters before it is
+printed. Addresses of databases, which may hold passwords, are removed from errors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _LONGEST_ERROR = 600
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """A console that takes text as it is; without colours and 80 columns wide when it is not a terminal."""
+    """Return a console without markup; not on a terminal it has no colours and 80 columns."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
 def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Result:
-    """Do the work of a command; an error of ours becomes one line on stderr and exit code 1.
+    """Run the work of a command; a `ConvstoreError` becomes one line on stderr and exit code 1.
 
     Args:
-        work: What is to be done.
-        as_document: Say the error in a JSON document on stdout, too.
+        work: The coroutine to run.
+        as_document: Also print the error as a JSON document on stdout.
     """
     try:
         return asyncio.run(work)
@@ -59,12 +59,12 @@ def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Tabl
 
 
 def write_json(document: Mapping[str, Any]) -> None:
-    """One JSON document on stdout, in ASCII, so that any terminal and any program can read it."""
+    """Print a JSON document on stdout, in ASCII, so that any terminal and program can read it."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
 def plain(text: str) -> str:
-    r"""A text on one line, without what could steer a terminal or what it cannot show.
+    r"""Return a text on one line, without control or other unprintable characters.
 
     >>> plain("a\x1b[31m\nb")
     'a [31m b'
@@ -73,7 +73,7 @@ def plain(text: str) -> str:
 
 
 def short(text: str, *, most: int) -> str:
-    """The beginning of a text, on one line.
+    """Return the beginning of a text, on one line.
 
     >>> short("one two three", most=8)
     'one two…'
@@ -83,7 +83,7 @@ def short(text: str, *, most: int) -> str:
 
 
 def compact(number: float) -> str:
-    """A count in at most five characters.
+    """Format a count in at most five characters.
 
     >>> compact(950), compact(13_071), compact(2_500_000)
     ('950', '13.1k', '2.50M')
@@ -96,7 +96,7 @@ def compact(number: float) -> str:
 
 
 def percent(part: float | None) -> str:
-    """A part of one as percent, rounded down, so that only the whole is 100.0; a dash for none.
+    """Format a share as percent, rounded down so that only 1 is 100.0; a dash for None.
 
     >>> percent(0.97777), percent(0.99999), percent(None)
     ('97.7%', '99.9%', '-')

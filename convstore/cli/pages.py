@@ -1,6 +1,6 @@
-"""Reads a message back through the tool as a model would, page by page to the end, and puts the pages together.
+"""Reads a message back through the tool as a model would, page by page, and joins the pages.
 
-Talks to ``demo`` and ``replay``. Knows of the tool only what a model sees: the header line of each passage,
+Floor 8. ``demo`` and ``replay`` use it. It relies only on text that a model sees: the header line of each passage,
 ``<label>, characters <a>-<b> of <n>``, and the last line, ``End.`` or ``More: cursor="…"``; and the artifact.
 """
 
@@ -24,7 +24,7 @@ _END = re.compile(r'(?:Not found: .*\n)?(?:What follows is .*\n)?(?:End\.|More: 
 
 @dataclass(frozen=True, slots=True)
 class CutPassage:
-    """The part of a passage that is on one page."""
+    """Part of a passage on one page."""
 
     label: str
     start: int
@@ -34,14 +34,14 @@ class CutPassage:
 
 @dataclass(slots=True)
 class ReadBack:
-    """What came back of one message.
+    """Everything read back of one message.
 
     Attributes:
-        sources: By source id the text, from the tool's artifact.
-        passages: By label the text of everything else, in order.
-        pages: How many there were.
+        sources: Text of each source by its id, from the tool's artifact.
+        passages: Text of everything else by label, in order.
+        pages: Number of pages.
         characters: Length of the longest page.
-        problems: Where pages do not fit together.
+        problems: Contradictions between pages.
     """
 
     sources: dict[int, str] = field(default_factory=dict)
@@ -52,10 +52,10 @@ class ReadBack:
 
 
 async def pages_of(tool: BaseTool, message_id: str) -> AsyncIterator[ToolMessage]:
-    """Every page of a message, as an agent gets it.
+    """Yield every page of a message, as an agent gets it.
 
     Raises:
-        StoreError: The tool answers with an error, or with a cursor for the second time.
+        StoreError: The tool answers with an error, or repeats a cursor.
     """
     cursor, seen = "", set[str]()
     while cursor not in seen:
@@ -72,7 +72,7 @@ async def pages_of(tool: BaseTool, message_id: str) -> AsyncIterator[ToolMessage
 
 
 async def read_back(tool: BaseTool, message_id: str) -> ReadBack:
-    """Read a message to its end and put the pages together."""
+    """Read a message to its end and join the pages."""
     found = ReadBack()
     totals: dict[str, int] = {}
     async for page in pages_of(tool, message_id):
@@ -93,7 +93,7 @@ async def read_back(tool: BaseTool, message_id: str) -> ReadBack:
 
 
 def cut_page(text: str) -> tuple[list[CutPassage], str | None]:
-    r"""The passages of a page, and the cursor that it ends with.
+    r"""Return the passages of a page, and the cursor at its end.
 
     >>> cut_page('search, characters 0-3 of 9\nabc\nMore: cursor="m3@3"')
     ([CutPassage(label='search', start=0, length=9, text='abc')], 'm3@3')
@@ -101,28 +101,28 @@ def cut_page(text: str) -> tuple[list[CutPassage], str | None]:
     Raises:
         StoreError: The text is not a page.
     """
-    passages, place = [], 0
-    while not (last := _END.fullmatch(text, place)):
-        header = _HEADER.match(text, place)
+    passages, position = [], 0
+    while not (last := _END.fullmatch(text, position)):
+        header = _HEADER.match(text, position)
         if header is None:
-            raise StoreError(f"no header line where one is due: {text[place : place + 80]!r}")
+            raise StoreError(f"a header line is missing: {text[position : position + 80]!r}")
         start, end, length = int(header[2]), int(header[3]), int(header[4])
         body = text[header.end() : header.end() + end - start]
         passages.append(CutPassage(header[1], start, length, body))
-        place = header.end() + end - start + 1
+        position = header.end() + end - start + 1
     return passages, last[1]
 
 
 def _take_sources(found: ReadBack, passages: list[CutPassage], page: SourcePage) -> None:
     for passage, source in zip(passages, page.sources, strict=False):
-        known = found.sources.get(source.source_id, "")
-        if passage.text != source.content or passage.start != len(known):
+        so_far = found.sources.get(source.source_id, "")
+        if passage.text != source.content or passage.start != len(so_far):
             found.problems.append(f"source {source.source_id}: text and artifact of page {found.pages} do not agree")
-        found.sources[source.source_id] = known + source.content
+        found.sources[source.source_id] = so_far + source.content
 
 
 def _take(found: ReadBack, passage: CutPassage) -> None:
-    known = found.passages.get(passage.label, "")
-    if passage.start != len(known):
-        found.problems.append(f"{passage.label!r} goes on at {passage.start:,} after {len(known):,} characters")
-    found.passages[passage.label] = known + passage.text
+    so_far = found.passages.get(passage.label, "")
+    if passage.start != len(so_far):
+        found.problems.append(f"{passage.label!r} goes on at {passage.start:,} after {len(so_far):,} characters")
+    found.passages[passage.label] = so_far + passage.text

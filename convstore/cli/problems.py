@@ -21,19 +21,19 @@ _SHOWN_PROBLEMS = 20
 
 @contextmanager
 def progress(name: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """A bar on stderr, if a person looks at it; told how far it is and a few words."""
+    """Show a progress bar if stderr is a terminal; yield a function that takes position and description."""
     console = screen(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda _place, _words: None
+        yield lambda _position, _words: None
         return
     columns = (BarColumn(20), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(plain(name), total=total or None)
-        yield lambda place, words: bar.update(task, completed=place, description=plain(words))
+        yield lambda position, words: bar.update(task, completed=position, description=plain(words))
 
 
 def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:
-    """The first things that were left out or changed, each on a line; those with the same reason on one."""
+    """Print the first problems, one line for all with the same reason."""
     console = screen(stderr=stderr)
     alike: dict[tuple[str, str], list[Problem]] = {}
     for problem in report.problems:
@@ -41,13 +41,13 @@ def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bo
     shown = list(alike.values())[:_SHOWN_PROBLEMS]
     for problems in shown:
         style = "yellow" if problems[0].what == "changed" else "red"
-        console.print(Text(plain(_told(problems)), style=style), soft_wrap=True)
+        console.print(Text(plain(_line(problems)), style=style), soft_wrap=True)
     rest = report.left_out + report.messages_left_out + report.changed - sum(map(len, shown))
     if rest:
         console.print(f"… and {rest:,} more; {more}.", style="red", soft_wrap=True)
 
 
-def _told(problems: Sequence[Problem]) -> str:
+def _line(problems: Sequence[Problem]) -> str:
     first = problems[0]
     what = {"conversation": "left out", "message": "message left out", "changed": "changed"}[first.what]
     name = f" ({first.conversation[:80]})" if first.conversation not in ("", first.where) else ""

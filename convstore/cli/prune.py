@@ -19,13 +19,13 @@ from convstore.values.models import ErasureReceipt
 
 __all__ = ["PRUNE", "prune_command", "read_age"]
 
-PRUNE = """Remove conversations to which nothing was appended for long.
+PRUNE = """Remove conversations whose last message is older than an age.
 
 \b
-Whole conversations, by their last message: messages, results, summaries
-and annotations. One that is written to in the same moment is not lost.
-Nothing in the database expires by itself; run this as often as your
-policy wants, from cron for example. Safe to repeat, to kill and to race.
+Whole conversations are removed: messages, results, summaries and
+annotations. A conversation that is written to meanwhile is kept. Nothing in
+the database expires by itself: run this as often as your policy requires,
+from cron for example. Safe to repeat, to kill and to run concurrently.
 
 \b
 Examples:
@@ -64,13 +64,13 @@ def prune_command(
 
 
 def read_age(text: str) -> timedelta:
-    """A length of time as people write it.
+    """Parse an age such as 90d, 12w, 36h or 30m.
 
     >>> read_age("90d"), read_age("36h")
     (datetime.timedelta(days=90), datetime.timedelta(days=1, seconds=43200))
 
     Raises:
-        typer.BadParameter: None, or longer than there are dates.
+        typer.BadParameter: Not an age, or longer than dates allow.
     """
     found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
     age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max

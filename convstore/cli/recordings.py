@@ -1,7 +1,6 @@
 """Reads recorded conversations: OpenAI-format JSON lines, plain or gzip, one conversation a line.
 
-Talks to ``replay``. Reads as it goes, whatever the size of the file; a line that is not a conversation is told, not
-raised.
+Floor 8. ``replay`` uses it. Lines are read one at a time. A line that is not a conversation becomes a `BadLine`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from convstore.transfer.dicts import with_artifact
 __all__ = ["BadLine", "Recording", "Turn", "check_readable", "count_lines", "read_recordings"]
 
 Turn: TypeAlias = list[Any]
-"""Messages as the file has them; the first is the human message, unless the turn is what precedes them all."""
+"""Messages of a file. A turn starts with a human message, except messages before the first one."""
 
 _File: TypeAlias = gzip.GzipFile | BufferedReader
 
@@ -39,17 +38,17 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that holds no conversation, and why."""
+    """A line without a conversation, and the reason."""
 
     line: int
     problem: str
 
 
 def check_readable(path: Path) -> None:
-    """Make sure that a file can be read.
+    """Check that a file can be read.
 
     Raises:
-        InvalidInputError: It cannot; says why.
+        InvalidInputError: It cannot be read; says why.
     """
     try:
         _open(path).close()
@@ -58,13 +57,13 @@ def check_readable(path: Path) -> None:
 
 
 def count_lines(path: Path) -> int:
-    """How many lines that are not empty a file has, as far as it can be read."""
+    """Count the lines of a file that are not empty, as far as it can be read."""
     with _open(path) as file:
         return sum(bool(line) for _, line in _lines(file))
 
 
 def read_recordings(path: Path) -> Iterator[Recording | BadLine]:
-    """The conversations of a file in order, and what stands in place of one."""
+    """Yield the conversations of a file in order, and a `BadLine` for any other line."""
     with _open(path) as file:
         for number, line in _lines(file):
             yield line if isinstance(line, BadLine) else _recording(number, line)
@@ -77,7 +76,7 @@ def _open(path: Path) -> _File:
 
 
 def _lines(file: _File) -> Iterator[tuple[int, bytes | BadLine]]:
-    """Lines with their numbers from 1, empty ones apart; where reading fails, that is the last one."""
+    """Yield lines with their numbers from 1, except empty ones; a read error becomes the last line."""
     number = 0
     try:
         for number, line in enumerate(file, 1):
@@ -99,7 +98,7 @@ def _recording(number: int, line: bytes) -> Recording | BadLine:
 
 
 def _turns(messages: Sequence[Any]) -> list[Turn]:
-    """Cut before each human message; what precedes the first is a turn of its own."""
+    """Cut messages before each human message; messages before the first one are a turn."""
     turns: list[Turn] = []
     for raw in messages:
         if not turns or (isinstance(raw, dict) and raw.get("role") == "user"):

@@ -1,6 +1,6 @@
 """What the demo's search tool finds: ten passages for each of two questions.
 
-Talks to ``demo``. A small handbook of our own making, as long and as wordy as what a retriever really returns.
+Floor 8. A small handbook of our own making, as long and as wordy as what a retriever really returns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The demo: two questions, twenty passages, what the model gets at the third question and what many turns later.
+"""Runs the demo: two questions, twenty passages, the view at the third question and the view many turns later.
 
-Talks to ``commands``. Everything shown is read from the store through the public API; nothing is made up but the
-conversation itself.
+Floor 8. ``command`` runs it. All output is read from the store through the public API; only the conversation is
+scripted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TURNS = (
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What the demo did.
+    """Everything that the demo read from the store.
 
     Attributes:
         stored: The log, each message with its record.
@@ -73,7 +73,7 @@ class Demo:
 
 
 async def run_demo(uri: str) -> Demo:
-    """Have the conversation, look at it, and remove it."""
+    """Run the conversation, read it, and remove it."""
     async with opened(uri, summarizer=HeadTailSummarizer(_RULE)) as store:
         chat = store.conversation(user_id=f"demo-{secrets.token_hex(8)}", thread_id="demo")
         try:
@@ -83,7 +83,7 @@ async def run_demo(uri: str) -> Demo:
 
 
 def demo_as_json(demo: Demo) -> dict[str, Any]:
-    """What the demo shows, for a program."""
+    """Return the demo as a JSON document."""
     return {
         "stored": [_stored(message, record) for message, record in demo.stored],
         "view": [
@@ -106,7 +106,7 @@ def demo_as_json(demo: Demo) -> dict[str, Any]:
 
 
 def print_demo(console: Console, demo: Demo) -> None:
-    """What the demo shows, for eyes."""
+    """Print the demo."""
     _heading(console, "1. What is stored", "Every message, whole. Sources are numbered through the conversation.")
     console.print(_log_table(demo))
     _heading(console, "2. What the model gets at the third question", "The same messages, old results as stubs.")
@@ -124,7 +124,7 @@ def print_demo(console: Console, demo: Demo) -> None:
 
 
 async def _talk(chat: Conversation) -> Demo:
-    """Two answered questions and a third one; a turn is appended as a backend would, question first."""
+    """Append two answered questions and a third one, as a backend would: question first."""
     receipts = []
     for number, (question, query, passages, answer) in enumerate(_TURNS, 1):
         receipts.append(await chat.append(HumanMessage(question, id=f"question-{number}")))
@@ -140,7 +140,7 @@ async def _talk(chat: Conversation) -> Demo:
 
 
 async def _go_on(chat: Conversation) -> tuple[History, int]:
-    """Ten more short turns; then old turns are summarised."""
+    """Append ten more short turns and summarise the old ones."""
     await chat.append(AIMessage("It does much better on what it was trained on than on what it was not [6]."))
     for passage in DEEP_LEARNING:
         question = HumanMessage(f"Tell me more about this: {passage['title']}")
@@ -211,7 +211,7 @@ def _call_text() -> Text:
 
 
 def _page_text(demo: Demo) -> Text:
-    """A page as the model gets it, the text of each passage cut."""
+    """Return a page as the model gets it, with the text of each passage shortened."""
     page = demo.pages[0]
     text = Text()
     for passage in cut_page(page.text)[0]:
@@ -230,7 +230,7 @@ def _sources_on(pages: list[ToolMessage]) -> str:
 
 
 def _summary_text(demo: Demo) -> Text:
-    """The beginning of the summary, line by line cut."""
+    """Return the first lines of the summary, each shortened."""
     lines = (demo.later.summary or "").splitlines()
     shown = "".join(f"{short(plain(line), most=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
     rest = f"{len(lines) - _SUMMARY_LINES} more lines; it stands for {demo.expanded} messages, which stay in the log.\n"

@@ -1,6 +1,6 @@
-"""What a store promises of a conversation, checked from outside: each check gives sentences, none if all is well.
+"""Checks the promises of a store from outside: each check returns its problems as sentences, none on success.
 
-Talks to ``replay``. Pure; compares what went in with what came out, and shares with the store only how a value is
+Floor 8. Pure; compares what went in with what came out, and shares with the store only how a value is
 written as text and which items of an artifact are sources.
 """
 
@@ -38,18 +38,18 @@ _NULL_MEANS_ABSENT = frozenset({"audio", "function_call"})
 
 
 def fingerprint(message: BaseMessage, *, sort_keys: bool = False) -> str:
-    """Class and every field of a message as text; NaN is like NaN, 1 is not like 1.0 or true."""
+    """Return class and fields of a message as text, in which NaN equals NaN and 1 differs from 1.0 and true."""
     return type(message).__name__ + json.dumps(message.model_dump(), default=repr, sort_keys=sort_keys)
 
 
 def check_dict(raw: Mapping[str, Any], message: BaseMessage) -> list[str]:
-    """Whether a message says all that the file's dict says."""
+    """Check that a message holds everything in the file's dict."""
     wrong = [key for key, value in raw.items() if not _is_kept(key, value, message)]
     return [f"message {message.id}: {key!r} is not what the file says" for key in wrong]
 
 
 def check_log(appended: Sequence[BaseMessage], read: Sequence[BaseMessage]) -> list[str]:
-    """Whether the log gives back what was appended: every message, equal, in order, and nothing else."""
+    """Check that the log returns the appended messages: all, equal, in order, and no others."""
     wanted, found = ({str(message.id): message for message in messages} for messages in (appended, read))
     problems = [f"message {id_} ({wanted[id_].type}) is lost" for id_ in wanted if id_ not in found]
     problems += [f"message {id_} ({found[id_].type}) was never appended" for id_ in found if id_ not in wanted]
@@ -62,7 +62,7 @@ def check_log(appended: Sequence[BaseMessage], read: Sequence[BaseMessage]) -> l
 
 
 def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]) -> list[str]:
-    """Whether tool messages asked for by id come whole, in the order asked for."""
+    """Check that tool messages are returned by id, complete and in the requested order."""
     problems: list[str] = []
     for message, record in zip_longest(appended, records):
         if message is None or record is None or message.id != record.tool_message_id:
@@ -77,7 +77,7 @@ def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]
 
 
 def check_read_back(message: BaseMessage, found: ReadBack, *, most: int) -> tuple[list[str], int]:
-    """Whether the pages of a message hold all of it, and are no longer than they may be.
+    """Check that the pages of a message hold all of it, and respect the maximum length.
 
     Gives the problems and the number of characters that no page holds.
 
@@ -96,7 +96,7 @@ def check_read_back(message: BaseMessage, found: ReadBack, *, most: int) -> tupl
 
 
 def unreachable(message: BaseMessage, found: ReadBack) -> int:
-    """Characters of content, sources, artifact and other large parts that are on no page."""
+    """Count the characters of content, sources, artifact and other large parts that are on no page."""
     texts = list(found.passages.values())
     lost = _lost_of_content(message.content, texts)
     artifact = 0
@@ -112,7 +112,7 @@ def unreachable(message: BaseMessage, found: ReadBack) -> int:
 
 
 def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, budget: int) -> list[str]:
-    """Whether as many turns are missing from a view as it says, and none that the budget has room for.
+    """Check that a view omits as many turns as it reports, and none that fit the budget.
 
     Args:
         appended: The log by message id.
@@ -120,7 +120,7 @@ def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, bud
         budget: Tokens that a view may have.
     """
     shown = {message.id for message in history.messages}
-    # Tool messages apart: one that answers no call is left out of a view that has its turn.
+    # Without tool messages: a result without a call is left out of a view that includes its turn.
     missing = [one.type for id_, one in appended.items() if id_ not in shown and not isinstance(one, ToolMessage)]
     turns = max(missing.count("human"), 1) if missing else 0
     told = history.report.left_out_turns
@@ -131,12 +131,12 @@ def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, bud
 
 
 def is_beginning(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether one list begins with another."""
+    """Return True if one list starts with another."""
     return list(now[: len(before)]) == list(before)
 
 
 def unexplained_change(before: History, now: History) -> int | None:
-    """Where a view stops being the beginning of the next one for no reason that is allowed; None if nowhere.
+    """Return the index where a view differs from the next one without an allowed reason; None if it does not.
 
     Allowed are a cut by the budget, a result that came late, and for each message once the placeholder that replaces
     its media, or the shortening of its texts, when its turn is finished.
@@ -167,7 +167,7 @@ def _is_kept(key: str, value: Any, message: BaseMessage) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, NaN to NaN."""
+    """Return True if two values are equal; NaN equals NaN."""
     written = (json.dumps(value, default=repr, sort_keys=True) for value in (one, other))
     return one == other or next(written) == next(written)
 
@@ -181,14 +181,14 @@ def _changes(wanted: BaseMessage, found: BaseMessage) -> list[str]:
 
 
 def _large_parts(message: BaseMessage) -> list[Any]:
-    """Parts besides content and artifact that are too large for the view of a finished turn."""
+    """Return parts other than content and artifact that are too large for the view of a finished turn."""
     calls = [call["args"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
     parts = [*calls, *message.additional_kwargs.values(), *message.response_metadata.values()]
     return [part for part in parts if len(part if isinstance(part, str) else Codec().encode(part)) >= PART_MINIMUM]
 
 
 def _lost_of_content(content: Any, texts: list[str]) -> int:
-    """A list may come whole, or block by block where a block is large."""
+    """Count missing characters of a list, which is returned whole or, if blocks are large, block by block."""
     lost = _lost_of_value(content, texts)
     if lost and isinstance(content, list):
         return min(lost, sum(_lost_of_value(block, texts) for block in content))
@@ -222,4 +222,4 @@ def _stands_for(text: str, value: Any) -> bool:
     try:
         return _same(Codec().decode(text), value)
     except ValueError:
-        return False  # some other passage of the message
+        return False  # another passage of the message

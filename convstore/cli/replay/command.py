@@ -86,7 +86,7 @@ async def _replayed(files: list[Path], limit: int | None, *, quiet: bool, **opti
 
 @contextmanager
 def _progress(files: list[Path], limit: int | None, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, if a person looks at it."""
+    """Show a progress bar if stderr is a terminal; yield a function that advances it."""
     console = screen(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda: None

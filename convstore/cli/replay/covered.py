@@ -1,6 +1,6 @@
-"""Finds what of a value is on no page, where the pages show each text once.
+"""Finds the parts of a value that no page shows, where pages show each text once.
 
-Talks to ``checks``. A page says `[text of source 3]` for a text that content or artifact repeat, so the text of that
+Floor 8. A page says `[text of source 3]` for a text that content or artifact repeat, so the text of that
 source is put back in its place, as it is and as JSON writes it, before a line is looked for.
 """
 
@@ -29,7 +29,7 @@ class Pool:
         self._texts = [*sources.values(), *(text for said in held for text in self._expanded(said))]
 
     def missing(self, value: Any) -> int:
-        """How many characters of a value are in none of the texts: of lines of texts, and of other leaves."""
+        """Count the characters of a value, by lines and other leaves, that are in none of the texts."""
         return sum(len(line) for leaf in _leaves(value) for line in leaf.splitlines() if not self._holds(line.strip()))
 
     def _expanded(self, text: str) -> Iterator[str]:
@@ -40,7 +40,7 @@ class Pool:
     def _holds(self, line: str) -> bool:
         if any(line in text for text in self._texts):
             return True
-        # A line that was cut off is shown with the whole line of its source.
+        # A truncated line is shown together with the whole line of its source.
         for text in self._texts if len(line) > _BEGINNING else ():
             if (place := text.find(line[:_BEGINNING])) >= 0:
                 alike = takewhile(lambda signs: signs[0] == signs[1], zip(line, text[place:], strict=False))
@@ -51,14 +51,14 @@ class Pool:
 
 
 def _unpacked(text: str) -> Iterator[str]:
-    """A text, and if it is JSON the texts in it."""
+    """Yield a text, and if it is JSON the texts in it."""
     yield text
     if (value := parse_json(text)) is not None:
         yield from (inner for leaf in _leaves(value) for inner in _unpacked(leaf))
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Every text in a value, and every other leaf as JSON writes it."""
+    """Yield every text in a value, and every other leaf as JSON."""
     todo = [value]
     while todo:
         one = todo.pop()

@@ -1,7 +1,7 @@
 """Replay files of recorded conversations against a store, several conversations at a time.
 
-Talks to ``commands``; a ``ReplayRunner`` replays each conversation. A failure in one conversation is a line of the
-report and does not stop the others; a server that does not answer stops everything.
+Floor 8. ``command`` runs it; a ``ReplayRunner`` replays each conversation. A failure in one conversation is a line of
+the report and does not stop the others; a server that does not answer stops everything.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Replay"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """How files are replayed.
+    """One replay of files.
 
     Attributes:
         uri: Address of the database.
         jobs: Conversations at a time.
-        limit: At most this many conversations of a file; None for all.
+        limit: Maximum number of conversations of a file; None for all.
         keep: Leave the conversations in the database.
-        user_id: Whose they are; new for each run, so that nobody else's are touched.
+        user_id: User id of the conversations; new for each run, so that no other user's are touched.
         on_conversation: Called after each conversation.
     """
 
@@ -46,14 +46,14 @@ class Replay:
 
     @staticmethod
     def new_user_id() -> str:
-        """A user id that nobody has."""
+        """Return a user id that is not in use."""
         return f"replay-{secrets.token_hex(8)}"
 
     async def files(self, paths: Sequence[Path]) -> list[FileReport]:
         """Replay files one after another.
 
         Raises:
-            StoreUnavailableError: No answer from the server; conversations of `user_id` may be left in it.
+            StoreUnavailableError: The server does not answer; conversations of `user_id` may be left in it.
             ConvstoreError: The store cannot be opened or set up.
         """
         different = list(dict.fromkeys(paths))
@@ -70,7 +70,7 @@ class Replay:
         try:
             for item in self._limited(read_recordings(path)):
                 if isinstance(item, BadLine):
-                    self._settled(report, f"line {item.line}", item.problem)
+                    self._finished(report, f"line {item.line}", item.problem)
                     continue
                 while len(running) >= self.jobs:
                     running = await self._wait(running, report)
@@ -81,7 +81,7 @@ class Replay:
             while running:
                 running = await self._wait(running, report)
         except StoreUnavailableError:
-            # The others find out by themselves; cancelled while it looks for a server, PyMongo may wait for ever.
+            # The other tasks fail by themselves. Cancelling PyMongo in server selection may hang forever.
             await asyncio.gather(*running, return_exceptions=True)
             raise
         finally:
@@ -89,7 +89,7 @@ class Replay:
         return report
 
     def _limited(self, items: Iterator[Recording | BadLine]) -> Iterator[Recording | BadLine]:
-        """Items up to the last conversation that is wanted."""
+        """Yield items up to the limit of conversations."""
         left = self.limit
         for item in items:
             yield item
@@ -107,7 +107,7 @@ class Replay:
             try:
                 await ReplayRunner(chat, recording, report).play()
             except StoreUnavailableError:
-                clean_up = False  # a server that is gone would only be waited for once more
+                clean_up = False  # the server is gone: deleting would only wait for another timeout
                 raise
             finally:
                 if clean_up:
@@ -115,7 +115,7 @@ class Replay:
 
     @asynccontextmanager
     async def _store(self, shared: ConversationStore) -> AsyncIterator[ConversationStore]:
-        """The store for one conversation; the in-memory one scans all it holds, so there each has its own."""
+        """Yield the store for a conversation; in memory each gets its own, because that store scans all documents."""
         if not self.uri.startswith("memory://"):
             yield shared
             return
@@ -123,30 +123,30 @@ class Replay:
             yield store
 
     async def _wait(self, running: set[asyncio.Task[None]], report: FileReport) -> set[asyncio.Task[None]]:
-        """Wait until a conversation is through; gives those that are not."""
+        """Wait until a conversation is finished; return the others."""
         done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             error = task.exception()
             if isinstance(error, StoreUnavailableError):
                 raise error
-            self._settled(report, task.get_name(), "" if error is None else _described(error))
+            self._finished(report, task.get_name(), "" if error is None else _described(error))
         return rest
 
-    def _settled(self, report: FileReport, conversation: str, problem: str) -> None:
+    def _finished(self, report: FileReport, conversation: str, problem: str) -> None:
         if problem:
             report.note(conversation, problem)
         self.on_conversation()
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
-    """Stop what still runs, and wait for it: each conversation cleans up behind itself."""
+    """Cancel running tasks and wait for them, because each deletes its conversation."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _described(error: BaseException) -> str:
-    """One line; for an error that is not ours also where it came from, as it is a bug."""
+    """Describe an error on one line; for an unexpected one, which is a bug, with its location."""
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, ConvstoreError):
         return what

@@ -1,6 +1,6 @@
-"""The figures of a replay: gathered conversation by conversation, told as a table or as JSON.
+"""Figures of a replay: summed over conversations, printed as a table or as JSON.
 
-Talks to ``replay``.
+Floor 8. ``replay`` fills one report for each file, and ``command`` prints them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENDINGS = (".gz", ".jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as promised: where, and what."""
+    """A broken promise: location and description."""
 
     file: str
     conversation: str
@@ -39,7 +39,7 @@ class Problem:
 
 @dataclass(slots=True)
 class FileReport:
-    """What was measured over the conversations of one file.
+    """Measurements over the conversations of one file.
 
     Attributes:
         conversations: Conversations replayed.
@@ -77,22 +77,22 @@ class FileReport:
     problems: list[Problem] = field(default_factory=list)
 
     def note(self, conversation: str, what: str) -> None:
-        """Keep a problem."""
+        """Add a problem."""
         self.problems.append(Problem(self.file, conversation, what))
 
     @property
     def reduction(self) -> float | None:
-        """Part of the tool context that the views save; None if no view had any."""
+        """Return the share of tool context that the views save; None if no view had any."""
         return 1 - self.context_shown / self.context_full if self.context_full else None
 
     @property
     def stability(self) -> float | None:
-        """Part of the views that the next one begins with; None if there was no next one."""
+        """Return the share of views that the next view starts with; None without a next view."""
         return self.stable / self.prefixes if self.prefixes else None
 
 
 def as_json(report: FileReport) -> dict[str, Any]:
-    """The figures of one file for a program."""
+    """Return the figures of one file as a JSON document."""
     same = ("file", "conversations", "messages", "loads", "tokens_full", "tokens_loaded")
     return {name: getattr(report, name) for name in same} | {
         "tool_context": {
@@ -113,7 +113,7 @@ def as_json(report: FileReport) -> dict[str, Any]:
 
 
 def print_report(console: Console, reports: Sequence[FileReport]) -> None:
-    """The table of all files and the first problems, readable at 80 columns."""
+    """Print the table of all files and the first problems, within 80 columns."""
     console.print(_table(reports))
     console.print(_LEGEND, style="dim")
     full, shown = (sum(getattr(report, name) for report in reports) for name in ("context_full", "context_shown"))
@@ -175,6 +175,6 @@ def _median_and_p95(times: Sequence[float]) -> str:
 
 
 def _quantile(times: Sequence[float], part: float) -> float | None:
-    """The least of the times that this part of them does not exceed."""
+    """Return the given quantile of the times."""
     ordered = sorted(times)
     return round(ordered[math.ceil(part * len(ordered)) - 1], 3) if ordered else None

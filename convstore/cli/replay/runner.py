@@ -1,6 +1,6 @@
-"""Lives one recorded conversation through as an agent backend would, and checks what can be seen from outside.
+"""Replays one recorded conversation as an agent backend would, and checks every result through the public API.
 
-Talks to ``replay`` and, through `Conversation` alone, to the store. The human message of a turn is appended, the view
+Floor 8. The human message of a turn is appended, the view
 is loaded for the model, the rest of the turn is appended; what precedes the first human message is appended first. A
 closing question of our own makes the last turn an earlier one too. Then the log is compared with the file, and every
 tool result is read back to its end.
@@ -51,7 +51,7 @@ _CLOSING: dict[str, Any] = {"role": "user", "content": "Thank you. Where did you
 
 @dataclass(slots=True)
 class ReplayRunner:
-    """One conversation under way.
+    """Replay of one conversation.
 
     Attributes:
         chat: Where it is played; empty before.
@@ -70,7 +70,7 @@ class ReplayRunner:
     last: tuple[History, list[str]] | None = None
 
     async def play(self) -> None:
-        """Append and load turn by turn, then check everything; problems are noted, not raised."""
+        """Append and load turn by turn, then check everything; problems are reported, not raised."""
         self.report.conversations += 1
         for turn in self.recording.turns:
             await self._turn(turn)
@@ -139,7 +139,7 @@ class ReplayRunner:
             self._note(check_records(list(asked.values()), await self.chat.get_tool_messages(list(asked))))
 
     async def _check_sources(self) -> None:
-        """Ask for every source by its number: all there, and each the text that its tool gave."""
+        """Check that every source is found by its id, with the text that its tool returned."""
         found_in = (find_sources(one, parse_json(text_of(one.content))) for one in self._results().values())
         wanted = [source.text for found in found_in for source in found.items]
         self.report.sources += len(wanted)
