@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
 import sys
@@ -521,6 +522,7 @@ async def test_several_processes_never_share_a_number(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # for the helpers of the tests
         )
         out, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()[-3_000:]
