@@ -276,7 +276,7 @@ def test_another_event_loop_is_named(server_uri: str, database_name: str):
         return store
 
     async def finish(store: ConversationStore) -> None:
-        with pytest.raises(StoreError, match=r"first used on.*asyncio\.run"):
+        with pytest.raises(StoreError, match=r"of its first use.*asyncio\.run"):
             await store.conversation(user_id="ada", thread_id="t").load_history()
 
     with asyncio.Runner() as runner:
