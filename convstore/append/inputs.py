@@ -32,7 +32,7 @@ from convstore.values.scope import id_problem
 __all__ = ["MessageBatch", "copy_ids", "items_of", "normalize_messages", "whole_messages"]
 
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
-"""What ``append`` takes: messages, dicts or both in any iterable, or one of them alone."""
+"""The input of ``append``: messages, dicts or both in any iterable, or a single one."""
 
 _Fields: TypeAlias = dict[str, Any]
 

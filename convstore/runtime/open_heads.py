@@ -35,7 +35,7 @@ from convstore.values.scope import Scope
 __all__ = ["OPEN_SECONDS", "Burst", "OpenHeads"]
 
 OPEN_SECONDS = 10.0
-"""How long a store appends to a conversation without refreshing its head."""
+"""Seconds for which a store appends to a conversation without refreshing its head."""
 
 _ABANDONED = timedelta(seconds=90)
 """A burst that ended this long ago has no append in flight, as an append times out after 60 s."""
