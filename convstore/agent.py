@@ -1,4 +1,4 @@
-"""What an agent registers: the tool that reads back, and wrappers that number the sources of its own tools.
+"""Tools for an agent to register: the read-back tool, and wrappers that number the sources of its own tools.
 
 Floor 6, on store and handle. Whose conversation a tool works on is said by whoever makes it, or by the context or the
 configuration of a run, which the application sets on the server side; never by a model.
@@ -78,14 +78,14 @@ def _chat_of(chat: Conversation | ConversationStore, config: RunnableConfig) -> 
 
 
 def _scope_of(store: ConversationStore, config: RunnableConfig) -> Scope:
-    """Whose conversation a run works on."""
+    """Return the scope of a run's conversation."""
     configurable = config.get("configurable") or {}
     context = getattr(configurable.get(_RUNTIME), "context", None)
     return scope_of_run(store.scope_keys, context=context, configurable=configurable)
 
 
 def _numbering(chat: Conversation) -> Numbering:
-    """What gives numbers in a conversation."""
+    """Return the functions that number sources in a conversation."""
 
     async def give(store: ServiceHost, texts: Sequence[str]) -> tuple[range, list[int | None]]:
         one = store.conversation(**chat.scope)

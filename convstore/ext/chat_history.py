@@ -317,7 +317,7 @@ def _is_only_in_views(message: BaseMessage) -> bool:
 
 
 def _is_copy(message: BaseMessage, shown: BaseMessage | None) -> bool:
-    """Whether a message is what views show of one in the log."""
+    """Return True if a message is what views show of one in the log."""
     return shown is not None and _told(message) == _told(shown)
 
 

@@ -136,7 +136,7 @@ class Summarization:
         return first
 
     def _is_known_text(self, message: BaseMessage) -> bool:
-        """Whether a message is the running summary as another library's node left it in a state, without our mark."""
+        """Return True if a message is the running summary as left in a state by another library, without our mark."""
         if not self._running or not isinstance(message, SystemMessage):
             return False
         return message.text in {made.text for made in added_messages(self._running, self._options.final_prompt)}

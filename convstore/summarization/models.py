@@ -1,4 +1,4 @@
-"""What a summarization gives back, and what it is told of the one before.
+"""Results and state of a summarization: the running summary that each call extends, and the default prompts.
 
 Floor 1. Plain dataclasses, so that a checkpointer stores them like those of langmem.
 """

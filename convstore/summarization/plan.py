@@ -1,4 +1,4 @@
-"""Decides what is folded into a summary, and how many messages a model is shown at a time.
+"""Select the messages to fold into a summary, and the number of messages in each model call.
 
 Floor 1, pure. `pairing` says which result answers which call; from that follow the places where a list may be cut
 without parting a call from its results. A place is the number of messages before it.
@@ -58,15 +58,15 @@ class Cuts:
         self._owners = owners
 
     def keeps_pairs(self, place: int) -> bool:
-        """Whether no result behind the place answers a call before it."""
+        """Return True if no result behind the place answers a call before it."""
         return self._reach[place] < place
 
     def is_good(self, place: int) -> bool:
-        """Whether what stands before the place, at least one message, can be folded and nothing else."""
+        """Return True if the messages before the place form a valid unit to summarize."""
         return self.is_permitted(place) and not self._waits(place, calls=True)
 
     def is_permitted(self, place: int) -> bool:
-        """Whether what stands before the place can be folded if it must: it may end with a call that was given up."""
+        """Return True if the messages before the place may be folded, even if they end with a given-up call."""
         return 0 < place <= self._limit and self.keeps_pairs(place) and not self._waits(place, calls=False)
 
     def permitted_from(self, place: int) -> int:
@@ -88,13 +88,13 @@ class Cuts:
         return place
 
     def waits_at(self, index: int) -> bool:
-        """Whether a message is a human one, or an AI message that has a call without a result."""
+        """Return True if a message is a human one, or an AI message that has a call without a result."""
         owner = self._owners.get(index)
         calls_wait = owner is not None and owner.start == index and not owner.answered
         return calls_wait or _is_human(self.messages[index])
 
     def _waits(self, place: int, *, calls: bool) -> bool:
-        """Whether the last message before a place, or the AI message that it answers, waits; calls only if told so."""
+        """Return True if the last message before a place, or the AI message it answers, still waits for a reply."""
         for index in range(place - 1, -1, -1):
             owner = self._owners.get(index)
             if owner is not None:
@@ -227,7 +227,7 @@ def _first_in_flight(exchanges: Sequence[_Exchange], messages: Sequence[BaseMess
 
 
 def _is_human(message: BaseMessage) -> bool:
-    """Whether a user wrote it: a late result that is shown as text of a human message is none."""
+    """Return True if a user wrote it: a late result that is shown as text of a human message is none."""
     return isinstance(message, HumanMessage) and kind_of(message) != "late_result"
 
 

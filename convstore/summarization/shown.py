@@ -1,4 +1,4 @@
-"""How messages and summaries are shown: to the model that summarises, and in the list that comes out.
+"""Format messages and summaries for the summarizing model and for the resulting list.
 
 Floor 1, pure. A result without its call is refused by every provider, so where its call was summarised before the
 result came, it is shown as text.
@@ -60,7 +60,7 @@ def added_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[
 
 
 def was_added(message: BaseMessage, running: RunningSummary | None = None) -> bool:
-    """Whether a final prompt added a message; with a running summary: for that very summary."""
+    """Return True if a final prompt added a message; with a running summary: for that very summary."""
     is_ours = running is None or str(message.id).startswith(_summary_id(running, ""))
     return is_ours and kind_of(message) == "summary"
 

@@ -1,4 +1,4 @@
-"""What writes the summaries that are stored with a conversation.
+"""Summarizers, which write the summaries stored with a conversation.
 
 Floor 1, pure but for the model call. A summarizer gets messages and the summary of what came before them, and gives the
 summary of both; when it is asked, and what becomes of its answer, is not its business.

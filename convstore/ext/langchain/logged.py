@@ -37,7 +37,7 @@ class LoggedTurn:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has its answer."""
+        """Return True if it has its answer."""
         return bool(self.later) and is_answer(self.later[-1])
 
 

@@ -283,7 +283,7 @@ def _config() -> RunnableConfig | None:
 
 
 def _is_inner() -> bool:
-    """Whether the agent is part of another graph."""
+    """Return True if the agent is part of another graph."""
     configurable: Mapping[str, Any] = (_config() or {}).get("configurable") or {}
     return _INNER in str(configurable.get("checkpoint_ns") or "")
 

@@ -221,7 +221,7 @@ async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[Base
 
 
 def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence[BaseMessage]) -> bool:
-    """Whether the very same question was answered, in a way that needs nothing else done."""
+    """Return True if the very same question was answered, in a way that needs nothing else done."""
     if not found.is_finished or len(ahead) > len(found.later) or turn[0] != found.question:
         return False
     answer = found.later[-1]
@@ -229,7 +229,7 @@ def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence
 
 
 def _is_unfinished(history: History) -> bool:
-    """Whether the last turn of a view is in progress: it is shown in full, which is over with the next question."""
+    """Return True if the last turn of a view is in progress, and therefore shown in full."""
     said = [one for one in history.messages if not is_made_up(one)]
     return bool(said) and said[-1].type != "system" and not is_answer(said[-1])
 

@@ -20,7 +20,7 @@ __all__ = ["may_be_structured", "schema_names", "structured_response"]
 
 
 def may_be_structured(answer: AIMessage) -> bool:
-    """Whether an answer without calls may be the JSON text of a structured response."""
+    """Return True if an answer without calls may be the JSON text of a structured response."""
     return answer.text.lstrip()[:1] in ("{", "[")
 
 

@@ -132,17 +132,17 @@ def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
 
 
 def is_answer(message: BaseMessage) -> bool:
-    """Whether a message ends a turn: an AI message without calls, which no tool put there."""
+    """Return True if a message ends a turn: an AI message without calls, which no tool put there."""
     return isinstance(message, AIMessage) and not has_calls(message) and not came_with(message)
 
 
 def is_question(message: BaseMessage) -> bool:
-    """Whether a message begins a turn: a human message, which no tool put there."""
+    """Return True if a message begins a turn: a human message, which no tool put there."""
     return isinstance(message, HumanMessage) and turn_of(message) is None
 
 
 def is_made_up(message: BaseMessage) -> bool:
-    """Whether a message stands for others and was never said: part of a view, or a summary that LangChain put there."""
+    """Return True if a message was generated for a view or by LangChain's summarization, not by a participant."""
     return kind_of(message) != "" or message.additional_kwargs.get("lc_source") == "summarization"
 
 
