@@ -1,6 +1,6 @@
 """The contract suite: what every backend of the store must keep, as tests that a backend's author runs.
 
-Layer 6, needs pytest, pytest-asyncio and hypothesis. Subclass `StoreContract` and give it a database::
+Floor 7, needs pytest, pytest-asyncio and hypothesis. Subclass `StoreContract` and give it a database::
 
     class TestMyDriver(StoreContract):
         @pytest.fixture

@@ -1,6 +1,6 @@
 """Promises 2, 3 and 4: a batch is whole, in order, and written once.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

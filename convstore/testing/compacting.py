@@ -1,6 +1,6 @@
 """Promise 9: summaries lose nothing silently.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Promise 12, and what a chat page needs: listing, describing and ending conversations.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the contract's tests are given: a store on the backend's database, and scopes that nobody else uses.
 
-Layer 6.
+Floor 7.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Promise 8: another scope's data answers exactly like missing data.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Listings that are exact to 15 s from every process, though heads are brought up to date only now and then.
 
-Layer 6, part of the contract. The tests move the clock and ring the timer themselves.
+Floor 7, part of the contract. The tests move the clock and ring the timer themselves.
 """
 
 from __future__ import annotations

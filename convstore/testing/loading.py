@@ -1,6 +1,6 @@
 """Promises 5, 6 and 7 as far as a driver can break them: the view is valid, stable and small.
 
-Layer 6, part of the contract. The rules themselves are tested without a database.
+Floor 7, part of the contract. The rules themselves are tested without a database.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Promise 1: what is appended comes back equal.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

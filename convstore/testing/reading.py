@@ -1,6 +1,6 @@
 """Promise 10: everything left out of a view can be read back, in bounded pages.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

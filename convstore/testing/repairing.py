@@ -1,6 +1,6 @@
 """`verify` with `repair`: what follows from the rest is mended, and nothing goes that a backup may need.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Contract of `append(resent=...)`: a client that sends the whole history again doubles nothing.
 
-Layer 6.
+Floor 7.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A backup is restored beneath running stores: what they append next does not leave a hole that nobody finds.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def talk(chat: Conversation, numbers: range, *, answers: int = 1) -> None:
 
 
 async def texts(chat: Conversation) -> list[str]:
-    """The questions of the view."""
+    """Return the questions in the view."""
     return [message.text for message in (await chat.load_history()).messages if message.type == "human"]
 
 
@@ -81,13 +81,13 @@ class RestoreFixtures:
 
     @pytest.fixture
     async def restored(self, running: Conversation, backup: _Backup, database: Any) -> Conversation:
-        """The conversation is as it was after 5 turns, and its store knows 10."""
+        """Return the conversation as it was after 5 turns, while its store has cached 10."""
         await restore(database, backup)
         return running
 
     @pytest.fixture
     async def forked(self, running: Conversation, backup: _Backup, database: Any) -> Conversation:
-        """The conversation is as it was after 5 turns, with an 11th behind the 10 that its store knew."""
+        """Return the conversation as it was after 5 turns, with an 11th after the 10 that its store cached."""
         await talk(running, range(10, 11))
         last = await database["log"].find_one({"_id": f"{conversation_of(backup)}:{11:012d}"})
         await restore(database, backup)
@@ -101,7 +101,7 @@ class RestoreFixtures:
 
 
 def conversation_of(backup: _Backup) -> str:
-    """The id of a conversation."""
+    """Return the id of the conversation in a backup."""
     return str(backup["log"][0]["conversation"])
 
 

@@ -1,6 +1,6 @@
 """Promise 12 for many conversations at once: erasure of a user, expiry by a policy, receipts, what breaks off.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

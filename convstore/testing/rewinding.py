@@ -1,6 +1,6 @@
 """Rewinding to edit or regenerate: what leaves, what stays, what comes back.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages for tests: turns as agents make them, and a comparison that NaN and deep nesting do not disturb.
 
-Layer 6.
+Floor 7.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sources keep their numbers: allotted once, cited for ever, told from each other.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

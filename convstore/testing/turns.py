@@ -1,6 +1,6 @@
 """Turns as the unit of a backend: a question is stored once, gets one answer, and both are read as one.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations

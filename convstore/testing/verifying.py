@@ -1,6 +1,6 @@
 """`verify`: what is whole is found whole, what is damaged is named, and what follows from the rest is mended.
 
-Layer 6, part of the contract.
+Floor 7, part of the contract.
 """
 
 from __future__ import annotations
