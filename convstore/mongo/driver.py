@@ -193,12 +193,12 @@ def open_client(uri: str) -> tuple[Any, Any]:
         return client, client[uri.removeprefix("memory://").strip("/") or _DEFAULT_DATABASE]
     named = names_option(uri, "serverSelectionTimeoutMS")
     options: dict[str, Any] = {} if named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
-    remote: Any = None
+    remote, database = None, None
     cause: Exception | None = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            remote = AsyncMongoClient(uri, **options)
+            remote = AsyncMongoClient[dict[str, Any]](uri, **options)
             database = remote.get_default_database(_DEFAULT_DATABASE)
         except (PyMongoError, ValueError, TypeError, OSError) as error:
             cause = error

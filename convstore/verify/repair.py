@@ -92,7 +92,8 @@ class Repairer:
         """Insert the recount entry after the last entry; return None if another writer took its number."""
         rewound = inactive_ranges(survey.spans, survey.lost, survey.rewind_entry)
         number, last_repair = tail.number + 1, survey.repair
-        first = min([number, *survey.new_joins, *survey.new_lost, *([last_repair.entry] if last_repair else [])])
+        begins: list[int] = [number, *survey.new_joins, *survey.new_lost, *([last_repair.entry] if last_repair else [])]
+        first = min(begins)
         count = _Count(self.codec, rewound, first)
         async for entry in self._entries():
             if entry.number < number:
