@@ -64,7 +64,7 @@ def rows_of(
     """
     # Compared with the entry as well, because after a repair two messages may share an ordinal.
     last = (summary.entry, summary.last) if summary else (0, 0)
-    live, turns = (summary.live, summary.turns) if summary else (0, 0)
+    covered, turns = (summary.live, summary.turns) if summary else (0, 0)
     rows = []
     for entry in entries:
         turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
@@ -75,7 +75,7 @@ def rows_of(
             turn += message.type == "human"
             place += 1
             if (is_after or (number, message.ordinal) > last) and is_active(gaps, message.ordinal):
-                rows.append((message, number, place - live, turn - turns, result))
+                rows.append((message, number, place - covered, turn - turns, result))
             result += message.type == "tool"
     sizes = [message.view_tokens for message, *_ in rows]
     begins = bool(rows) and rows[0][2] == 1

@@ -62,7 +62,7 @@ class Receipt(_Value):
 
 
 class HistoryReport(_Value):
-    """How `load_history` built the view, and its cost.
+    """The steps by which `load_history` built the view, and its cost.
 
     Attributes:
         stubbed: Ids of tool messages shown as stubs.
