@@ -148,7 +148,7 @@ class EndContract:
     @pytest.mark.parametrize("cursor", ["x", "", "AAAA", "💥", 7])
     async def test_a_bad_cursor_is_refused(self, store: ConversationStore, cursor: Any) -> None:
         """Typed, and says what to do."""
-        with pytest.raises(InvalidCursorError, match="without one"):
+        with pytest.raises(InvalidCursorError, match="without a cursor"):
             await store.list_conversations(cursor=cursor)
 
     async def test_a_listing_takes_only_scope_keys(self, store: ConversationStore) -> None:

@@ -106,7 +106,7 @@ class ListContract:
         self, appender: ConversationStore, new_store: _NewStore, user: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A store that has touched more conversations than it remembers brings the heads of all up to date."""
-        monkeypatch.setattr(known, "_CONVERSATIONS", 2)
+        monkeypatch.setattr(known, "_MAXIMUM_CONVERSATIONS", 2)
         for number in range(6):
             chat = appender.conversation(user_id=user, thread_id=f"t{number}")
             await chat.append(HumanMessage("q"))

@@ -196,7 +196,7 @@ class TurnContract:
         await chat.append(SystemMessage("Be brief.", id="s"))
         with pytest.raises(UnknownMessageError, match=r"turn 'r1' was not begun.*human="):
             await chat.append_turn("r1", messages=_answer())
-        with pytest.raises(InvalidInputError, match="no human message"):
+        with pytest.raises(InvalidInputError, match="is not a human message"):
             await chat.append_turn("s", messages=_answer())
         assert await _texts(chat) == ["Be brief."]
         assert await chat.get_turn("r1") is None
