@@ -145,6 +145,7 @@ class Damage:
         await chat.annotate("r2", rating=1, why="x")
         await chat.update(title="Seals", metadata={"a": 1})
         self.ids = [str(message.id) async for message in chat.messages()]
+        await store.close()  # closes its open heads, so that listings say the same however long this takes
         self.right = {name: repr(await read()) for name, read in self.reads().items()}
 
     def reads(self) -> dict[str, Read]:
