@@ -20,7 +20,7 @@ __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What an application said of a run when it started it.
+    """The settings an application gave a run when it started it.
 
     Attributes:
         context: As passed with ``context=``; None if nothing was.
@@ -79,7 +79,7 @@ def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeC
 
 
 def _given(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
-    """What was chosen for this run."""
+    """Return the scope values chosen for this run."""
     given: Any = chosen(run) if callable(chosen) else chosen or {}
     if isinstance(given, Mapping):
         return given

@@ -87,7 +87,7 @@ class Summarization:
         self._shown = 0
 
     def next_prompt(self) -> list[BaseMessage] | None:
-        """What the model is to be asked now; None if it need not be asked any more."""
+        """Return the next prompt for the model; None if no more is needed."""
         if self._done == self._cut:
             return None
         if self._options.overflow == "trim":

@@ -165,7 +165,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What a node reads of a state."""
+    """The part of a state that a node reads."""
 
     messages: list[BaseMessage]
     context: dict[str, Any]

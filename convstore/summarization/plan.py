@@ -119,7 +119,7 @@ def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> in
 
 
 def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: int, unfolded_room: int) -> int:
-    """How many messages are folded.
+    """Return the number of messages to fold.
 
     What stays fits, wherever a permitted cut makes it fit; if none does, all is folded that may be. Else it is those up
     to the place where `before_summary` is reached, less a message there that waits for its answer.
@@ -151,7 +151,7 @@ def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: 
 
 
 def _preferred(cuts: Cuts, trigger: int) -> int:
-    """How many messages are folded if the sum was reached at a place and the limit plays no part.
+    """Return the number of messages to fold if only the trigger counts, not the limit.
 
     A message that waits for its answer stays out, with all that belongs to it. An AI message whose results follow is
     folded with all of them, unless a human message is among them.
@@ -167,7 +167,7 @@ def _preferred(cuts: Cuts, trigger: int) -> int:
 
 
 def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> int:
-    """Where the next step ends: it has as many messages as fit the budget, calls never parted from their results.
+    """Return the end of the next step: as many messages as fit the budget, with calls and results together.
 
     A step that is not the last ends before a human message where it can: some providers refuse a list that begins
     with a call. A message that does not fit, or one with calls together with its results, is a step of its own: the

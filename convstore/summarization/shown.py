@@ -38,7 +38,7 @@ def with_summary(
     system: SystemMessage | None,
     prompt: ChatPromptTemplate,
 ) -> list[BaseMessage]:
-    """What the final prompt makes of a summary and the messages that follow it.
+    """Return the messages of the final prompt: the summary, then the messages that follow it.
 
     Every message that the prompt adds is marked ``{"convstore": {"kind": "summary"}}`` and has an id made from the
     last message that the summary stands for, or from all their ids, so that it is known when it comes back.

@@ -88,7 +88,7 @@ class RunningSummarizer:
 
     @property
     def name(self) -> str:
-        """What the model calls itself, or its class."""
+        """The name of the model, or of its class."""
         names = (getattr(self._model, key, None) for key in ("model_name", "model", "model_id"))
         return next((name for name in names if isinstance(name, str) and name), type(self._model).__name__)
 

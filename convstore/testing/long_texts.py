@@ -53,7 +53,7 @@ class _Reader:
 
 
 class LongTextContract:
-    """What people and models said."""
+    """Long texts of people and models."""
 
     async def test_what_was_said_is_whole_in_every_view(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]

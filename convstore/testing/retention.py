@@ -55,7 +55,7 @@ async def _fill(chat: Conversation) -> ErasureReceipt:
 
 
 async def _documents_of(database: Any, conversation: str) -> int:
-    """How many documents name a conversation, its tombstone apart."""
+    """Count the documents of a conversation, its tombstone excluded."""
     found = [await database[name].find({"conversation": conversation}).to_list(None) for name in _COLLECTIONS]
     return sum(document.get("sweep_at") is None for documents in found for document in documents)
 

@@ -51,7 +51,7 @@ def rag_turn(question: str, *, sources: int = 3, words: int = 60, tool: str = "s
 
 
 def same_messages(left: Sequence[BaseMessage], right: Sequence[BaseMessage]) -> bool:
-    """Whether two lists hold messages of the same classes with equal fields; NaN is equal to NaN."""
+    """Return True if two lists hold messages of the same classes with equal fields; NaN equals NaN."""
     codec = Codec()
 
     def written(messages: Sequence[BaseMessage]) -> list[tuple[type, str]]:

@@ -33,7 +33,7 @@ def _numbered(number: int, text: str) -> dict[str, Any]:
 
 
 def _cursor(page: str) -> str:
-    """What the last line of a page says."""
+    """Return the cursor in the last line of a page."""
     return page.splitlines()[-1].removeprefix('More: cursor="').removesuffix('"')
 
 

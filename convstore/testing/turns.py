@@ -30,7 +30,7 @@ __all__ = ["TurnContract"]
 
 
 def _answer(text: str = "They do.") -> list[BaseMessage]:
-    """What an agent adds to a question, made anew and without ids."""
+    """Return an agent's answer to a question, new objects without ids."""
     call = {"name": "search", "args": {"query": "seals"}, "id": "call_1"}
     result = ToolMessage("found", name="search", tool_call_id="call_1", artifact=passages(2))
     return [AIMessage("", tool_calls=[call]), result, AIMessage(text)]

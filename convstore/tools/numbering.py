@@ -161,7 +161,7 @@ def _split(value: Any) -> tuple[Any, Any]:
 
 
 def _call(name: str, given: Any) -> Any:
-    """What the inner tool is called with: always a call, as only that gives its artifact."""
+    """Return the input of the inner tool: always a tool call, because only that returns the artifact."""
     if isinstance(given, dict) and given.get("type") == "tool_call":
         return given
     return _bare_call(name, given if isinstance(given, dict) else {"__arg1": given})
@@ -211,7 +211,7 @@ def _numbered(answer: ToolMessage, found: FoundSources, given: _Given, render: R
 
 
 def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:
-    """What the model gets: nothing that the tool wrote is lost and nothing comes twice, unless `render` says else."""
+    """Return the content for the model: all that the tool wrote, each part once, unless `render` differs."""
     if render is not render_sources:
         return render(sources)
     if isinstance(content, list):

@@ -139,7 +139,7 @@ def _cursor(value: Any) -> str:
 
 
 def _items(value: Any) -> Sequence[Any]:
-    """What a list holds, nulls apart; anything else is the only item of one."""
+    """Return the items of a list without nulls; any other value counts as a list of one."""
     values = value if isinstance(value, list | tuple) else [value]
     return [one for one in values[:_MOST_ITEMS] if one is not None]
 
@@ -170,7 +170,7 @@ def _not_numbers(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What a model passed, in a few words."""
+    """Describe a value that a model passed, in a few words."""
     if isinstance(value, str):
         return f"'{in_line(value, 40)}'"
     if type(value) in (bool, float) or (type(value) is int and abs(value) < _LARGEST):
@@ -212,7 +212,7 @@ class RetrieveArguments(BaseModel):
 
 
 def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
-    """What a system prompt says of shortened tool results and how to read them, for a tool of this name.
+    """Return the paragraph for a system prompt about shortened tool results and how to read them.
 
     >>> "retrieve_previous_sources" in sources_prompt()
     True
@@ -285,14 +285,14 @@ def make_retrieval_tool(
 
 
 def _what_is_wanted(error: ValidationError | ValidationErrorV1) -> str:
-    """What a model is told of arguments that cannot be understood."""
+    """Return the message for a model whose arguments cannot be read."""
     told = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors() if detail["loc"]]
     text = " ".join(f"{one.replace('Value error, ', '', 1)}." for one in told)
     return text[:_ERROR_CHARACTERS] or "Pass the arguments by their names."
 
 
 def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_tokens: int) -> Request:
-    """What a model asks for, as much of it as one call reads, and what it is told of the rest."""
+    """Return a model's request, limited to what one call reads, and the remarks about the rest."""
     ids = _message_ids(ids)  # read already, unless the tool was called with a text alone
     # A longer text is no id; it is named, not kept.
     texts = list(dict.fromkeys(id_[: MAX_ID_BYTES + 1] for id_ in ids if isinstance(id_, str)))

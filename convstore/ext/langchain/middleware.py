@@ -298,7 +298,7 @@ def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
 
 
 def _ticket(run: AgentRun, state: Any) -> dict[str, Any] | None:
-    """What puts a run into a state that has lost it."""
+    """Return the update that puts a run into a state that has lost it."""
     return None if run_in(state, run.scope) is run else {CHANNEL: Ticket.to(run)}
 
 
@@ -316,7 +316,7 @@ def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _
 
 
 def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any]) -> _ModelOutput:
-    """What the model said, messages and calls each under an id that is its own and known before it is in the state."""
+    """Return the model's messages; each message and call gets a unique id before the state holds it."""
     taken = ids_of(request.messages) | set(run.logged) | ids_of(run.view or ())
     result: list[BaseMessage] = []
     for message in response.result:
@@ -334,13 +334,13 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
 
 
 def _as_output(left: list[BaseMessage]) -> _ToolOutput:
-    """What an earlier run left of a call, in the form in which a tool gives it."""
+    """Return the results an interrupted run already stored for this call, as a tool returns them."""
     [first, *more] = left
     return Command(update={"messages": left}) if more or not isinstance(first, ToolMessage) else first
 
 
 def _results(output: Any, request: ToolCallRequest, turn_id: str | None) -> tuple[_ToolOutput, list[BaseMessage]]:
-    """What a tool gave back, its messages with ids, and those of them that the log is to have."""
+    """Return a tool's output, its messages with ids, and the messages to append."""
     ai_message_id, position = call_place(request.state["messages"], request.tool_call)
     output = with_ids(output, request.tool_call, ai_message_id=ai_message_id, position=position, turn_id=turn_id)
     return output, list(messages_in(output, request.tool_call))

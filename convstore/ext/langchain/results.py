@@ -37,7 +37,7 @@ def call_place(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, in
 
 
 def with_ids(output: Any, call: ToolCall, *, ai_message_id: str, position: int, turn_id: str | None) -> Any:
-    """What a tool gave back, each message in it with an id; one that has an id keeps it.
+    """Return a tool's output with an id on each message; existing ids stay.
 
     The result of the call has the id that `result_id` makes, whatever it stands in. What comes into the conversation
     beside it says so.

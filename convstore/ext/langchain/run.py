@@ -74,7 +74,7 @@ class AgentRun:
         return known is None or known is message or known == message or is_evicted(message, known)
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
-        """What the model said at this step of the turn in an earlier run; None if it has to be asked."""
+        """Return the model's answer at this step from an earlier run; None if it has to be asked."""
         here = ids_of(messages)
         said = (one for one in self.ahead if isinstance(one, AIMessage) and not came_with(one))
         return next((one for one in said if one.id not in here), None)
@@ -94,7 +94,7 @@ class AgentRun:
 
 
 class Ticket(str):
-    """What stands for a run in the state: a text for whoever looks at the state or streams it, with the run behind it.
+    """The entry of a run in the agent's state: prints as a text and holds the run.
 
     So no stream takes the messages of a view for new ones.
     """

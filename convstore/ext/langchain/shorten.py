@@ -62,7 +62,7 @@ def stubbed_until(
 
 
 def _saved(message: BaseMessage, stubs: Mapping[str, ToolMessage | None], size: int, count: _Counter) -> int:
-    """What a stub saves; all, as long as it is not known."""
+    """Return the tokens that a stub saves; all of them while its size is unknown."""
     if not isinstance(message, ToolMessage):
         return 0
     message_id = str(message.id)

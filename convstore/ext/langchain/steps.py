@@ -41,7 +41,7 @@ _STUB_LIMIT = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How a middleware works; see `ConversationMiddleware`."""
+    """The settings of a middleware; see `ConversationMiddleware`."""
 
     policy: HistoryPolicy
     turn_tokens: int | None
@@ -153,7 +153,7 @@ async def prepare(
     messages: Sequence[BaseMessage],
     state: Sequence[BaseMessage],
 ) -> AIMessage | list[BaseMessage]:
-    """What the model is shown at this step: the view and the turn; or what it said, if it was asked before.
+    """Return the messages for the model at this step, view and turn; or its earlier answer to this step.
 
     Args:
         chat: The conversation.
@@ -213,7 +213,7 @@ def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
 
 
 async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """What only the state has of a turn: its run broke off before it was logged. Rewound messages are left out."""
+    """Return the messages of a turn that only the state has, from a run that broke off before it logged them."""
     known = ids_of(found.later)
     extra = [one for one in state if one.id not in known and not is_made_up(one)]
     rewound = await ids_in_log(chat, ids_of(extra))

@@ -30,7 +30,7 @@ def schema_names(response_format: Any) -> set[str]:
 
 
 def structured_response(response_format: Any, answer: AIMessage) -> Any:
-    """What an answer says in the form that the agent asks for; None if it is not in that form."""
+    """Return the structured response in an answer; None if it has none."""
     if response_format is None:
         return None
     specs = {spec.name: spec for spec in _tool_specs(response_format)}

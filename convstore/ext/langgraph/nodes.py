@@ -129,7 +129,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
 
     @abstractmethod
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
-        """What changes in the state."""
+        """Return the update of the state."""
 
     def _scope_of_run(self, config: RunnableConfig | None) -> dict[str, str]:
         context, ambient = _surroundings()
@@ -137,7 +137,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
 
 
 class LoadNode(_Node):
-    """What `load_node` makes."""
+    """The node that `load_node` returns."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class LoadNode(_Node):
 
 
 class AppendNode(_Node):
-    """What `append_node` makes."""
+    """The node that `append_node` returns."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ def _surroundings() -> tuple[Any, RunnableConfig | None]:
 
 
 def _turn_start(messages: Sequence[BaseMessage]) -> int:
-    """Where the turn in progress begins: the last human message, or the first message of all."""
+    """Return the index where the turn in progress begins: the last human message, or the first message."""
     places = [place for place, message in enumerate(messages) if isinstance(message, HumanMessage)]
     return places[-1] if places else 0
 

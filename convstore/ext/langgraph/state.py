@@ -36,7 +36,7 @@ __all__ = [
 
 
 class LoadedView(dict[str, Any]):
-    """What a load node puts into the state, for `view_of`.
+    """The view that a load node puts into the state, for `view_of`.
 
     To everything that writes it down it is an empty dict: to a checkpointer, which keeps the input of a subgraph, to
     an endpoint that sends the stream of a graph on, to a trace. So history gets nowhere by accident, and what is read
@@ -86,7 +86,7 @@ class ConversationState(MessagesState):
 
 
 def view_of(state: Any) -> list[BaseMessage]:
-    """What the model gets: the view of the log and behind it this turn's messages, each message exactly once.
+    """Return the messages for the model: the view of the log, then this turn's messages, each exactly once.
 
     The list is one that any provider accepts, whether messages of this turn are in the log by now or not; a prompt of
     yours goes before it. No I/O.
