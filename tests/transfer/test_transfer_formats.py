@@ -552,7 +552,7 @@ def test_any_message_can_be_written_or_says_why_not(message):
     else:
         problem = ""
         assert line.count(b"\n") == line.endswith(b"\n")
-        assert json.loads(line).keys() == made.keys()
+        assert json.loads(line).keys() == json.loads(json.dumps(made)).keys()  # JSON joins two halves of a character
     assert problem == "" or problem.endswith("use the format convstore")
 
 
