@@ -132,8 +132,8 @@ class Users:
     async def fill(self, turns: int) -> None:
         """Give every conversation its turns."""
         for begin in range(0, turns, _FILL_AT_ONCE):
-            most = min(_FILL_AT_ONCE, turns - begin)
-            await _each(self.chats, lambda chat: chat.append([one for _ in range(most) for one in self._take(0.0)]))  # noqa: B023
+            maximum = min(_FILL_AT_ONCE, turns - begin)
+            await _each(self.chats, lambda chat: chat.append([one for _ in range(maximum) for one in self._take(0.0)]))  # noqa: B023
 
     def _take(self, large: float) -> list[BaseMessage]:
         """Return a turn under new ids."""

@@ -160,7 +160,7 @@ class Conversation:
         Args:
             number: Number of ids, 1 to 1,000.
         """
-        check_number(number, name="number", least=1, most=MAX_SOURCES)
+        check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
         services = await self._services()
         return await services.writer.reserve(self._scope, number)
 
@@ -442,7 +442,7 @@ def _source_ids(given: Iterable[int] | str) -> list[int]:
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"source_ids are numbers or a text such as '3, 11-20': {error}") from error
     for number in numbers:
-        check_number(number, name="a source id", least=1, most=2**53 - 1)
+        check_number(number, name="a source id", minimum=1, maximum=2**53 - 1)
     if len(numbers) > MAX_SOURCES:
         raise TooManyIdsError(f"more than {MAX_SOURCES:,} source ids in one call; ask for fewer at a time")
     return numbers

@@ -368,7 +368,7 @@ class ConversationStore:
             self._sweep_at = now + _SWEEP_SECONDS
             # The sweep must not delay or fail the caller: it is limited, and the next one retries.
             with suppress(StoreError):
-                if await self._services.retention.sweep(most=_SWEEP_LIMIT) == _SWEEP_LIMIT:
+                if await self._services.retention.sweep(limit=_SWEEP_LIMIT) == _SWEEP_LIMIT:
                     self._sweep_at = now + 1
         return self._services
 

@@ -56,7 +56,7 @@ class Catalog:
 
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first."""
-        check_number(limit, name="limit", least=1, most=_MAX_PAGE)
+        check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         if cursor is None:
             await self._open_heads.flush(partial_scope)
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)

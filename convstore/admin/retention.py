@@ -112,17 +112,17 @@ class Retention:
             raise damaged[0]
         return receipt
 
-    async def sweep(self, *, most: int | None = None) -> int:
+    async def sweep(self, *, limit: int | None = None) -> int:
         """Remove documents that late writers added to deleted conversations; return the number of tombstones examined.
 
         Args:
-            most: Maximum number of tombstones to examine; None for all that are due.
+            limit: Maximum number of tombstones to examine; None for all that are due.
         """
         now, examined = self._clock.now(), 0
-        while due := await self._tombstones.due(at=now, limit=min(_BATCH, most or _BATCH)):
+        while due := await self._tombstones.due(at=now, limit=min(_BATCH, limit or _BATCH)):
             await in_parallel(partial(self._sweep, now), due)
             examined += len(due)
-            if most:
+            if limit:
                 break
         return examined
 

@@ -86,8 +86,8 @@ class ChainSummarizer:
             raise InvalidInputError(f"rule must be a CompactionRule, not {type(rule).__name__}")
         self.rule = rule or CompactionRule(keep_last_turns=self.config.keep_sections)
         self._handler = handler
-        self._max_concurrency = check_number(max_concurrency, name="max_concurrency", least=1)
-        self._max_prompt_bytes = check_number(max_prompt_bytes, name="max_prompt_bytes", least=MIN_PROMPT_BYTES)
+        self._max_concurrency = check_number(max_concurrency, name="max_concurrency", minimum=1)
+        self._max_prompt_bytes = check_number(max_prompt_bytes, name="max_prompt_bytes", minimum=MIN_PROMPT_BYTES)
 
     @property
     def name(self) -> str:

@@ -72,14 +72,14 @@ def plain(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def short(text: str, *, most: int) -> str:
+def short(text: str, *, maximum: int) -> str:
     """Return the beginning of a text, on one line.
 
-    >>> short("one two three", most=8)
+    >>> short("one two three", maximum=8)
     'one two…'
     """
-    line = " ".join(plain(text[: most * 2]).split())
-    return line if len(line) <= most and len(text) <= most * 2 else f"{line[: most - 1].rstrip()}…"
+    line = " ".join(plain(text[: maximum * 2]).split())
+    return line if len(line) <= maximum and len(text) <= maximum * 2 else f"{line[: maximum - 1].rstrip()}…"
 
 
 def compact(number: float) -> str:
@@ -105,5 +105,5 @@ def percent(part: float | None) -> str:
 
 
 def _line(error: ConvstoreError) -> str:
-    text = short(without_addresses(str(error)), most=_LONGEST_ERROR)
+    text = short(without_addresses(str(error)), maximum=_LONGEST_ERROR)
     return f"{text}. {_UNAVAILABLE}" if isinstance(error, StoreUnavailableError) else text

@@ -18,7 +18,7 @@ from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of
 from convstore.messages.values import Codec
 
-__all__ = ["MOST_SHOWN", "RunningTotals", "ShownSources", "totals_behind", "totals_through"]
+__all__ = ["MOST_SHOWN", "RunningTotals", "ShownSources", "totals_after", "totals_through"]
 
 MOST_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
@@ -57,10 +57,10 @@ def totals_through(before: Totals, messages: Sequence[EntryMessage], *, codec: C
     Raises:
         ValueError: A stored message is damaged.
     """
-    return totals_behind(before, [(message, decode_message(codec, message.body)) for message in messages], at=at)
+    return totals_after(before, [(message, decode_message(codec, message.body)) for message in messages], at=at)
 
 
-def totals_behind(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMessage]], *, at: datetime) -> Totals:
+def totals_after(before: Totals, messages: Iterable[tuple[EntryMessage, BaseMessage]], *, at: datetime) -> Totals:
     """Return the totals after some messages, each as stored and as appended; sources are not counted."""
     running = RunningTotals(before, before.sources_through)
     for message, appended in messages:

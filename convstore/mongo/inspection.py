@@ -13,7 +13,7 @@ from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.indexes import Index
 from convstore.mongo.keys import HEADS, LOG, chunk_range, entry_range, log_ranges
 
-__all__ = ["Document", "Inspection", "SchemaInspection", "said_of_log"]
+__all__ = ["Document", "Inspection", "SchemaInspection", "log_fields"]
 
 Document = Mapping[str, Any]
 
@@ -52,12 +52,12 @@ class Inspection:
         if closes:
             update["$unset"] = {"open_until": "", "open_by": ""}
         async with driver_errors():
-            return bool((await self._heads.update_one(said_of_log(head), update)).matched_count)
+            return bool((await self._heads.update_one(log_fields(head), update)).matched_count)
 
     async def is_same(self, head: Document) -> bool:
         """Return True if no append has refreshed a head since it was read. One command."""
         async with driver_errors():
-            return await self._heads.find_one(said_of_log(head), {"_id": 1}) is not None
+            return await self._heads.find_one(log_fields(head), {"_id": 1}) is not None
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
         """Return the next page of entries, in order; empty at the end. One command.
@@ -107,19 +107,19 @@ class Inspection:
         found = await self._page(self._log, {"_id": {"$gte": low, "$lt": high}}, count)
         return {document["_id"]: document for document in found}
 
-    async def beside(self, collection: str, conversation: str, *, after: str = "") -> list[Document]:
+    async def documents_of(self, collection: str, conversation: str, *, after: str = "") -> list[Document]:
         """Return the next page of a conversation's summaries or annotations; empty at the end. One command."""
         (low, high), _ = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
         return await self._page(self._driver.collection(self._prefix + collection), query, _SMALL)
 
-    async def conversation_behind(self, collection: str, conversation: str) -> str | None:
+    async def next_conversation(self, collection: str, conversation: str) -> str | None:
         """Return the next conversation that has documents in a collection, in the order of keys. One command."""
         found = self._driver.collection(self._prefix + collection)
         page = await self._page(found, {"_id": {"$gt": f"{conversation};" if conversation else ""}}, 1, {"_id": 1})
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
-    async def known(self, *, after: str) -> list[str]:
+    async def conversation_ids(self, *, after: str) -> list[str]:
         """Return the next page of conversation ids in heads and tombstones; empty at the end. One command."""
         async with driver_errors():
             found = self._heads.find({"conversation": {"$gt": after}}, {"conversation": 1})
@@ -150,7 +150,7 @@ class Inspection:
         return documents
 
 
-def said_of_log(head: Document) -> Document:
+def log_fields(head: Document) -> Document:
     """Return the fields of a head that an append refreshes, as a filter."""
     return {name: head.get(name) for name in ("_id", "conversation", "updated_at", "totals", "start", "open_by")}
 
@@ -176,14 +176,14 @@ class SchemaInspection:
         text = str(stats.get("wiredTiger", {}).get("creationString", ""))
         return text.partition("block_compressor=")[2].partition(",")[0]
 
-    async def lacks(self, collection: str, field: str, *, beside: str) -> bool:
-        """Return True if documents have the field `beside` but none has `field`.
+    async def lacks(self, collection: str, field: str, *, given: str) -> bool:
+        """Return True if documents have the field `given` but none has `field`.
 
         Two commands, which may scan the collection.
         """
         found = self._database[self._prefix + collection]
         async with driver_errors():
-            has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (beside, field)]
+            has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (given, field)]
         return has[0] is not None and has[1] is None
 
     async def scope_keys(self) -> list[str]:

@@ -55,8 +55,8 @@ class Records:
             raise InvalidInputError("pass before= or after=, not both")
         for name, ordinal in (("before", before), ("after", after)):
             if ordinal is not None:
-                check_number(ordinal, name=name, least=0, most=2**53)
-        check_number(limit, name="limit", least=1, most=_MAX_PAGE)
+                check_number(ordinal, name=name, minimum=0, maximum=2**53)
+        check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         cached = await self._reader.find(scope)
         if cached is None:
             return []

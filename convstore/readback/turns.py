@@ -70,7 +70,7 @@ class Turns:
         """Yield whole active turns that begin in a range of ordinals, as of the start of the iteration."""
         for name, value in (("after", after), ("before", before), ("limit", limit)):
             if value is not None:
-                check_number(value, name=name, least=0, most=_MAX_NUMBER)
+                check_number(value, name=name, minimum=0, maximum=_MAX_NUMBER)
         cached = await self._reader.find(scope)
         remaining = _MAX_NUMBER if limit is None else limit
         if cached is None or not remaining:

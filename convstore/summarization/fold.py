@@ -168,9 +168,9 @@ class Summarization:
         if not self._new:
             return 0
         options, running = self._options, self._running
-        most = options.max_tokens - self._system_tokens
-        room = most - options.max_summary_tokens
-        unfolded_room = most - (self._summary_tokens(running) if running else 0)
+        maximum = options.max_tokens - self._system_tokens
+        room = maximum - options.max_summary_tokens
+        unfolded_room = maximum - (self._summary_tokens(running) if running else 0)
         if unfolded_room < 0 and running:
             unfolded_room = room  # no cut helps against a summary that is larger than the limit
         wanted = options.max_tokens_before_summary

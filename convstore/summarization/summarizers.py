@@ -76,7 +76,7 @@ class RunningSummarizer:
             model = _chat_model(model)
         if not hasattr(model, "ainvoke"):
             raise InvalidInputError(f"model is a LangChain chat model, not {type(model).__name__}")
-        check_number(max_tokens, name="max_tokens", least=100)
+        check_number(max_tokens, name="max_tokens", minimum=100)
         self.rule = CompactionRule(
             max_tokens_before_summary=max_tokens_before_summary,
             max_summary_tokens=max_summary_tokens,
@@ -124,7 +124,7 @@ class HeadTailSummarizer:
 
     def __init__(self, rule: CompactionRule | None = None, *, characters: int = 80) -> None:
         self.rule = rule or CompactionRule()
-        self._half = check_number(characters, name="characters", least=_FEWEST_CHARACTERS) // 2
+        self._half = check_number(characters, name="characters", minimum=_FEWEST_CHARACTERS) // 2
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """A line for each message, behind those of the earlier summary."""

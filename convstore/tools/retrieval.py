@@ -238,7 +238,7 @@ def check_page_tokens(page_tokens: int) -> int:
     Raises:
         InvalidInputError: Not a whole number in bounds.
     """
-    return check_number(page_tokens, name="page_tokens", least=_FEWEST_PAGE_TOKENS, most=MOST_PAGE_TOKENS)
+    return check_number(page_tokens, name="page_tokens", minimum=_FEWEST_PAGE_TOKENS, maximum=MOST_PAGE_TOKENS)
 
 
 def make_retrieval_tool(

@@ -89,7 +89,7 @@ async def export_conversations(
             f'write is a function that takes bytes, such as open(path, "wb").write, not {type(write).__name__}'
         )
     if limit is not None:
-        check_number(limit, name="limit", least=1)
+        check_number(limit, name="limit", minimum=1)
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
     report = ExportReport(on_problem=on_problem)
     work = _Export(store, await store.services(), report, format)

@@ -79,9 +79,9 @@ async def import_conversations(
         InvalidInputError: An argument is invalid.
         StoreUnavailableError: The server does not answer; run the import again.
     """
-    check_number(jobs, name="jobs", least=1)
+    check_number(jobs, name="jobs", minimum=1)
     if limit is not None:
-        check_number(limit, name="limit", least=1)
+        check_number(limit, name="limit", minimum=1)
     if scope is not None and not callable(scope) and not isinstance(scope, Mapping):
         raise InvalidInputError(f"scope is a dict, a ScopeRule or a function, not {type(scope).__name__}")
     if isinstance(records, str | Path) or not isinstance(records, Iterable | AsyncIterable):

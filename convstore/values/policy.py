@@ -69,9 +69,9 @@ class HistoryPolicy:
         object.__setattr__(self, "never_stub", _names(self.never_stub))
         for name in ("max_tokens", "max_turns", "shorten_over"):
             if (limit := getattr(self, name)) is not None:
-                check_number(limit, name=name, least=1)
+                check_number(limit, name=name, minimum=1)
         for name in ("stub_min_tokens", "keep_last_results"):
-            check_number(getattr(self, name), name=name, least=0)
+            check_number(getattr(self, name), name=name, minimum=0)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidInputError(f"{name} is one of {choices}, not {getattr(self, name)!r}")
@@ -93,7 +93,7 @@ class CompactionRule:
 
     def __post_init__(self) -> None:
         for name, minimum in (("max_tokens_before_summary", 1), ("max_summary_tokens", 1), ("keep_last_turns", 0)):
-            check_number(getattr(self, name), name=name, least=minimum)
+            check_number(getattr(self, name), name=name, minimum=minimum)
         if self.max_summary_tokens >= self.max_tokens_before_summary:
             raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
 

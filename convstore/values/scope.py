@@ -62,23 +62,23 @@ def check_choice(value: object, *choices: str | None, name: str) -> None:
         raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
 
 
-def check_number(value: int, *, name: str, least: int, most: int | None = None) -> int:
+def check_number(value: int, *, name: str, minimum: int, maximum: int | None = None) -> int:
     """Return a number if it is an int within bounds; booleans are rejected.
 
-    >>> check_number(7, name="limit", least=1, most=1_000)
+    >>> check_number(7, name="limit", minimum=1, maximum=1_000)
     7
 
     Args:
         value: The caller's value.
         name: Name of the parameter, for the error.
-        least: Minimum.
-        most: Maximum; None for no limit.
+        minimum: Minimum.
+        maximum: Maximum; None for no limit.
 
     Raises:
         InvalidInputError: The value is anything else; the message has the bounds and the value.
     """
-    if type(value) is not int or value < least or (most is not None and value > most):
-        bounds = f"from {least}" if most is None else f"from {least} to {most}"
+    if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
+        bounds = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise InvalidInputError(f"{name} is a whole number {bounds}, not {value!r}")
     return value
 

@@ -17,7 +17,7 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
 from convstore.log.stored_message import read_message
-from convstore.log.totals import ShownSources, totals_behind
+from convstore.log.totals import ShownSources, totals_after
 from convstore.messages.encoding import digest_of, fields_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import calls_of
@@ -223,7 +223,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     stored = entry.totals
     if stored.marker == entry.number:
         return _expected_rewind_totals(entry, before)
-    made = totals_behind(before, zip(entry.messages, messages, strict=True), at=entry.at)
+    made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved, or belong to a lost entry
         through = max(through, stored.sources_through)

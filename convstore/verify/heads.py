@@ -20,7 +20,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.bson_values import from_stored, stored_number, utc
 from convstore.mongo.documents import summary_document, summary_from, totals_document
 from convstore.mongo.heads import Head, head_from
-from convstore.mongo.inspection import Inspection, said_of_log
+from convstore.mongo.inspection import Inspection, log_fields
 from convstore.mongo.keys import ANNOTATIONS, HEADS, SUMMARIES, annotation_id, entry_id, summary_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
@@ -165,7 +165,7 @@ class ConversationCheck:
             await self._repair_head("head_start", problem, {"start": _NO_START}, only_if_unchanged=True)
         if outdated := self._outdated_totals(head, check):
             changes, closes = self._head_changes(head, tail), self._is_old(head.open_until)
-            self.recheck = Recheck(*outdated, said_of_log(self.document), tail.entries, changes, closes)
+            self.recheck = Recheck(*outdated, log_fields(self.document), tail.entries, changes, closes)
 
     def _outdated_totals(self, head: Head, check: LogCheck) -> tuple[str, str] | None:
         """Return kind and text of the head's problem, unless a writer may be about to refresh the head."""
@@ -232,7 +232,7 @@ class ConversationCheck:
     async def _summaries(self, head: Head | None, checked: Checked) -> None:
         found: dict[str, SummaryRecord] = {}
         after, is_whole = "", True
-        while documents := await self.inspection.beside(SUMMARIES, self.conversation, after=after):
+        while documents := await self.inspection.documents_of(SUMMARIES, self.conversation, after=after):
             for document in documents:
                 checked.summaries += 1
                 record = self._summary(document)
@@ -300,7 +300,7 @@ class ConversationCheck:
 
     async def _annotations(self, checked: Checked, last: int) -> None:
         after = ""
-        while documents := await self.inspection.beside(ANNOTATIONS, self.conversation, after=after):
+        while documents := await self.inspection.documents_of(ANNOTATIONS, self.conversation, after=after):
             for document in documents:
                 checked.annotations += 1
                 problem, ordinal = self._annotation_problem(document)

@@ -30,12 +30,12 @@ from convstore.verify.entry import check_entry, check_shown, check_totals
 from convstore.verify.findings import Checked
 from convstore.verify.rewinds import ActiveTotals
 
-__all__ = ["ORPHAN_AGE", "LogCheck", "Tell", "age_of"]
+__all__ = ["ORPHAN_AGE", "LogCheck", "Reporter", "age_of"]
 
 ORPHAN_AGE = timedelta(hours=24)
 """Younger documents may belong to an append in flight, or to an administrator's investigation."""
 
-Tell = Callable[..., None]
+Reporter = Callable[..., None]
 """A function that takes the fields of a `Finding` as keyword arguments."""
 
 _CHUNKS_AT_ONCE = 16

@@ -13,7 +13,7 @@ from functools import partial
 from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
 from convstore.log.repairs import Survey, inactive_ranges, lost_entries
 from convstore.log.rewind import is_active
-from convstore.log.totals import totals_behind
+from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_from
@@ -154,7 +154,7 @@ class _Count:
 
     def _add(self, before: Totals, entry: Entry, messages: Sequence[EntryMessage]) -> Totals:
         decoded = ((one, decode_message(self._codec, one.body)) for one in messages)
-        return totals_behind(before, decoded, at=entry.at) if messages else before
+        return totals_after(before, decoded, at=entry.at) if messages else before
 
     def _recount(self, entry: Entry) -> None:
         more = tuple(getattr(entry.totals, name) - getattr(self.active, name) for name in _COUNTS)

@@ -128,7 +128,7 @@ class SchemaCheck:
 
     async def _is_of_another_store(self, index: Index) -> bool:
         """Return True if an index is for a scope key that no conversation has, although conversations exist."""
-        return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, beside="scope")
+        return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, given="scope")
 
     async def _create_leased(self, collection: str, index: Index) -> None:
         name, keys = self._prefix + collection, list(index.keys)

@@ -74,18 +74,18 @@ class Verifier:
         """Report conversations that no head and no tombstone names."""
         known_ids = self._known_ids()
         named = await anext(known_ids, None)
-        conversation = await self._inspection.conversation_behind(collection, "")
+        conversation = await self._inspection.next_conversation(collection, "")
         while conversation is not None:
             while named is not None and named < conversation:
                 named = await anext(known_ids, None)
             # Checked again: the conversation may have begun after its page of heads was read.
             if named != conversation and not await self._inspection.is_known(conversation):
                 await self._stray(collection, conversation, findings)
-            conversation = await self._inspection.conversation_behind(collection, conversation)
+            conversation = await self._inspection.next_conversation(collection, conversation)
 
     async def _known_ids(self) -> AsyncIterator[str]:
         after = ""
-        while page := await self._inspection.known(after=after):
+        while page := await self._inspection.conversation_ids(after=after):
             for conversation in page:
                 yield conversation
             after = page[-1]
@@ -127,7 +127,7 @@ class Verifier:
             keys = await self._inspection.chunk_keys(conversation)
             ages = ((key, age_of(key.partition("#")[2].partition("#")[0], now)) for key in keys)
             return [key for key, age in ages if age is not None and age > ORPHAN_AGE]
-        documents = await self._inspection.beside(collection, conversation)
+        documents = await self._inspection.documents_of(collection, conversation)
         dated = [(str(document["_id"]), document.get("at")) for document in documents]
         return [key for key, at in dated if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE]
 

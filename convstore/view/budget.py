@@ -181,8 +181,8 @@ def _first_turn(turns: Sequence[_Turn], maximum: int) -> int:
     return _round_up(first, max(1, maximum // 4)) if first > 1 else 0
 
 
-def _index_of_number(turns: Sequence[_Turn], least: int) -> int:
-    return next((index for index, turn in enumerate(turns) if turn.number >= least), len(turns) - 1)
+def _index_of_number(turns: Sequence[_Turn], minimum: int) -> int:
+    return next((index for index, turn in enumerate(turns) if turn.number >= minimum), len(turns) - 1)
 
 
 def _turns_left_out(turn: _Turn, begin: int, first: int) -> int:
@@ -252,13 +252,13 @@ class _Budget:
         later = self.full[self.turns[-1].end] - self.full[turn.end]
         available = self.budget - self.fixed - self._note(turn.begin) - later
         rooms = [room for room in (self.budget * part // 16 for part in (12, 8, 4, 2)) if room <= available]
-        least = sum(
+        minimum = sum(
             size if row.message.type not in SHORTENED else min(size, _SHORTENED_TEXT_TOKENS)
             for row, size in zip(self.rows[turn.begin : turn.end], self._sizes(turn), strict=True)
         )
         size = self._finished(turn.begin, turn.end)
         is_large = size > available and size > self.budget * 3 // 4 - self.fixed - self._note(turn.begin)
-        return rooms[0] if is_large and rooms and least <= rooms[0] else 0
+        return rooms[0] if is_large and rooms and minimum <= rooms[0] else 0
 
     def _sizes(self, turn: _Turn) -> list[int]:
         return [self.final[row + 1] - self.final[row] for row in range(turn.begin, turn.end)]
@@ -298,8 +298,8 @@ class _Budget:
         """Return the first row whose results are kept whole when the finished turns end before row `end`."""
         if not self.policy.keep_last_results:
             return end
-        least = kept_result(results_before(self.rows, end), self.policy)
-        return bisect_left(self.rows, least, hi=end, key=lambda row: row.result)
+        minimum = kept_result(results_before(self.rows, end), self.policy)
+        return bisect_left(self.rows, minimum, hi=end, key=lambda row: row.result)
 
 
 class _TurnBudget(_Budget):

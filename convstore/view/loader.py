@@ -219,13 +219,15 @@ class Loader:
         cached = self._reader.seen(scope, head)
         return None if head is None or cached is None else await self._begin_with(head, cached, policy)
 
-    async def _begin_with(self, head: Head, cached: CachedConversation, policy: HistoryPolicy, least: int = 0) -> _Load:
-        """Read at least `least` entries of a conversation of which only the head is known."""
+    async def _begin_with(
+        self, head: Head, cached: CachedConversation, policy: HistoryPolicy, minimum: int = 0
+    ) -> _Load:
+        """Read at least `minimum` entries of a conversation of which only the head is known."""
         start = Start(*head.start)
         if _start_key(policy) != _DEFAULT or start.counter != self._counter.name:
             start = UNKNOWN_START
         load = _Load(policy, cached, head, start, documents=1, round_trips=2)
-        limit = max(least, _entries_needed(start, head.totals, policy))
+        limit = max(minimum, _entries_needed(start, head.totals, policy))
         async with self._reader.reading(cached):
             reading, results = self._read(load, limit), None
             if start.entry > (head.summary.entry if head.summary else 1) and not start.marker:

@@ -62,11 +62,11 @@ class Library:
         texts = [f"{passage.title}. {passage.text}" for passage in passages]
         self._index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
 
-    def search(self, query: str, *, most: int = 3) -> list[Passage]:
+    def search(self, query: str, *, maximum: int = 3) -> list[Passage]:
         """Return the best passages for a query, none if they share no word with it."""
         words = bm25s.tokenize(query, show_progress=False)
-        most = min(most, len(self._passages))
-        [places], [scores] = self._index.retrieve(words, k=most, show_progress=False)
+        maximum = min(maximum, len(self._passages))
+        [places], [scores] = self._index.retrieve(words, k=maximum, show_progress=False)
         return [self._passages[place] for place, score in zip(places, scores, strict=True) if score > max(scores) / 2]
 
 

@@ -40,14 +40,14 @@ class Scripted:
     def __init__(self, *replies: Any) -> None:
         self.replies = list(replies)
         self.prompts: list[str] = []
-        self.running = self.most = 0
+        self.running = self.maximum = 0
 
     async def __call__(self, text: str) -> Any:
         """Answer after all others that are to run have begun."""
         self.prompts.append(text)
         reply = self.replies.pop(0) if self.replies else f"summary {len(self.prompts)}"
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.maximum = max(self.maximum, self.running)
         await asyncio.sleep(0)
         self.running -= 1
         if isinstance(reply, BaseException):
@@ -171,7 +171,7 @@ def test_older_sections_become_header_and_summary():
     assert summary.messages[2].content == SUMMARY_PREFIX + "summary 1"
     assert summary.messages[5].content == "summary 2"
     assert all(one is two for one, two in zip(summary.messages[-3:], messages[-3:], strict=True))
-    assert (handler.most, [call.strategy for call in summary.calls]) == (2, ["sections", "sections"])
+    assert (handler.maximum, [call.strategy for call in summary.calls]) == (2, ["sections", "sections"])
     assert [call.shown for call in summary.calls] == [(1, 2, 3), (4, 5, 6, 7)]
     assert summary.origins == ((0,), (1,), (2, 3), (4,), (5, 6, 7), (5, 6, 7), (8,), (9,), (10,))
     assert (summary.bytes_before, summary.bytes_after) == (sum(map(bytes_in, messages)), chain.size)
@@ -248,7 +248,7 @@ def test_an_oversized_pair_is_summarised_by_itself():
     assert [pair.kind for pair in chain.sections[0].body] == ["completion", "summarization", "completion", "completion"]
     assert summary.messages[1].content == SUMMARY_PREFIX + "summary 1"
     assert all(one is two for one, two in zip(summary.messages[-2:], messages[-2:], strict=True))
-    assert (handler.most, [call.strategy for call in summary.calls]) == (2, ["oversized_pair"] * 2)
+    assert (handler.maximum, [call.strategy for call in summary.calls]) == (2, ["oversized_pair"] * 2)
     assert run(handler, summary.messages, max_pair_bytes=2 * KIB).calls == ()
 
 
@@ -383,7 +383,7 @@ def test_human_messages_are_summarised_if_asked_for():
         ("qa", (0, 1, 2, 3)),
         ("qa_humans", (0, 2)),
     ]
-    assert handler.most == 2
+    assert handler.maximum == 2
     short = asyncio.run(summarizer.fold_qa_pairs(messages))
     assert [call.strategy for call in short.calls] == ["qa"]
 
@@ -701,7 +701,7 @@ def test_parts_are_calls_like_any_other():
     handler = Scripted()
     summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB, max_concurrency=3)
     asyncio.run(summarizer.summarize(talk(*["h", "a"] * 4, "h", text="word " * 10_000)))
-    assert handler.most == 3
+    assert handler.maximum == 3
 
 
 def test_long_names_and_ids_do_not_break_the_bound():
@@ -747,7 +747,7 @@ def test_calls_at_a_time_are_limited():
     handler = Scripted()
     summarizer = ChainSummarizer(handler, max_concurrency=3)
     summary = asyncio.run(summarizer.summarize(talk(*["h", "a"] * 20)))
-    assert (handler.most, len(summary.calls), summary.error) == (3, 19, None)
+    assert (handler.maximum, len(summary.calls), summary.error) == (3, 19, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -388,8 +388,8 @@ class Play:
             before = sum(message.type == "human" for message in self.model.behind()[:begin])
             assert left_out == max(1, before)
         if policy.max_tokens and not policy.max_turns:
-            most = policy.max_tokens - max(policy.max_tokens // 8, min(600, policy.max_tokens // 2))
-            assert not left_out or approximate_tokens(whole) > most
+            maximum = policy.max_tokens - max(policy.max_tokens // 8, min(600, policy.max_tokens // 2))
+            assert not left_out or approximate_tokens(whole) > maximum
 
     async def views(self) -> list[Any]:
         """What every policy shows."""

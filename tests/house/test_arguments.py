@@ -96,9 +96,9 @@ async def test_the_bounds_themselves_are_allowed(chat: Conversation, limit: int)
 
 def test_a_number_without_a_highest_one_is_told_so() -> None:
     """The text has only the bound that there is."""
-    assert check_number(10**30, name="jobs", least=1) == 10**30
+    assert check_number(10**30, name="jobs", minimum=1) == 10**30
     with pytest.raises(InvalidInputError, match=r"^jobs is a whole number from 1, not 0$"):
-        check_number(0, name="jobs", least=1)
+        check_number(0, name="jobs", minimum=1)
 
 
 @pytest.mark.parametrize(

@@ -136,11 +136,11 @@ async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, m
 class _Counting(json.JSONEncoder):
     """Notes how many values each call of the JSON writer holds."""
 
-    most = 0
+    maximum = 0
 
     def encode(self, o: Any) -> str:
         """Write."""
-        self.most = max(self.most, _values_in(o))
+        self.maximum = max(self.maximum, _values_in(o))
         return super().encode(o)
 
 
@@ -156,9 +156,9 @@ def test_a_long_value_is_written_in_slices(monkeypatch: pytest.MonkeyPatch) -> N
     rows = [{"k": number, "v": [number] * 3} for number in range(5_000)]
     text = Codec().encode({"artifact": {"rows": rows}})
     assert Codec().decode(text) == {"artifact": {"rows": rows}}
-    assert counting.most < 1_000
+    assert counting.maximum < 1_000
     Codec().encode({"artifact": rows[:200]})
-    assert counting.most > 1_000
+    assert counting.maximum > 1_000
 
 
 _JSON_VALUES = st.recursive(

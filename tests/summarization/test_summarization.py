@@ -182,11 +182,11 @@ def test_input_below_the_threshold_comes_back(summarize, kinds):
     assert (result.running_summary, model.prompts) == (None, [])
 
 
-@pytest.mark.parametrize("most", [1, 0])
-def test_the_summary_must_leave_room(summarize, most):
+@pytest.mark.parametrize("maximum", [1, 0])
+def test_the_summary_must_leave_room(summarize, maximum):
     """`max_summary_tokens` not below `max_tokens` is a ValueError, for an empty list too."""
     with pytest.raises(ValueError, match="`max_summary_tokens` must be less than `max_tokens`"):
-        summarize([], model=ScriptedModel(), max_tokens=most, max_summary_tokens=1)
+        summarize([], model=ScriptedModel(), max_tokens=maximum, max_summary_tokens=1)
 
 
 def test_another_overflow_is_refused(summarize):
@@ -228,7 +228,7 @@ def test_a_system_message_is_set_aside_counted_and_kept_first(summarize):
 
 
 @pytest.mark.parametrize(
-    ("before", "most", "folded"),
+    ("before", "maximum", "folded"),
     [
         pytest.param(4, 10, "1234", id="reached, and the rest fits"),
         pytest.param(2, 7, "1234", id="reached early, but the rest fits later only"),
@@ -237,13 +237,13 @@ def test_a_system_message_is_set_aside_counted_and_kept_first(summarize):
         pytest.param(None, 8, "12345678", id="max_tokens if it is not given"),
     ],
 )
-def test_the_cut_is_the_first_place_that_will_do(summarize, before, most, folded):
+def test_the_cut_is_the_first_place_that_will_do(summarize, before, maximum, folded):
     """The running sum reaches `max_tokens_before_summary` and what follows fits beside the summary."""
     messages = talk(*"hahahahaha")
     for message in messages:
         message.id = str(message.id)[-1]
     model = ScriptedModel()
-    result = summarize(messages, model=model, max_tokens=most, max_tokens_before_summary=before, overflow="trim")
+    result = summarize(messages, model=model, max_tokens=maximum, max_tokens_before_summary=before, overflow="trim")
     summary = result.running_summary
     assert (summary.summarized_message_ids if summary else set()) == set(folded)
     kept = "1234567890"[len(folded) :]
@@ -630,13 +630,13 @@ def test_a_late_result_counts_as_it_comes_out(summarize):
 # Ids
 
 
-@pytest.mark.parametrize("most", [2, 100])
-def test_messages_need_ids(summarize, most):
+@pytest.mark.parametrize("maximum", [2, 100])
+def test_messages_need_ids(summarize, maximum):
     """One that is not summarised yet and has none is a ValueError, below the threshold too; not so a system message."""
     model = ScriptedModel()
     messages = [SystemMessage("Be kind."), HumanMessage("hi", id="1"), AIMessage("hello")]
     with pytest.raises(ValueError, match="Messages are required to have ID field") as caught:
-        summarize(messages, model=model, max_tokens=most)
+        summarize(messages, model=model, max_tokens=maximum)
     assert isinstance(caught.value, ConvstoreError)
     assert model.prompts == []
     assert summarize(messages[:2], model=model, max_tokens=100).messages == messages[:2]

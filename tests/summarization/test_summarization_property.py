@@ -66,9 +66,9 @@ def _cases(draw: st.DrawFn) -> Case:
     log = talk(*draw(conversations))
     while log and isinstance(log[0], SystemMessage):
         log = log[1:]
-    most, before, summary = draw(budgets)
+    maximum, before, summary = draw(budgets)
     stops = sorted(draw(st.sets(st.integers(0, len(log)), max_size=4)) | {len(log)})
-    options = {"max_tokens": most, "max_tokens_before_summary": before, "max_summary_tokens": summary}
+    options = {"max_tokens": maximum, "max_tokens_before_summary": before, "max_summary_tokens": summary}
     system: list[BaseMessage] = [SystemMessage("Be kind.")] if draw(st.booleans()) else []
     return Case(system, log, stops, options, draw(st.booleans()))
 
@@ -286,7 +286,7 @@ def test_the_limit_is_kept_wherever_a_cut_keeps_it(case, weights, system):
         "token_counter": _sizes,
     }
     first = [SystemMessage("z" * 10 * system)] if case.system else []
-    most, running = case.options["max_tokens"], None
+    maximum, running = case.options["max_tokens"], None
     for stop in case.stops:
         model, messages = ScriptedModel(), [*first, *log[:stop]]
         result = case.summarize(messages, running, model)
@@ -297,13 +297,13 @@ def test_the_limit_is_kept_wherever_a_cut_keeps_it(case, weights, system):
         sizes = [fixed + summary + _sizes(without_orphans(new[at:])) for at in range(1, len(new) + 1)]
         cuts = [size for at, size in enumerate(sizes, start=1) if _may_be_cut(new, at)]
         whole = fixed + _sizes(shown) + (_sizes([result.messages[len(first)]]) if running else 0)
-        if new and (min(cuts, default=most + 1) <= most or whole <= most):
-            assert _sizes(result.messages) <= most
+        if new and (min(cuts, default=maximum + 1) <= maximum or whole <= maximum):
+            assert _sizes(result.messages) <= maximum
         elif new and model.prompts:
             rest = result.messages[len(first) + 1 :]
             assert fixed + summary + _sizes(rest) == min(cuts)
         if new:
-            assert result.over_budget == (_sizes(result.messages) > most)
+            assert result.over_budget == (_sizes(result.messages) > maximum)
         running = result.running_summary
 
 

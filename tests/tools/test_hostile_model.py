@@ -93,8 +93,8 @@ class World:
         assert isinstance(text, str)
         assert text
         text.encode()
-        most = 400 if tool is self.small else 16_000
-        assert len(text) <= (most if answer.status == "success" else min(most, ERROR))
+        maximum = 400 if tool is self.small else 16_000
+        assert len(text) <= (maximum if answer.status == "success" else min(maximum, ERROR))
         assert HERS not in text
         assert HERS not in repr(answer.artifact)
         assert len(repr(answer.artifact)) < 200_000

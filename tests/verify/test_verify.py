@@ -262,7 +262,7 @@ async def test_a_conversation_that_begins_meanwhile_is_no_stray(database, store,
     async def not_yet(self, *, after):
         return []
 
-    monkeypatch.setattr(inspection.Inspection, "known", not_yet)
+    monkeypatch.setattr(inspection.Inspection, "conversation_ids", not_yet)
     assert findings(await store.verify()) == []
 
 

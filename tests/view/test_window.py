@@ -251,25 +251,25 @@ def test_system_messages_in_entries_of_their_own_are_not_left_out_turns(begin):
 
 @given(scripts, beginnings, st.integers(1, 12))
 @some
-def test_max_turns_bounds_the_turns_of_a_view(script, begin, most):
+def test_max_turns_bounds_the_turns_of_a_view(script, begin, maximum):
     """Never more turns than allowed, never fewer than three quarters of them once there were enough."""
     for log, row in _moments(log_of(script, begin=begin)):
-        start = log.start(HistoryPolicy(max_tokens=None, max_turns=most))
+        start = log.start(HistoryPolicy(max_tokens=None, max_turns=maximum))
         assert start is not None
         if row.turn:
             shown = row.turn - max(1, rows_of(log.entries)[start - 1].turn) + 1
-            assert min(row.turn, most - max(0, most // 4 - 1)) <= shown <= most
-            assert most >= 8 or shown == min(row.turn, most)
+            assert min(row.turn, maximum - max(0, maximum // 4 - 1)) <= shown <= maximum
+            assert maximum >= 8 or shown == min(row.turn, maximum)
 
 
-@pytest.mark.parametrize(("most", "step"), [(4, 1), (8, 2), (12, 3), (40, 10)])
-def test_from_eight_on_turns_leave_a_quarter_at_a_time(most, step):
+@pytest.mark.parametrize(("maximum", "step"), [(4, 1), (8, 2), (12, 3), (40, 10)])
+def test_from_eight_on_turns_leave_a_quarter_at_a_time(maximum, step):
     """Few turns leave one by one; more leave a quarter of `max_turns` at once, and none while they are not too many."""
-    policy, numbers = HistoryPolicy(max_tokens=None, max_turns=most), list[int]()
-    for log, row in _moments(log_of([([], 9, 9)] * (2 * most + 5), batch=2)):
+    policy, numbers = HistoryPolicy(max_tokens=None, max_turns=maximum), list[int]()
+    for log, row in _moments(log_of([([], 9, 9)] * (2 * maximum + 5), batch=2)):
         first = rows_of(log.entries)[(log.start(policy) or 0) - 1].turn
         assert first == 1 or first % step == 0
-        assert (first == 1) == (row.turn <= most)
+        assert (first == 1) == (row.turn <= maximum)
         numbers.append(first)
     assert [new - old for old, new in pairwise(dict.fromkeys(numbers))][1:] == [step] * (len(set(numbers)) - 2)
 
@@ -284,18 +284,18 @@ def _kept(log: PureLog, policy: HistoryPolicy) -> list[bool]:
 
 @given(scripts, st.integers(1, 5))
 @some
-def test_the_newest_results_are_kept_whole(script, least):
+def test_the_newest_results_are_kept_whole(script, minimum):
     """At least so many of the newest results in finished turns are whole, and fewer than twice as many or two."""
-    policy = HistoryPolicy(max_tokens=None, keep_last_results=least, stub_min_tokens=0)
+    policy = HistoryPolicy(max_tokens=None, keep_last_results=minimum, stub_min_tokens=0)
     steps, last = 0, 0
     for log, _ in _moments(log_of(script)):
         kept = _kept(log, policy)
         whole = sum(kept)
         assert kept == [False] * (len(kept) - whole) + [True] * whole
-        assert min(len(kept), least) <= whole <= max(2, 2 * least - 1)
+        assert min(len(kept), minimum) <= whole <= max(2, 2 * minimum - 1)
         steps += len(kept) - whole > last
         last = max(last, len(kept) - whole)
-    assert steps <= last / max(2, least) + 1
+    assert steps <= last / max(2, minimum) + 1
 
 
 def _log_of_two_tools() -> PureLog:

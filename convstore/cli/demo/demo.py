@@ -203,7 +203,7 @@ def _view_table(demo: Demo) -> Table:
 def _reads(message: BaseMessage) -> str:
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     called = "; ".join(f"calls {call['name']}({json.dumps(call['args'])})" for call in calls)
-    return short(message.text or called, most=_SHOWN)
+    return short(message.text or called, maximum=_SHOWN)
 
 
 def _call_text() -> Text:
@@ -217,7 +217,7 @@ def _page_text(demo: Demo) -> Text:
     for passage in cut_page(page.text)[0]:
         end = passage.start + len(passage.text)
         text.append(f"{passage.label}, characters {passage.start}-{end} of {passage.length}\n", style="cyan")
-        text.append(short(passage.text, most=_SHOWN) + "\n")
+        text.append(short(passage.text, maximum=_SHOWN) + "\n")
     text.append(page.text.rpartition("\n")[2], style="cyan")
     rest = (
         f"{len(demo.pages) - 1} more pages bring the rest of sources {_sources_on(demo.pages)} and the result itself."
@@ -232,7 +232,7 @@ def _sources_on(pages: list[ToolMessage]) -> str:
 def _summary_text(demo: Demo) -> Text:
     """Return the first lines of the summary, each shortened."""
     lines = (demo.later.summary or "").splitlines()
-    shown = "".join(f"{short(plain(line), most=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
+    shown = "".join(f"{short(plain(line), maximum=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
     rest = f"{len(lines) - _SUMMARY_LINES} more lines; it stands for {demo.expanded} messages, which stay in the log.\n"
     return Text.assemble((shown, "yellow"), rest)
 

@@ -76,7 +76,7 @@ def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]
     return problems
 
 
-def check_read_back(message: BaseMessage, found: ReadBack, *, most: int) -> tuple[list[str], int]:
+def check_read_back(message: BaseMessage, found: ReadBack, *, maximum: int) -> tuple[list[str], int]:
     """Check that the pages of a message hold all of it, and respect the maximum length.
 
     Gives the problems and the number of characters that no page holds.
@@ -84,14 +84,14 @@ def check_read_back(message: BaseMessage, found: ReadBack, *, most: int) -> tupl
     Args:
         message: As it was appended.
         found: What came back.
-        most: Characters that a page may have.
+        maximum: Characters that a page may have.
     """
     lost = unreachable(message, found)
     problems = [f"message {message.id}, read back: {problem}" for problem in found.problems]
     if lost:
         problems.append(f"message {message.id} ({message.type}): {lost:,} characters are on no page")
-    if found.characters > most:
-        problems.append(f"message {message.id}: a page has {found.characters:,} characters, more than {most:,}")
+    if found.characters > maximum:
+        problems.append(f"message {message.id}: a page has {found.characters:,} characters, more than {maximum:,}")
     return problems, lost
 
 

@@ -161,8 +161,8 @@ class ReplayRunner:
         tool = self.chat.retrieve_previous_sources_tool()
         for id_ in sorted(ids & self.appended.keys()):
             found = await read_back(tool, id_)
-            most = PAGE_TOKENS * CHARACTERS_PER_TOKEN
-            problems, lost = check_read_back(self.appended[id_], found, most=most)
+            maximum = PAGE_TOKENS * CHARACTERS_PER_TOKEN
+            problems, lost = check_read_back(self.appended[id_], found, maximum=maximum)
             self.report.pages += found.pages
             self.report.unreachable += lost
             self._note(problems)

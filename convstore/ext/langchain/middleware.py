@@ -118,7 +118,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if not isinstance(store, ConversationStore):
             raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
         if turn_tokens is not None:
-            check_number(turn_tokens, name="turn_tokens", least=_FEWEST_TURN_TOKENS)
+            check_number(turn_tokens, name="turn_tokens", minimum=_FEWEST_TURN_TOKENS)
         if tool_results not in get_args(_WHEN):
             raise InvalidInputError(f'tool_results is "at_once" or "after_hooks", not {tool_results!r}')
         self.store = store
