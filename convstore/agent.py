@@ -54,7 +54,7 @@ def number_sources(
     """The same tool, whose answers carry source ids that are unique in the conversation before a model sees them.
 
     The sources are found as `append` finds them; an answer without sources goes through as it is. Each source gets its
-    ``source_id`` in the artifact, or in the content where that is JSON; other content is written anew from the sources,
+    ``source_id`` in the artifact, or in the content where that is JSON; other content is replaced by the sources,
     each with its number and, where it was shown before, the earlier one. One command for each answer.
 
     Args:

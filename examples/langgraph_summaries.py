@@ -138,7 +138,7 @@ async def main(uri: str) -> None:
             turn = await second.ainvoke({"question": question}, thread)
         chat = store.conversation(user_id="ada", thread_id=thread_of(thread))
         [*_, last] = await chat.summaries()
-        print(f"  {turn['answer']} Summary {last.version} stands for messages {last.first}-{last.last}", end="")
+        print(f"  {turn['answer']} Summary {last.version} covers messages {last.first}-{last.last}", end="")
         print(f", the log keeps all {len([message async for message in chat.messages()])}.")
         await chat.delete()
 

@@ -53,27 +53,27 @@ class Model:
         if problems := list(self.problems(messages)):
             raise ValueError(f"{self.provider} refuses the request: {problems[0]}")
         self.given = list(messages)
-        [asked] = [place for place, message in enumerate(messages) if message.type == "human"][-1:]
+        [asked] = [index for index, message in enumerate(messages) if message.type == "human"][-1:]
         days = [int(day) for day in re.findall(r"\d+", messages[asked].text)]
         seen = "\n".join(message.text for message in messages[asked:] if message.type == "tool")
         for day in days:
-            if not re.search(rf"\b[Dd]ay {day}\b", seen):  # neither a page nor a summary tells of it
+            if not re.search(rf"\b[Dd]ay {day}\b", seen):  # neither a page nor a summary has it
                 return self._call(day)
         return self._message("Looked at " + ", ".join(map(str, days)) + ".", thought="That is all of them.")
 
     def problems(self, messages: Sequence[BaseMessage]) -> Iterator[str]:
         """Raise an error for messages that the provider would refuse."""
         foreign = next(name for own, name in REASONING.items() if own != self.provider)
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if isinstance(message, AIMessage):
                 ids = [str(call["id"]) for call in message.tool_calls]
                 yield from (f"call id {id_!r}" for id_ in ids if not re.fullmatch(ID_FORMS[self.provider], id_))
                 blocks = message.content if isinstance(message.content, list) else []
                 yield from (f"a {foreign} block" for one in blocks if isinstance(one, dict) and one["type"] == foreign)
-                behind = messages[place + 1 : place + 1 + len(ids)]
-                if ids != [one.tool_call_id for one in behind if isinstance(one, ToolMessage)]:
+                after = messages[index + 1 : index + 1 + len(ids)]
+                if ids != [one.tool_call_id for one in after if isinstance(one, ToolMessage)]:
                     yield "a call without its result"
-            elif message.type == "system" and place:
+            elif message.type == "system" and index:
                 yield "a system message in the middle"
 
     def _call(self, day: int) -> AIMessage:

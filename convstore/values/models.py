@@ -311,7 +311,7 @@ class ConversationInfo(_Value):
         title: Set with `update`, None if never.
         metadata: Set with `update`, {} if never.
         created_at: When its first message was appended (UTC); None for a scope without a conversation.
-        updated_at: When its last message was appended (UTC); in a listing up to 15 s behind.
+        updated_at: When its last message was appended (UTC); in a listing up to 15 s old.
         message_count: Messages in the log, without rewound ones.
         tokens: Their size, by the token counter of the store that appended last.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The

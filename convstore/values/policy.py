@@ -99,7 +99,7 @@ class CompactionRule:
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
-    """Return the same policy; None stands for the store's default.
+    """Return the same policy; None means the default policy of the store.
 
     Raises:
         InvalidInputError: `policy` is anything else, such as a dict.

@@ -87,7 +87,7 @@ async def tell_the_end(chat: Conversation, answers: list[str], kept: int) -> Non
     print(f"\nThe log keeps {info.message_count} messages; a view shows {len(history.messages)}.")
     print(f"The state of the graph keeps {kept} messages, those of the last turn.")
     for summary in await chat.summaries():
-        print(f"Summary {summary.version} stands for messages {summary.first}-{summary.last}.")
+        print(f"Summary {summary.version} covers messages {summary.first}-{summary.last}.")
     cited = sorted({int(number) for answer in answers for number in re.findall(r"\[(\d+)\]", answer)})
     print("Cited:")
     for source in (await chat.get_sources(cited)).sources:

@@ -113,7 +113,7 @@ def test_graphs_remember_by_their_summaries(address):
     assert len(sizes) == 10
     assert max(sizes) < 800
     assert in_store.splitlines()[0].endswith("14 tokens of 14; summary: None")
-    assert "Your name is Ada. Summary 2 stands for messages 1-12, the log keeps all 20." in in_store
+    assert "Your name is Ada. Summary 2 covers messages 1-12, the log keeps all 20." in in_store
 
 
 def test_a_conversation_changes_its_provider_and_comes_back(address):

@@ -62,7 +62,7 @@ class Demo:
         history: What the model gets at the third question.
         pages: The first result, read back through the tool.
         later: What the model gets many turns later, when old ones are summarised.
-        expanded: How many messages the summary stands for.
+        expanded: How many messages the summary covers.
     """
 
     stored: list[tuple[BaseMessage, ToolRecord]]
@@ -233,7 +233,7 @@ def _summary_text(demo: Demo) -> Text:
     """Return the first lines of the summary, each shortened."""
     lines = (demo.later.summary or "").splitlines()
     shown = "".join(f"{short(plain(line), maximum=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
-    rest = f"{len(lines) - _SUMMARY_LINES} more lines; it stands for {demo.expanded} messages, which stay in the log.\n"
+    rest = f"{len(lines) - _SUMMARY_LINES} more lines; it covers {demo.expanded} messages, which stay in the log.\n"
     return Text.assemble((shown, "yellow"), rest)
 
 
