@@ -7,18 +7,21 @@ configuration of a run, which the application sets on the server side; never by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool
+from typing import TYPE_CHECKING, Any
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
+from convstore.readback.request import PAGE_TOKENS
 from convstore.services import ServiceHost, both_ways, read_back
+from convstore.sources.rendering import RenderSources, render_sources
 from convstore.store import ConversationStore
-from convstore.tools.numbering import Numbering, RenderSources, make_numbered_tool, render_sources
-from convstore.tools.retrieval import PAGE_TOKENS, make_retrieval_tool
 from convstore.values.scope import Scope, scope_of_run
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tools import BaseTool, StructuredTool
+
+    from convstore.tools.numbering import Numbering
 
 __all__ = ["number_sources", "retrieve_previous_sources_tool"]
 
@@ -42,6 +45,8 @@ def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int
     """
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
+    from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
+
     return make_retrieval_tool(lambda config: read_back(store, _scope_of(store, config)), page_tokens=page_tokens)
 
 
@@ -69,6 +74,8 @@ def number_sources(
     """
     if not isinstance(chat, Conversation | ConversationStore):
         raise InvalidInputError(f"chat is a conversation or a store, not {type(chat).__name__}")
+    from convstore.tools.numbering import make_numbered_tool  # noqa: PLC0415 - LangChain's tools load slowly
+
     return make_numbered_tool(tool, lambda config: _numbering(_chat_of(chat, config)), render=render)
 
 
@@ -90,5 +97,7 @@ def _numbering(chat: Conversation) -> Numbering:
     async def give(store: ServiceHost, texts: Sequence[str]) -> tuple[range, list[int | None]]:
         one = store.conversation(**chat.scope)
         return await one.reserve_source_ids(len(texts)), await one.find_shown_sources(texts)
+
+    from convstore.tools.numbering import Numbering  # noqa: PLC0415 - loaded by now
 
     return Numbering(*both_ways(chat.store, give), chat.store.source_extractors)

@@ -6,20 +6,17 @@ Floor 6. Creating a handle does no I/O. It holds no state, so each request can c
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from itertools import islice
 from types import EllipsisType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
-from langchain_core.tools import StructuredTool
 
 from convstore.append.inputs import copy_ids, items_of, whole_messages
 from convstore.append.turn import turn_messages
-from convstore.exceptions import InvalidInputError, TooManyIdsError
-from convstore.readback.request import Request
+from convstore.exceptions import InvalidInputError
+from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.services import ServiceHost, read_back
-from convstore.sources.source import MAX_SOURCES, read_ids
-from convstore.tools.retrieval import PAGE_TOKENS, check_page_tokens, make_retrieval_tool
+from convstore.sources.source import MAX_SOURCES
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -34,6 +31,9 @@ from convstore.values.models import (
 )
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number
+
+if TYPE_CHECKING:
+    from langchain_core.tools import StructuredTool
 
 __all__ = ["Conversation"]
 
@@ -414,7 +414,7 @@ class Conversation:
         """
         request = Request(
             tool_message_ids=check_ids(tool_message_ids, name="tool_message_ids"),
-            source_ids=_source_ids(source_ids),
+            source_ids=check_source_ids(source_ids),
             find=find,
             cursor="" if cursor is None else cursor,
             page_tokens=check_page_tokens(page_tokens),
@@ -428,21 +428,6 @@ class Conversation:
         Args:
             page_tokens: Size of a page in tokens, 100 to 16,000.
         """
+        from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
+
         return make_retrieval_tool(lambda _config: read_back(self._store, self._scope), page_tokens=page_tokens)
-
-
-def _source_ids(given: Iterable[int] | str) -> list[int]:
-    """Return the source numbers that a caller asks for.
-
-    Raises:
-        InvalidInputError: Not numbers, or too many.
-    """
-    try:
-        numbers = read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"source_ids are numbers or a text such as '3, 11-20': {error}") from error
-    for number in numbers:
-        check_number(number, name="a source id", minimum=1, maximum=2**53 - 1)
-    if len(numbers) > MAX_SOURCES:
-        raise TooManyIdsError(f"more than {MAX_SOURCES:,} source ids in one call; ask for fewer at a time")
-    return numbers

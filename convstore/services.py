@@ -32,14 +32,13 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.readback.annotations import Annotator
 from convstore.readback.pager import Pager
 from convstore.readback.records import Records
-from convstore.readback.request import Request
+from convstore.readback.request import ReadBack, Request
 from convstore.readback.turns import Turns
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
 from convstore.sources.detection import SourceExtractor
-from convstore.tools.retrieval import ReadBack
 from convstore.values.models import SourcePage
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope

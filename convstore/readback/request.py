@@ -1,17 +1,26 @@
-"""The request for a page of the read-back.
+"""The request for a page of the read-back, and the functions that answer it.
 
 Floor 4, pure. The tool and `conversation` build it; the pager answers it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
+from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
-from convstore.values.scope import MAX_IDS
+from convstore.sources.source import MAX_SOURCES, read_ids
+from convstore.values.models import SourcePage
+from convstore.values.scope import MAX_IDS, check_number
 
-__all__ = ["Request"]
+__all__ = ["MAXIMUM_PAGE_TOKENS", "PAGE_TOKENS", "ReadBack", "Request", "check_page_tokens", "check_source_ids"]
+
+PAGE_TOKENS = 4_000
+MAXIMUM_PAGE_TOKENS = 16_000
+_MINIMUM_PAGE_TOKENS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,7 @@ class Request:
     source_ids: Sequence[int] = ()
     find: str = ""
     cursor: str = ""
-    page_tokens: int = 4_000
+    page_tokens: int = PAGE_TOKENS
     remarks: Sequence[str] = ()
 
     @property
@@ -43,3 +52,36 @@ class Request:
     def names(self) -> list[int | str]:
         """Return all ids in the request, without duplicates."""
         return [*dict.fromkeys(self.tool_message_ids[:MAX_IDS]), *dict.fromkeys(self.source_ids)]
+
+
+class ReadBack(NamedTuple):
+    """Functions that return one page of a conversation, text and values, to async and to sync callers."""
+
+    read: Callable[[Request], Awaitable[tuple[str, SourcePage]]]
+    read_sync: Callable[[Request], tuple[str, SourcePage]]
+
+
+def check_page_tokens(page_tokens: int) -> int:
+    """Return the size of a page.
+
+    Raises:
+        InvalidInputError: Not a whole number in bounds.
+    """
+    return check_number(page_tokens, name="page_tokens", minimum=_MINIMUM_PAGE_TOKENS, maximum=MAXIMUM_PAGE_TOKENS)
+
+
+def check_source_ids(given: Iterable[int] | str) -> list[int]:
+    """Return the source numbers that a caller asks for.
+
+    Raises:
+        InvalidInputError: Not numbers, or too many.
+    """
+    try:
+        numbers = read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"source_ids are numbers or a text such as '3, 11-20': {error}") from error
+    for number in numbers:
+        check_number(number, name="a source id", minimum=1, maximum=2**53 - 1)
+    if len(numbers) > MAX_SOURCES:
+        raise TooManyIdsError(f"more than {MAX_SOURCES:,} source ids in one call; ask for fewer at a time")
+    return numbers

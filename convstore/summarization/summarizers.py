@@ -9,9 +9,8 @@ from __future__ import annotations
 import html
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from langchain_core.language_models import BaseChatModel, LanguageModelLike
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from convstore.chain.pieces import cut
@@ -21,6 +20,9 @@ from convstore.exceptions import InvalidInputError, MissingExtraError, SummaryEr
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel, LanguageModelLike
 
 __all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer", "words_of"]
 

@@ -18,13 +18,11 @@ from pydantic import Field
 
 from convstore.exceptions import InvalidInputError
 from convstore.sources.detection import SourceExtractor, extract_sources, find_sources, parse_json
+from convstore.sources.rendering import RenderSources, heading_of, render_sources
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.values.models import Source
 
-__all__ = ["Numbering", "RenderSources", "make_numbered_tool", "render_sources"]
-
-RenderSources = Callable[[list[Source]], str]
-"""Writes the sources that a model gets to see."""
+__all__ = ["Numbering", "make_numbered_tool"]
 
 _Given = tuple[range, list[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before."""
@@ -39,16 +37,6 @@ class Numbering(NamedTuple):
     give: Callable[[Sequence[str]], Awaitable[_Given]]
     give_sync: Callable[[Sequence[str]], _Given]
     extractors: Mapping[str, SourceExtractor]
-
-
-def render_sources(sources: list[Source]) -> str:
-    """Sources as a model reads them: number, title and address in one line, the text below.
-
-    >>> print(render_sources([Source(source_id=4, title="Seals", content="Seals sleep.", earlier_id=1)]))
-    [4] Seals, already shown as [1]
-    Seals sleep.
-    """
-    return "\n\n".join(f"{_heading(source)}\n{source.content}" for source in sources)
 
 
 def make_numbered_tool(
@@ -215,7 +203,7 @@ def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:
     if render is not render_sources:
         return render(sources)
     if isinstance(content, list):
-        return [*content, {"type": "text", "text": "\n".join(map(_heading, sources))}]
+        return [*content, {"type": "text", "text": "\n".join(map(heading_of, sources))}]
     is_whole = all(source.content in content for source in sources)
     return render(sources) if is_whole or not content.strip() else f"{content}\n\n{render(sources)}"
 
@@ -237,9 +225,3 @@ def _source(source: FoundSource, number: int, earlier: int | None) -> Source:
         metadata={key: value for key, value in source.metadata.items() if key != "source_id"},
         earlier_id=earlier,
     )
-
-
-def _heading(source: Source) -> str:
-    address = f"({source.url})" if source.url else ""
-    same = f", already shown as [{source.earlier_id}]" if source.earlier_id else ""
-    return " ".join(filter(None, [f"[{source.source_id}]", " ".join(source.title.split()), address])) + same

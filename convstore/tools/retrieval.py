@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException
@@ -20,26 +20,14 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 from convstore.exceptions import StoreError, SyncUnsupportedError
 from convstore.messages.tokens import fitting
 from convstore.readback.passages import in_line
-from convstore.readback.request import Request
+from convstore.readback.request import PAGE_TOKENS, ReadBack, Request, check_page_tokens
 from convstore.sources.source import MAX_SOURCES, read_ids
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import SourcePage
-from convstore.values.scope import MAX_ID_BYTES, MAX_IDS, check_number
+from convstore.values.scope import MAX_ID_BYTES, MAX_IDS
 
-__all__ = [
-    "MOST_PAGE_TOKENS",
-    "PAGE_TOKENS",
-    "SOURCES_PROMPT",
-    "ReadBack",
-    "RetrieveArguments",
-    "check_page_tokens",
-    "make_retrieval_tool",
-    "sources_prompt",
-]
+__all__ = ["RetrieveArguments", "make_retrieval_tool"]
 
-PAGE_TOKENS = 4_000
-MOST_PAGE_TOKENS = 16_000
-_FEWEST_PAGE_TOKENS = 100
 _FIND_CHARACTERS = 200
 _NUMBERS_CHARACTERS = 4_000
 """Of a text that names sources so much is read; a thousand numbers take no more."""
@@ -56,13 +44,6 @@ _DESCRIPTION = (
     "A long answer comes page by page: call again with the same ids and the cursor of its last line. "
     "Without arguments: what can be read."
 )
-
-
-class ReadBack(NamedTuple):
-    """Gives one page of a conversation, text for the model and values for the program, to async and sync callers."""
-
-    read: Callable[[Request], Awaitable[tuple[str, SourcePage]]]
-    read_sync: Callable[[Request], tuple[str, SourcePage]]
 
 
 def _message_ids(value: Any) -> list[str | int]:
@@ -209,36 +190,6 @@ class RetrieveArguments(BaseModel):
     cursor: Annotated[Any, AfterValidator(_cursor), WithJsonSchema({"type": "string"})] = Field(
         default="", description="From the last line of the page before."
     )
-
-
-def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
-    """Return the paragraph for a system prompt about shortened tool results and how to read them.
-
-    >>> "retrieve_previous_sources" in sources_prompt()
-    True
-    """
-    return (
-        "Tool results of earlier turns are shortened in this history to save context: you see the tool, whether it "
-        "succeeded, how many sources it found and their source ids, but not their text. Source ids such as [17] stay "
-        f"valid for the whole conversation, so cite them as before. To read a shortened result, call {tool} with its "
-        "tool_message_id, or with source_ids to read single sources; a long one comes in pages, so go on with the "
-        "cursor. What a note, a summary or a placeholder names by a message id, such as a long message or an image, "
-        f"{tool} reads under that id, too. Never answer from a shortened result alone: read it first, or say that you "
-        "have not read it."
-    )
-
-
-SOURCES_PROMPT = sources_prompt()
-"""`sources_prompt` for the tool under its own name; put it into the agent's system prompt."""
-
-
-def check_page_tokens(page_tokens: int) -> int:
-    """The size of a page, once it is sure that it is one.
-
-    Raises:
-        InvalidInputError: Not a whole number in bounds.
-    """
-    return check_number(page_tokens, name="page_tokens", minimum=_FEWEST_PAGE_TOKENS, maximum=MOST_PAGE_TOKENS)
 
 
 def make_retrieval_tool(

@@ -23,7 +23,7 @@ FLOORS = (
     ("admin", "append", "readback", "verify", "view"),
     ("compaction", "tools"),
     ("agent", "conversation", "services", "store"),
-    ("", "ext", "testing", "transfer"),
+    ("", "ext", "public", "testing", "transfer"),
     ("__main__", "cli"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import convstore
-from convstore import exceptions
+from convstore import exceptions, summarization
 
 PACKAGE = Path(__file__).parents[2] / "convstore"
 RUNS_WHEN_IMPORTED = {"convstore.__main__"}
@@ -75,19 +77,29 @@ def test_all_is_sorted():
 
 
 def test_all_is_complete():
-    """``__all__`` has every public name that a module defines; only a package may name what it takes from its parts."""
+    """``__all__`` has every public name that a module defines; only packages and `convstore.public` name others."""
     defined = {name: defined_in(module) for name, module in modules().items()}
     named = {name: set(module.__all__) for name, module in modules().items()}
     assert {name: missing for name in defined if (missing := defined[name] - named[name])} == {}
-    taken = {name: named[name] - defined[name] for name, module in modules().items() if not hasattr(module, "__path__")}
+    alone = {name for name, module in modules().items() if not hasattr(module, "__path__")} - {"convstore.public"}
+    taken = {name: named[name] - defined[name] for name in alone}
     assert {name: others for name, others in taken.items() if others} == {}
 
 
 def test_the_package_shows_what_it_names():
-    """``dir(convstore)`` has what ``__all__`` has, its modules apart."""
-    shown = {name: value for name, value in vars(convstore).items() if not name.startswith("_")}
+    """``dir(convstore)`` has what ``__all__`` has, its modules and what they import apart."""
+    shown = {name: getattr(convstore, name) for name in dir(convstore) if not name.startswith("_")}
     features = (ModuleType, __future__._Feature)
-    assert {name for name, value in shown.items() if not isinstance(value, features)} == set(convstore.__all__)
+    own = {name for name, value in shown.items() if not isinstance(value, features)} - {"Any", "TYPE_CHECKING"}
+    assert own == set(convstore.__all__)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    """As in any module, with the package's own name."""
+    with pytest.raises(AttributeError, match="module 'convstore' has no attribute 'nothing'"):
+        _ = convstore.nothing
+    with pytest.raises(AttributeError, match=r"module 'convstore\.summarization' has no attribute 'nothing'"):
+        _ = summarization.nothing
 
 
 def test_every_public_object_is_explained():

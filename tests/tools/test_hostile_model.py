@@ -26,9 +26,9 @@ from convstore import (
     retrieve_previous_sources_tool,
 )
 from convstore.messages.tool_calls import check_pairing
-from convstore.readback.request import Request
+from convstore.readback.request import ReadBack, Request
 from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn, same_messages
-from convstore.tools.retrieval import ReadBack, make_retrieval_tool
+from convstore.tools.retrieval import make_retrieval_tool
 
 MOST_FINDS = 6
 """Messages by id and by call, sources, two for ids to suggest, and what is shown, when that came in one append."""

@@ -23,9 +23,9 @@ from convstore import (
     sources_prompt,
 )
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
-from convstore.readback.request import Request
+from convstore.readback.request import ReadBack, Request
 from convstore.testing import rag_turn
-from convstore.tools.retrieval import ReadBack, make_retrieval_tool
+from convstore.tools.retrieval import make_retrieval_tool
 
 
 def memory_store() -> ConversationStore:

@@ -34,9 +34,9 @@ from convstore.conversation import Conversation
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.messages.tool_calls import check_pairing
+from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.sources.detection import find_sources, parse_json
 from convstore.sources.source import MAX_SOURCES
-from convstore.tools.retrieval import MOST_PAGE_TOKENS, PAGE_TOKENS
 from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import MAX_IDS
@@ -147,7 +147,7 @@ class ReplayRunner:
         for start in range(1, len(wanted) + 1, MAX_SOURCES):
             numbers, cursor = range(start, min(start + MAX_SOURCES, len(wanted) + 1)), ""
             while True:
-                page = await self.chat.get_sources(numbers, cursor=cursor, page_tokens=MOST_PAGE_TOKENS)
+                page = await self.chat.get_sources(numbers, cursor=cursor, page_tokens=MAXIMUM_PAGE_TOKENS)
                 for source in page.sources:
                     found[source.source_id] = found.get(source.source_id, "") + source.content
                 if page.next_cursor is None:

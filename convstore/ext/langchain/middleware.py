@@ -19,9 +19,10 @@ from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
+from convstore.readback.request import PAGE_TOKENS
+from convstore.sources.prompt import SOURCES_PROMPT
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.store import ConversationStore
-from convstore.tools.retrieval import PAGE_TOKENS, SOURCES_PROMPT
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_number
 

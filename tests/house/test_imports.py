@@ -1,0 +1,53 @@
+"""What an import loads: LangChain's tools, prompts, tracers and models only where they are used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SLOW = (
+    "jinja2",
+    "langchain",
+    "langchain_core.language_models.base",
+    "langchain_core.prompts.base",
+    "langchain_core.runnables.base",
+    "langchain_core.tools.base",
+    "langchain_core.tracers.base",
+    "langgraph",
+    "langsmith",
+    "mongomock_motor",
+    "motor",
+    "rich",
+    "typer",
+)
+
+
+def loaded_by(code: str) -> set[str]:
+    """Names of all modules that a program in a fresh process loads."""
+    program = f"import sys\n{code}\nprint(*sys.modules, sep='\\n')"
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    return set(done.stdout.splitlines())
+
+
+def test_the_package_alone_loads_nothing():
+    """Its names are looked up when they are used."""
+    loaded = loaded_by("import convstore")
+    assert {name for name in loaded if name.startswith("convstore.")} == set()
+    assert loaded.isdisjoint({"langchain_core", "pydantic", "pymongo"})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("from convstore import *", id="all names"),
+        pytest.param("from convstore.summarization import RunningSummarizer, CompactionRule", id="summarizers"),
+        pytest.param("from convstore.transfer import import_conversations", id="transfer"),
+    ],
+)
+def test_the_store_loads_none_of_langchains_slow_modules(code: str):
+    """Tools and prompts bring LangChain's tracers and LangSmith's client, which take longer to load than the rest."""
+    assert loaded_by(code).isdisjoint(SLOW)
