@@ -96,7 +96,7 @@ class Stored:
     def live_at(self, number: int) -> list[str]:
         """Ids that views show behind an entry."""
         entry = self.entries[number - 1]
-        gone = gone_in(next((one.gaps for one in self.entries if one.number == entry.totals.marker), ()))
+        gone = gone_in(next((one.rewound for one in self.entries if one.number == entry.totals.rewind_entry), ()))
         return [id_ for ordinal, id_ in enumerate(self.ids[: entry.last], 1) if ordinal not in gone]
 
 
@@ -260,7 +260,7 @@ def _check_told(stored: Stored, notes: Notes, findings: Findings) -> None:
                 findings.wrong("lost", f"{note['client']} was told of {missing}")
             elif note["ordinals"] and [ids[ordinal - 1] for ordinal in note["ordinals"]] != wanted:
                 findings.wrong("moved", f"{note['turn']} is not at {note['ordinals']}")
-    gone = gone_in(stored.entries[stored.entries[-1].totals.marker - 1].gaps) if stored.entries else set[int]()
+    gone = gone_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
     for note in notes:
         if note["what"] == "rewound" and note["id"] in there and ids.index(note["id"]) + 1 not in gone:
             findings.wrong("unrewound", f"{note['id']} was rewound and is shown")
@@ -290,7 +290,7 @@ def _log_marks(stored: Stored) -> set[tuple[str, str]]:
 def _view_marks(stored: Stored) -> set[tuple[str, str]]:
     """Marks of all views without a summary, and of those behind the message that a summary names as its last."""
     found = _log_marks(stored)
-    if any(entry.totals.marker for entry in stored.entries):
+    if any(entry.totals.rewind_entry for entry in stored.entries):
         found = {("", str(Marks()))} | {("", str(Marks(stored.live_at(entry.number)))) for entry in stored.entries}
     for summary in stored.summaries:
         marks = Marks()
@@ -304,7 +304,7 @@ class _Pages:
 
     def __init__(self, stored: Stored) -> None:
         self._ids, self._ends = stored.ids, set(stored.ends)
-        self._gone = [set[int](), *(gone_in(entry.gaps) for entry in stored.entries if entry.gaps)]
+        self._gone = [set[int](), *(gone_in(entry.rewound) for entry in stored.entries if entry.rewound)]
 
     def could_be(self, ordinals: Sequence[Sequence[int]], mark: str) -> bool:
         """Whether these ordinals, with ids of this mark, are such a page."""

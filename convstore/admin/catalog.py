@@ -123,7 +123,7 @@ class Catalog:
             metadata=metadata,
             created_at=head.created_at,
             updated_at=head.updated_at,
-            message_count=totals.live,
+            message_count=totals.active,
             tokens=totals.tokens,
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,

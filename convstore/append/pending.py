@@ -61,7 +61,7 @@ class PendingAppend:
     def must_look_up(self, tail: Totals, last_question: tuple[str, int, int]) -> bool:
         """Return True if it continues a turn whose question is not known to be the last message before this tail."""
         continues = bool(self.turn) and self.turn not in self.batch.ids
-        return continues and last_question != (self.turn, tail.live, tail.marker)
+        return continues and last_question != (self.turn, tail.active, tail.rewind_entry)
 
     @property
     def needs_shown(self) -> bool:

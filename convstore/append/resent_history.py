@@ -34,8 +34,8 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
-from convstore.log.entry import Entry, RewoundRange, Totals
-from convstore.log.rewind import active_before, is_active
+from convstore.log.entry import Entry, Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.messages.values import Codec
 from convstore.mongo.digests import Digests
 from convstore.runtime.cache import CachedConversation, ConversationCache
@@ -92,21 +92,21 @@ class _End:
     Attributes:
         active: The active messages, in order.
         tail: Totals of the log.
-        rewound: The rewound ranges.
+        rewinds: Decides which messages are active.
         start: The number of the first entry read; 1 if all was read, 0 if nothing.
     """
 
-    def __init__(self, rewound: tuple[RewoundRange, ...] = ()) -> None:
+    def __init__(self, rewinds: Rewinds = NO_REWINDS) -> None:
         self.active: list[Comparable] = []
         self.tail = Totals()
-        self.rewound = rewound
+        self.rewinds = rewinds
         self.start = 0
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Add entries before those that were read so far."""
         messages = (message for entry in entries for message in entry.messages)
-        self.active[:0] = [stored(message) for message in messages if is_active(self.rewound, message.ordinal)]
-        self.start = active_before(self.rewound, entries[0].number) if entries else 1
+        self.active[:0] = [stored(message) for message in messages if self.rewinds.is_active(message.ordinal)]
+        self.start = self.rewinds.active_before(entries[0].number) if entries else 1
 
 
 class Resender:
@@ -205,9 +205,9 @@ class Resender:
         await self._reader.check(cached, entries)
         if entries:
             end.tail = entries[-1].totals
-            if rewind_entry := next((one for one in entries if one.number == end.tail.marker), None):
+            if rewind_entry := next((one for one in entries if one.number == end.tail.rewind_entry), None):
                 cached.follow(rewind_entry)
-            end.rewound = await self._reader.gaps(cached, end.tail.marker)
+            end.rewinds = await self._reader.rewinds(cached, end.tail)
         return entries
 
     async def _explained(
@@ -221,7 +221,7 @@ class Resender:
         if repeated := await self._repeated(cached, end, batch):
             return Match(len(batch), repeated)
         if end.start > 1:
-            beginning = _End(end.rewound)
+            beginning = _End(end.rewinds)
             entries = await self._digests.newest(
                 cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
@@ -240,7 +240,7 @@ class Resender:
         rows = await self._reader.messages_by_id(cached, [one.id for one in sent], retry_if_stale=False)
         found = [stored(rows[one.id].message) for one in sent if one.id in rows]
         is_same = [one.digest for one in found] == [one.digest for one in sent]
-        return tuple(found) if is_same and all(is_active(end.rewound, one.ordinal) for one in found) else ()
+        return tuple(found) if is_same and all(end.rewinds.is_active(one.ordinal) for one in found) else ()
 
 
 def _likely_entries(tail: Totals | None, batch: Sequence[Comparable]) -> int:

@@ -7,7 +7,7 @@ takes the number, it is made again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,9 +19,9 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry, Repair, RewoundRange, Totals
+from convstore.log.entry import Entry, Repair, Totals
 from convstore.log.repairs import corrected
-from convstore.log.rewind import is_active, rewind_from, undo_rewind
+from convstore.log.rewind import Rewinds, is_active, rewind_from, undo_rewind
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
@@ -39,9 +39,9 @@ _NO_REWINDS = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ign
 
 
 class Reselect(Protocol):
-    """Make the longest summary that is valid for the rewound ranges the current one."""
+    """Make the longest summary of active messages the current one."""
 
-    async def __call__(self, scope: Scope, gaps: Sequence[RewoundRange], *, marker: int) -> None:
+    async def __call__(self, scope: Scope, rewinds: Rewinds) -> None:
         """See `compaction.history`."""
         ...
 
@@ -68,14 +68,14 @@ class Rewinder:
         cached, ordinal = await self._find(scope, message_id)
 
         async def make(tail: Totals, last: Entry) -> Entry | None:
-            if not is_active(last.gaps, ordinal):
+            if not is_active(last.rewound, ordinal):
                 return None
             entry, point = await self._point(cached, ordinal, last.repair)
             at, link = self._clock.now(), self._clock.link()
-            return rewind_from(tail, last.gaps, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
+            return rewind_from(tail, last.rewound, ordinal=ordinal, entry=entry, point=point, at=at, link=link)
 
         before, after = await self._append(cached, make)
-        return before.live - after.live
+        return before.active - after.active
 
     async def undo(self, scope: Scope, message_id: str | None) -> int:
         """Undo the last rewind; see `Conversation.undo_rewind`."""
@@ -89,19 +89,19 @@ class Rewinder:
 
         async def make(tail: Totals, last: Entry) -> Entry | None:
             nonlocal restored
-            is_done = is_active(last.gaps, ordinal) if ordinal else not last.undo
+            is_done = is_active(last.rewound, ordinal) if ordinal else not last.undo
             if is_done:
                 return None
             before = (await self._log.entry(cached.conversation, last.undo - 1)).totals if last.undo else Totals()
             earlier = await self._rewind_entry(cached, before)
-            if ordinal > before.messages or not is_active(earlier.gaps, ordinal):
+            if ordinal > before.messages or not is_active(earlier.rewound, ordinal):
                 raise InvalidInputError(
                     f"{message_id!r} was not rewound by the last rewind, or that was undone already"
                 )
             rewind = (await self._log.entry(cached.conversation, last.undo)).totals
-            restored = before.live - rewind.live
+            restored = before.active - rewind.active
             at, link = self._clock.now(), self._clock.link()
-            return undo_rewind(tail, before=before, rewound=earlier.gaps, undo=earlier.undo, at=at, link=link)
+            return undo_rewind(tail, before=before, rewound=earlier.rewound, undo=earlier.undo, at=at, link=link)
 
         before, after = await self._append(cached, make)
         return restored if after is not before else 0
@@ -139,7 +139,7 @@ class Rewinder:
 
     async def _rewind_entry(self, cached: CachedConversation, totals: Totals) -> Entry:
         """Return the rewind entry that is valid as of some totals."""
-        return await self._log.entry(cached.conversation, totals.marker) if totals.marker else _NO_REWINDS
+        return await self._log.entry(cached.conversation, totals.rewind_entry) if totals.rewind_entry else _NO_REWINDS
 
     async def _append(
         self, cached: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
@@ -196,6 +196,6 @@ class Rewinder:
         """Refresh the head after a rewind entry, and select the summary that is valid now."""
         if not totals.entries:
             return  # an empty log needs no refresh
-        start = (totals.marker, 0, 0, 0, "")
+        start = (totals.rewind_entry, 0, 0, 0, "")
         await self._heads.refresh(dict(cached.scope), cached.conversation, totals=totals, start=start)
-        await self._reselect(cached.scope, last.gaps, marker=totals.marker)
+        await self._reselect(cached.scope, Rewinds.of(last))

@@ -24,7 +24,7 @@ class Placed(NamedTuple):
 
     type: str
     turn: int
-    live: int
+    active: int
 
 
 def turn_messages(
@@ -97,7 +97,7 @@ def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed],
         TurnConflictError: The turn has other messages, or a later turn exists.
     """
     rest = [id_ for id_ in ids if id_ != turn_id]
-    stored = [found[id_].live for id_ in rest if id_ in found]
+    stored = [found[id_].active for id_ in rest if id_ in found]
     begin = found.get(turn_id)
     if begin is None:
         if turn_id not in ids:
@@ -107,9 +107,9 @@ def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Placed],
         return
     if begin.type != "human":
         raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
-    expected = range(begin.live + 1, begin.live + len(stored) + 1)
-    if [found[id_].live for id_ in rest[: len(stored)] if id_ in found] != list(expected):
+    expected = range(begin.active + 1, begin.active + len(stored) + 1)
+    if [found[id_].active for id_ in rest[: len(stored)] if id_ in found] != list(expected):
         raise TurnConflictError(turn_id)
     # If the tail is older than `found`, the insert fails because its number is taken.
-    if len(stored) < len(rest) and tail.live >= expected.stop:
+    if len(stored) < len(rest) and tail.active >= expected.stop:
         raise TurnConflictError(turn_id, is_newest=tail.turns <= begin.turn)

@@ -29,9 +29,8 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.log.entry import UNREAD, EntryMessage, Repair, Totals
-from convstore.log.repairs import corrected
-from convstore.log.rewind import is_active
+from convstore.log.entry import UNREAD, EntryMessage, Totals
+from convstore.log.rewind import Rewinds
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
@@ -378,7 +377,7 @@ class Writer:
                 raise ContentConflictError(id_)
         await self._refuse_rewound(cached, [row.message for row in found.values()])
         if append.turn:
-            positions = {id_: _placed(row, cached.repair) for id_, row in found.items()}
+            positions = {id_: _placed(row, cached.rewinds) for id_, row in found.items()}
             check_turn(append.turn, batch.ids, found=positions, tail=cached.tail or Totals())
         append.stored = {id_: row.message.ordinal for id_, row in found.items()}
         append.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
@@ -402,8 +401,8 @@ class Writer:
         """Check that no stored message of the batch is rewound."""
         if not stored or not cached.tail:
             return
-        rewound = await self._reader.gaps(cached, cached.tail.marker)
-        if inactive := [message.id for message in stored if not is_active(rewound, message.ordinal)]:
+        rewinds = await self._reader.rewinds(cached, cached.tail)
+        if inactive := [message.id for message in stored if not rewinds.is_active(message.ordinal)]:
             raise MessageRewoundError(inactive[0])
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, append: PendingAppend) -> None:
@@ -423,8 +422,8 @@ class Writer:
         for one, message in zip(append.pending.prepared, composed.entry.messages, strict=True):
             if message.type == "human":
                 self._cache.end_turn(cached)
-                position = composed.entry.live_at(message.ordinal)
-                cached.last_question = (message.id, position, composed.entry.totals.marker)
+                position = composed.entry.active_through(message.ordinal)
+                cached.last_question = (message.id, position, composed.entry.totals.rewind_entry)
             if message.payload and one.split:
                 # Cached because a load in the middle of this turn needs it.
                 payload = CachedPayload(one.split.encoded.payload, 0 if message.stub else message.payload.shown)
@@ -440,6 +439,6 @@ class Writer:
                 await self._log.drop_chunks(cached.conversation, append.token, unused)
 
 
-def _placed(row: StoredMessageRow, repair: Repair | None) -> Placed:
-    ordinal, [entry] = row.message.ordinal, corrected([row.entry], repair)
-    return Placed(row.message.type, entry.turn_at(ordinal), entry.live_at(ordinal))
+def _placed(row: StoredMessageRow, rewinds: Rewinds) -> Placed:
+    ordinal, [entry] = row.message.ordinal, rewinds.corrected([row.entry])
+    return Placed(row.message.type, entry.turn_at(ordinal), entry.active_through(ordinal))

@@ -20,9 +20,8 @@ from convstore.compaction.history import SummaryHistory
 from convstore.compaction.plan import clean_cuts, plan_compaction
 from convstore.compaction.strategies import CompactionRequest, CompactionResult, CompactionStrategy
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
-from convstore.log.entry import Entry, EntryMessage, RewoundRange
-from convstore.log.repairs import corrected
-from convstore.log.rewind import active_after
+from convstore.log.entry import Entry, EntryMessage
+from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, is_finished, leading_system, rows_of, weigh
 from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits
 from convstore.messages.encoding import fields_of
@@ -63,8 +62,7 @@ class _Plan:
 
     head: Head
     cached: CachedConversation
-    rewound: tuple[RewoundRange, ...]
-    rewind_entry: int
+    rewinds: Rewinds
     rows: Sequence[Row]
     cut: int
     earlier: SummaryRecord | None
@@ -153,21 +151,18 @@ class Compactor:
 
     async def _plan(self, head: Head, cached: CachedConversation, rule: CompactionRule, *, force: bool) -> _Plan:
         """Read the messages that are not summarised, and decide how many of them to fold into a summary."""
-        totals = await self._log.last_totals(cached.conversation)
-        rewound = await self._reader.gaps(cached, totals.marker)
+        _, totals, rewinds = await self._reader.snapshot(cached)
         earlier = head.summary
-        if earlier and (earlier.last > totals.messages or not fits(earlier, rewound)):
+        if earlier and (earlier.last > totals.messages or not fits(earlier, rewinds)):
             earlier = None
-        start = earlier.entry if earlier else active_after(rewound, 1)
-        entries = await self._entries(cached, rewound, start, maximum=_MAX_TRIGGERS * rule.max_tokens_before_summary)
-        rows = rows_of(corrected(entries, cached.repair), rewound, earlier)
+        start = earlier.entry if earlier else rewinds.active_after(1)
+        entries = await self._entries(cached, rewinds, start, maximum=_MAX_TRIGGERS * rule.max_tokens_before_summary)
+        rows = rows_of(entries, rewinds, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
-        return _Plan(head, cached, rewound, totals.marker, rows, plan_compaction(rows, rule, force=force), earlier)
+        return _Plan(head, cached, rewinds, rows, plan_compaction(rows, rule, force=force), earlier)
 
-    async def _entries(
-        self, cached: CachedConversation, rewound: Sequence[RewoundRange], start: int, *, maximum: int
-    ) -> list[Entry]:
+    async def _entries(self, cached: CachedConversation, rewinds: Rewinds, start: int, *, maximum: int) -> list[Entry]:
         """Read entries that hold about `maximum` tokens in total; a very long log gets several summaries."""
         found: list[Entry] = []
         while maximum > 0:
@@ -176,8 +171,8 @@ class Compactor:
             found += entries
             if len(entries) < _BATCH:
                 break
-            maximum -= sum(row.message.view_tokens for row in rows_of(entries, rewound))
-            start = active_after(rewound, start + _BATCH)
+            maximum -= sum(row.message.view_tokens for row in rows_of(entries, rewinds))
+            start = rewinds.active_after(start + _BATCH)
         return found
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
@@ -188,7 +183,9 @@ class Compactor:
             if record is None:
                 return Compaction(status="not_needed")
             await self._summaries.insert(plan.cached.conversation, record)
-            is_committed = await self._heads.commit(scope, plan.head, record, owner=owner, marker=plan.rewind_entry)
+            is_committed = await self._heads.commit(
+                scope, plan.head, record, owner=owner, rewind_entry=plan.rewinds.entry
+            )
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
                 await self._summaries.drop(plan.cached.conversation, record.token)
@@ -211,10 +208,9 @@ class Compactor:
     async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
         """Return True if no rewind made meanwhile invalidates the new summary; otherwise restore an earlier one."""
         async with self._reader.reading(cached):
-            rewind_entry = (await self._log.last_totals(cached.conversation)).marker
-            rewound = await self._reader.gaps(cached, rewind_entry)
-        await self._history.reselect(cached.scope, rewound, marker=rewind_entry)
-        return fits(record, rewound)
+            rewinds = (await self._reader.snapshot(cached)).rewinds
+        await self._history.reselect(cached.scope, rewinds)
+        return fits(record, rewinds)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
         """Make the summary; return None if the summarizer has nothing to fold.
@@ -299,11 +295,11 @@ class Compactor:
             first=earlier.first if earlier else plan.folded[0].message.ordinal,
             last=last.message.ordinal,
             entry=last.entry,
-            live=last.place + (earlier.live if earlier else 0),
+            active=last.place + (earlier.active if earlier else 0),
             turns=last.turn + (earlier.turns if earlier else 0),
             view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),
             counter=name if earlier is None or earlier.counter == name else "",
-            gaps=clipped(plan.rewound, last.message.ordinal),
+            rewound=clipped(plan.rewinds, last.message.ordinal),
             text=text,
             model=self._strategy.name if self._strategy else "",
             tokens_in=tokens_in,

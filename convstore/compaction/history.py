@@ -7,13 +7,13 @@ then, the newest earlier summary that is still valid is the current one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import RewoundRange
-from convstore.log.rewind import is_active
+from convstore.log.rewind import Rewinds, is_active
 from convstore.log.summary import SummaryRecord, fits
 from convstore.mongo.heads import Heads
 from convstore.mongo.keys import SUMMARIES, summary_id
@@ -59,7 +59,7 @@ class SummaryHistory:
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1, is_whole=True)
             messages = [message for entry in entries for message in entry.messages]
-            rewound = [RewoundRange(first, last, entry=0, until=0) for first, last in record.gaps]
+            rewound = [RewoundRange(first, last, entry=0, until=0) for first, last in record.rewound]
             inside = [one for one in messages if record.first <= one.ordinal <= record.last]
             return await self._reader.decode_whole(cached, [one for one in inside if is_active(rewound, one.ordinal)])
 
@@ -71,11 +71,11 @@ class SummaryHistory:
             return False
         async with self._reader.reading(cached):
             found = await self._summaries.all(head.conversation)
-            rewind_entry = (await self._log.last_totals(head.conversation)).marker
+            rewind_entry = (await self._log.last_totals(head.conversation)).rewind_entry
             parent = next(iter(_whole_chain(cached.conversation, found, head.summary.parent, "parent")), None)
-        return await self._heads.commit(dict(scope), head, parent, marker=rewind_entry)
+        return await self._heads.commit(dict(scope), head, parent, rewind_entry=rewind_entry)
 
-    async def reselect(self, scope: Scope, gaps: Sequence[RewoundRange], *, marker: int) -> None:
+    async def reselect(self, scope: Scope, rewinds: Rewinds) -> None:
         """Make the longest valid summary the current one.
 
         The candidates are the current summary, those it extends, and those that a rewind set aside. Call it after a
@@ -83,18 +83,18 @@ class SummaryHistory:
         """
         while head := await self._heads.find(dict(scope)):
             current = head.summary.token if head.summary else ""
-            if not head.aside and (head.summary is None or fits(head.summary, gaps)):
+            if not head.aside and (head.summary is None or fits(head.summary, rewinds)):
                 return
             found = await self._summaries.all(head.conversation)
             aside = _chain(found, head.aside, "parent")
-            fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record, gaps)]
+            fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record, rewinds)]
             best = max(fitting, key=lambda record: (record.last, record.version), default=None)
             token = best.token if best else ""
             if token == current:
                 return
             is_aside = head.aside and current in {"", *(record.token for record in aside)}
             still_aside = "" if best and token == head.aside else head.aside if is_aside else current
-            if await self._heads.commit(dict(scope), head, best, marker=marker, aside=still_aside):
+            if await self._heads.commit(dict(scope), head, best, rewind_entry=rewinds.entry, aside=still_aside):
                 return
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:

@@ -196,7 +196,7 @@ class Recount(NamedTuple):
 
     entry: int
     until: int
-    live: int
+    active: int
     turns: int
     results: int
     tokens: int
@@ -237,13 +237,13 @@ class Totals:
     Attributes:
         entries: Number of the entry.
         messages: Last ordinal.
-        live: Active messages, which are those not rewound; only they count in the next four fields.
+        active: Active messages, which are those not rewound; only they count in the next four fields.
         turns: Human messages.
         results: Tool results.
         tokens: Size of all messages in full.
         view_tokens: Size of all messages in the default view of finished turns.
         counter: Name of the token counter that made the last two.
-        marker: Number of the last rewind entry, 0 if all messages are active.
+        rewind_entry: Number of the last rewind entry, 0 if all messages are active.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
@@ -257,13 +257,13 @@ class Totals:
 
     entries: int = 0
     messages: int = 0
-    live: int = 0
+    active: int = 0
     turns: int = 0
     results: int = 0
     tokens: int = 0
     view_tokens: int = 0
     counter: str = ""
-    marker: int = 0
+    rewind_entry: int = 0
     sources_through: int = 0
     usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
     calls: tuple[OpenCall, ...] = ()
@@ -286,7 +286,7 @@ class Entry:
         after: The link of the entry before it, 0 for the first. A mismatch means that the log was restored from a
             backup under the process that wrote this entry.
         sources: Sources of its tool results.
-        gaps: In a rewind entry all messages that are rewound.
+        rewound: In a rewind entry all messages that are rewound.
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
         lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
         repair: In a rewind entry the findings of the last repair, None if there was none.
@@ -299,7 +299,7 @@ class Entry:
     totals: Totals
     after: int = 0
     sources: tuple[EntrySource, ...] = ()
-    gaps: tuple[RewoundRange, ...] = ()
+    rewound: tuple[RewoundRange, ...] = ()
     undo: int = 0
     lost: Lost | None = None
     repair: Repair | None = None
@@ -315,9 +315,9 @@ class Entry:
         """Ordinal of its last message; one below `first` if it has none."""
         return self.totals.messages
 
-    def live_at(self, ordinal: int) -> int:
+    def active_through(self, ordinal: int) -> int:
         """Return the number of active messages up to and including one of its messages, which must be active."""
-        return self.totals.live - (self.last - ordinal)
+        return self.totals.active - (self.last - ordinal)
 
     def turn_at(self, ordinal: int) -> int:
         """Return the number of the turn that contains one of its messages, which must be active."""

@@ -63,7 +63,7 @@ class Survey:
         if entry.lost:
             self.lost.append(entry.number)
         self.tail = entry
-        if entry.totals.marker == entry.number:
+        if entry.totals.rewind_entry == entry.number:
             self.rewind_entry = entry
 
     @property
@@ -123,7 +123,7 @@ def inactive_ranges(spans: Sequence[Span], lost: Iterable[int], rewind_entry: En
     stored = _joined((span.first, span.last) for span in spans if span.number not in is_lost)
     later = _joined((span.first, span.last) for span in spans if span.number not in is_lost and span.number > number)
     maximum = max((span.last for span in spans), default=0)
-    rewound = _without([(one.first, one.last) for one in rewind_entry.gaps] if rewind_entry else [], later)
+    rewound = _without([(one.first, one.last) for one in rewind_entry.rewound] if rewind_entry else [], later)
     ranges = _joined([*_without([(1, maximum)], stored), *rewound])
     return tuple(_range_with_entries(first, last, spans) for first, last in ranges)
 
@@ -185,7 +185,7 @@ def _corrected(entry: Entry, repair: Repair) -> Entry:
         entry,
         totals=replace(
             totals,
-            live=totals.live - recount.live,
+            active=totals.active - recount.active,
             turns=totals.turns - recount.turns,
             results=totals.results - recount.results,
             tokens=totals.tokens - recount.tokens,

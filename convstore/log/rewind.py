@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from convstore.log.entry import Entry, RewoundRange, Totals
+from convstore.log.entry import Entry, Repair, RewoundRange, Totals
+from convstore.log.repairs import corrected
 
-__all__ = ["active_after", "active_before", "checked_ranges", "is_active", "rewind_from", "undo_rewind"]
+__all__ = ["NO_REWINDS", "Rewinds", "checked_ranges", "is_active", "rewind_from", "undo_rewind"]
 
 
 def is_active(rewound: Sequence[RewoundRange], ordinal: int) -> bool:
@@ -25,6 +26,53 @@ def is_active(rewound: Sequence[RewoundRange], ordinal: int) -> bool:
     """
     index = bisect_right(rewound, ordinal, key=lambda one: one.first)
     return not index or rewound[index - 1].last < ordinal
+
+
+@dataclass(frozen=True, slots=True)
+class Rewinds:
+    """The active messages of a log, as of its last rewind entry.
+
+    Attributes:
+        entry: Number of that entry, 0 if there is none.
+        ranges: The rewound ranges.
+        repair: The findings of the last repair, None if there was none.
+    """
+
+    entry: int = 0
+    ranges: tuple[RewoundRange, ...] = ()
+    repair: Repair | None = None
+
+    @classmethod
+    def of(cls, rewind_entry: Entry) -> Rewinds:
+        """Return what a rewind entry says."""
+        return cls(rewind_entry.number, rewind_entry.rewound, rewind_entry.repair)
+
+    @property
+    def joins(self) -> tuple[int, ...]:
+        """Return the entries that are valid although they name another predecessor than the entry before them."""
+        return self.repair.joins if self.repair else ()
+
+    def is_active(self, ordinal: int) -> bool:
+        """Return True if a message was not rewound."""
+        return not self.ranges or is_active(self.ranges, ordinal)
+
+    def active_before(self, number: int) -> int:
+        """Return the end, exclusive, of the entries before `number` that may contain active messages.
+
+        That is `number` itself, or the first entry of the rewound range directly before it.
+        """
+        return next((one.entry for one in self.ranges if one.entry <= number - 1 <= one.until), number)
+
+    def active_after(self, number: int) -> int:
+        """Return the first entry from `number` on that may contain active messages."""
+        return next((one.until + 1 for one in self.ranges if one.entry <= number <= one.until), number)
+
+    def corrected(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Return entries with the totals that the last repair corrected."""
+        return corrected(entries, self.repair)
+
+
+NO_REWINDS = Rewinds()
 
 
 def checked_ranges(
@@ -43,22 +91,9 @@ def checked_ranges(
     found = tuple(ranges)
     ends = [end for one in found for end in (one.first, one.last)]
     size = sum(one.last - one.first + 1 for one in found)
-    if ends != sorted(ends) or (size != totals.messages - totals.live and not is_repaired):
+    if ends != sorted(ends) or (size != totals.messages - totals.active and not is_repaired):
         raise ValueError("its rewound ranges do not agree with its count of active messages")
     return found
-
-
-def active_before(rewound: Sequence[RewoundRange], number: int) -> int:
-    """Return the end, exclusive, of the entries before `number` that may contain active messages.
-
-    That is `number` itself, or the first entry of the rewound range directly before it.
-    """
-    return next((one.entry for one in rewound if one.entry <= number - 1 <= one.until), number)
-
-
-def active_after(rewound: Sequence[RewoundRange], number: int) -> int:
-    """Return the first entry from `number` on that may contain active messages."""
-    return next((one.until + 1 for one in rewound if one.entry <= number <= one.until), number)
 
 
 def rewind_from(
@@ -126,9 +161,9 @@ def _rewind_entry(
         usage=after.usage,
         shown_at=after.shown_at,
         shown=after.shown,
-        marker=after.entries + 1,
+        rewind_entry=after.entries + 1,
         updated_at=at,
         link=link,
     )
     first = after.messages + 1
-    return Entry(first=first, at=at, messages=(), totals=totals, after=after.link, gaps=rewound, undo=undo)
+    return Entry(first=first, at=at, messages=(), totals=totals, after=after.link, rewound=rewound, undo=undo)

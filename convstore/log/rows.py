@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, RewoundRange
-from convstore.log.rewind import is_active
+from convstore.log.entry import Entry, EntryMessage
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 
@@ -50,31 +50,30 @@ class Row(NamedTuple):
     result: int
 
 
-def rows_of(
-    entries: Sequence[Entry], gaps: Sequence[RewoundRange] = (), summary: SummaryRecord | None = None
-) -> list[Row]:
+def rows_of(entries: Sequence[Entry], rewinds: Rewinds = NO_REWINDS, summary: SummaryRecord | None = None) -> list[Row]:
     """Return the active messages of successive entries as rows.
 
     Messages covered by a summary are left out; places, sizes and turns are then counted from its end.
 
     Args:
         entries: Entries in order. They must reach the end of the log, or begin where the rows begin.
-        gaps: The rewound ranges.
+        rewinds: Decides which messages are active, and corrects totals after a repair.
         summary: The current summary.
     """
     # Compared with the entry as well, because after a repair two messages may share an ordinal.
     last = (summary.entry, summary.last) if summary else (0, 0)
-    covered, turns = (summary.live, summary.turns) if summary else (0, 0)
+    covered, turns = (summary.active, summary.turns) if summary else (0, 0)
     rows = []
+    entries = rewinds.corrected(entries)
     for entry in entries:
         turn = entry.totals.turns - sum(message.type == "human" for message in entry.messages)
         result = entry.totals.results - sum(message.type == "tool" for message in entry.messages)
-        place, number = entry.totals.live - len(entry.messages), entry.number
+        place, number = entry.totals.active - len(entry.messages), entry.number
         is_after = number > last[0]
         for message in entry.messages:
             turn += message.type == "human"
             place += 1
-            if (is_after or (number, message.ordinal) > last) and is_active(gaps, message.ordinal):
+            if (is_after or (number, message.ordinal) > last) and rewinds.is_active(message.ordinal):
                 rows.append((message, number, place - covered, turn - turns, result))
             result += message.type == "tool"
     sizes = [message.view_tokens for message, *_ in rows]
@@ -158,7 +157,7 @@ def kept_result(count: int, policy: HistoryPolicy) -> int:
 
 def begins_turn(entry: Entry, message: EntryMessage) -> bool:
     """Return True if an active message begins a turn: a human message, or the first active message of the log."""
-    return message.type == "human" or entry.live_at(message.ordinal) == 1
+    return message.type == "human" or entry.active_through(message.ordinal) == 1
 
 
 def weigh(rows: Sequence[Row]) -> list[int]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from convstore.log.entry import Entry, EntryMessage, RewoundRange
-from convstore.log.rewind import is_active
+from convstore.log.entry import Entry, EntryMessage
+from convstore.log.rewind import Rewinds
 
 __all__ = ["PlacedMessage", "about", "named_in", "placed", "results_in"]
 
@@ -26,18 +26,18 @@ def about(limit: int, items: int, entries: int) -> int:
     return limit * entries // max(items, 1) + 2
 
 
-def results_in(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[EntryMessage]:
+def results_in(entries: Sequence[Entry], rewinds: Rewinds) -> list[EntryMessage]:
     """Return the active tool results of entries; both are ordered newest first."""
-    return [message for message in named_in(entries, gaps) if message.type == "tool"]
+    return [message for message in named_in(entries, rewinds) if message.type == "tool"]
 
 
-def named_in(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[EntryMessage]:
+def named_in(entries: Sequence[Entry], rewinds: Rewinds) -> list[EntryMessage]:
     """Return the active tool results and long messages of entries; both are ordered newest first."""
     messages = (message for entry in entries for message in reversed(entry.messages))
-    return [message for message in messages if message.is_named and is_active(gaps, message.ordinal)]
+    return [message for message in messages if message.is_named and rewinds.is_active(message.ordinal)]
 
 
-def placed(entries: Sequence[Entry], gaps: Sequence[RewoundRange]) -> list[PlacedMessage]:
+def placed(entries: Sequence[Entry], rewinds: Rewinds) -> list[PlacedMessage]:
     """Return the active messages of entries in order, each with its date."""
     messages = ((message, entry.at) for entry in entries for message in entry.messages)
-    return [(message, at) for message, at in messages if is_active(gaps, message.ordinal)]
+    return [(message, at) for message, at in messages if rewinds.is_active(message.ordinal)]

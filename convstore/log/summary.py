@@ -14,7 +14,7 @@ from datetime import datetime
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.chain import SUMMARY_PREFIX
-from convstore.log.entry import RewoundRange
+from convstore.log.rewind import Rewinds
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import in_one_line
@@ -60,11 +60,11 @@ class SummaryRecord:
         first: First ordinal that it covers.
         last: Last ordinal that it covers.
         entry: Number of the entry with the last message that it covers.
-        live: Active messages up to that message.
+        active: Active messages up to that message.
         turns: Human messages among them.
         view_tokens: Their size in the default view.
         counter: Name of the token counter that measured them, "" if there were several.
-        gaps: First and last ordinals of the ranges that were rewound up to `last` when it was written.
+        rewound: First and last ordinals of the ranges that were rewound up to `last` when it was written.
         text: The summary.
         messages: The encoded messages that views show; empty if that is one message with the text.
         model: Name of the model that wrote it.
@@ -83,11 +83,11 @@ class SummaryRecord:
     first: int
     last: int
     entry: int
-    live: int
+    active: int
     turns: int
     view_tokens: int
     counter: str
-    gaps: tuple[tuple[int, int], ...]
+    rewound: tuple[tuple[int, int], ...]
     text: str
     model: str
     tokens_in: int
@@ -106,18 +106,19 @@ class SummaryRecord:
         return digest_of(json.dumps(values))
 
 
-def clipped(rewound: Sequence[RewoundRange], last: int) -> tuple[tuple[int, int], ...]:
+def clipped(rewinds: Rewinds, last: int) -> tuple[tuple[int, int], ...]:
     """Return first and last ordinals of the rewound ranges up to an ordinal.
 
-    >>> clipped([RewoundRange(3, 9, 2, 4)], 5)
+    >>> from convstore.log.entry import RewoundRange
+    >>> clipped(Rewinds(ranges=(RewoundRange(3, 9, 2, 4),)), 5)
     ((3, 5),)
     """
-    return tuple((one.first, min(one.last, last)) for one in rewound if one.first <= last)
+    return tuple((one.first, min(one.last, last)) for one in rewinds.ranges if one.first <= last)
 
 
-def fits(record: SummaryRecord, rewound: Sequence[RewoundRange]) -> bool:
+def fits(record: SummaryRecord, rewinds: Rewinds) -> bool:
     """Return True if no message in the summary's range was rewound or restored since it was written."""
-    return record.gaps == clipped(rewound, record.last)
+    return record.rewound == clipped(rewinds, record.last)
 
 
 def is_summary(message: BaseMessage) -> bool:

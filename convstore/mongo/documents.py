@@ -80,8 +80,8 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     }
     if not entry.messages:
         del document["messages"]  # the unique index covers documents that have message ids
-    if entry.totals.marker == entry.number:
-        document |= {"gaps": [list(gap) for gap in entry.gaps], "undo": entry.undo}
+    if entry.totals.rewind_entry == entry.number:
+        document |= {"rewound": [list(one) for one in entry.rewound], "undo": entry.undo}
     if entry.repair:
         document["repair"] = _repair_document(entry.repair)
     if entry.lost:
@@ -156,8 +156,8 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         totals=totals,
         after=stored_number(document["after"]),
         sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
-        gaps=_gaps_from(document, totals) if "gaps" in document else (),
-        undo=stored_number(document["undo"]) if totals.marker == totals.entries else 0,
+        rewound=_rewound_from(document, totals) if "rewound" in document else (),
+        undo=stored_number(document["undo"]) if totals.rewind_entry == totals.entries else 0,
         lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
         repair=_repair_from(document["repair"]) if "repair" in document else None,
         size=stored_number(document["size"]),
@@ -167,10 +167,10 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
     return entry
 
 
-def _gaps_from(document: Mapping[str, Any], totals: Totals) -> tuple[RewoundRange, ...]:
+def _rewound_from(document: Mapping[str, Any], totals: Totals) -> tuple[RewoundRange, ...]:
     """Return the rewound ranges that a rewind entry stores."""
-    gaps = (RewoundRange(*map(stored_number, stored_list(gap))) for gap in stored_list(document["gaps"]))
-    return checked_ranges(gaps, totals, is_repaired="repair" in document)
+    ranges = (RewoundRange(*map(stored_number, stored_list(one))) for one in stored_list(document["rewound"]))
+    return checked_ranges(ranges, totals, is_repaired="repair" in document)
 
 
 def _has_results(entry: Entry) -> bool:
@@ -181,8 +181,8 @@ _any_number = partial(stored_number, minimum=None)
 
 
 _NUMBERS = (
-    *("entries", "messages", "live", "turns", "results", "tokens", "view_tokens"),
-    *("marker", "sources_through", "shown_at", "link"),
+    *("entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
+    *("rewind_entry", "sources_through", "shown_at", "link"),
 )
 
 
@@ -191,13 +191,13 @@ def totals_document(totals: Totals) -> dict[str, Any]:
     return {
         "entries": totals.entries,
         "messages": totals.messages,
-        "live": totals.live,
+        "active": totals.active,
         "turns": totals.turns,
         "results": totals.results,
         "tokens": totals.tokens,
         "view_tokens": totals.view_tokens,
         "counter": to_stored(totals.counter),
-        "marker": totals.marker,
+        "rewind_entry": totals.rewind_entry,
         "sources_through": totals.sources_through,
         "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
         "calls": [[to_stored(part) for part in call] for call in totals.calls],
@@ -323,9 +323,9 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "parent": record.parent,
         "previous": record.previous,
         "range": [record.first, record.last, record.entry],
-        "totals": [record.live, record.turns, record.view_tokens],
+        "totals": [record.active, record.turns, record.view_tokens],
         "counter": to_stored(record.counter),
-        "gaps": [list(gap) for gap in record.gaps],
+        "rewound": [list(one) for one in record.rewound],
         "text": to_stored(record.text),
         "model": to_stored(record.model),
         "tokens": [record.tokens_in, record.tokens_out],
@@ -350,7 +350,7 @@ def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecor
     try:
         if not head and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
             raise ValueError("the key does not match the conversation and the token")
-        (first, last, entry), (live, turns, view_tokens) = document["range"], document["totals"]
+        (first, last, entry), (active, turns, view_tokens) = document["range"], document["totals"]
         tokens_in, tokens_out = document["tokens"]
         record = SummaryRecord(
             token=stored_text(document["token"]),
@@ -360,11 +360,11 @@ def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecor
             first=stored_number(first),
             last=stored_number(last),
             entry=stored_number(entry),
-            live=stored_number(live),
+            active=stored_number(active),
             turns=stored_number(turns),
             view_tokens=stored_number(view_tokens),
             counter=from_stored(document["counter"]),
-            gaps=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["gaps"])),
+            rewound=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["rewound"])),
             text=from_stored(document["text"]),
             model=from_stored(document["model"]),
             tokens_in=stored_number(tokens_in),

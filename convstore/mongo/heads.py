@@ -228,7 +228,7 @@ class Heads:
         head: Head,
         summary: SummaryRecord | None,
         *,
-        marker: int,
+        rewind_entry: int,
         owner: str = "",
         aside: str = "",
     ) -> bool:
@@ -238,13 +238,13 @@ class Heads:
             scope: Scope of the conversation.
             head: The head as it was read.
             summary: The new current summary; None for none.
-            marker: The last rewind entry of the log.
+            rewind_entry: The last rewind entry of the log.
             owner: Holder of the lease who made the summary; "" if the summary was made earlier.
             aside: Without an owner, the token of a summary to set aside.
         """
         revision = head.revision + 1
         query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
-        changes = {"revision": revision, "start": [marker, revision, 0, 0, ""]}
+        changes = {"revision": revision, "start": [rewind_entry, revision, 0, 0, ""]}
         changes["summary"] = summary_document(summary) if summary else None
         if not owner:
             return await self._change(query, {"$set": changes | {"aside": aside}})
@@ -289,14 +289,14 @@ def head_from(document: Mapping[str, Any]) -> Head:
         if head_id(scope) != key:
             raise ValueError("the key does not match the scope")
         *start, counter = document["start"]
-        marker, revision, entry, first = map(stored_number, start)
+        rewind_entry, revision, entry, first = map(stored_number, start)
         return Head(
             conversation=stored_text(document["conversation"]),
             scope=scope,
             created_at=utc(document["created_at"]),
             updated_at=utc(document["updated_at"]),
             totals=totals_from(document["totals"]),
-            start=(marker, revision, entry, first, stored_text(counter)),
+            start=(rewind_entry, revision, entry, first, stored_text(counter)),
             details={name: from_stored(text) for name, text in document.get("details", {}).items()},
             revision=stored_number(document["revision"]),
             summary=summary_from(summary, head=key) if (summary := document.get("summary")) is not None else None,

@@ -17,7 +17,8 @@ import bson
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.log.rewind import Rewinds
 from convstore.messages.compression import Chunk, decompress
 from convstore.mongo.bson_values import stored_list, stored_number, unpack_shown
 from convstore.mongo.documents import entry_document, entry_from, source_parts
@@ -34,7 +35,7 @@ _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
 _MANY = 150
-_LEAN = {"sources": 0, "shown": 0, "gaps": 0, "repair": 0, "totals.preview": 0}
+_LEAN = {"sources": 0, "shown": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that views do not use."""
 
 
@@ -84,7 +85,7 @@ class Log:
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
         entry = entry_from(document)
-        if entry.totals.marker == number and "gaps" not in document:
+        if entry.totals.rewind_entry == number and "rewound" not in document:
             raise CorruptDocumentError(key, "the rewind entry has no rewound ranges")
         return entry
 
@@ -228,7 +229,7 @@ class Log:
         return await _entries(documents[::-1])
 
     async def newest_results(
-        self, conversation: str, *, before: int, limit: int, gaps: Sequence[RewoundRange] = (), tools_only: bool = False
+        self, conversation: str, rewinds: Rewinds, *, before: int, limit: int, tools_only: bool = False
     ) -> list[Entry]:
         """Return the last entries with active results or long messages before an ordinal, without bodies.
 
@@ -236,8 +237,8 @@ class Log:
         """
         kind = {"messages.type": "tool"} if tools_only else {}
         query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
-        if gaps:
-            query["$nor"] = [{"results_at": {"$gte": gap.first, "$lte": gap.last}} for gap in gaps]
+        if rewinds.ranges:
+            query["$nor"] = [{"results_at": {"$gte": one.first, "$lte": one.last}} for one in rewinds.ranges]
         async with driver_errors():
             found = self._log.find(query, {**_LEAN, "messages.body": 0}).sort("results_at", -1).limit(limit)
             documents = await found.to_list(None)

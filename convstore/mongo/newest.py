@@ -18,7 +18,7 @@ from convstore.mongo.log import StoredMessageRow, rows_of
 
 __all__ = ["Newest"]
 
-_NOT_SEARCHED = {"shown": 0, "gaps": 0, "totals.preview": 0}
+_NOT_SEARCHED = {"shown": 0, "rewound": 0, "totals.preview": 0}
 _NAMES = {**_NOT_SEARCHED, "sources": 0, "messages.stub": 0, "messages.arguments": 0}
 
 

@@ -12,7 +12,6 @@ from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
-from convstore.log.rewind import is_active
 from convstore.log.stored_message import read_message
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
@@ -151,7 +150,7 @@ class Pager:
 
         Results of the retrieval tool itself are skipped, because they are copies.
         """
-        rewound = await self._reader.gaps(cached)
+        rewinds = (await self._reader.snapshot(cached)).rewinds
         before, oldest = (
             first_row.entry.number + 1 if first_row else None,
             first_row.message.ordinal if first_row else 2**53,
@@ -159,7 +158,7 @@ class Pager:
         for _ in range(_MAX_ROUNDS):
             found, before = await self._newest.rows(cached.conversation, before=before, limit=_ENTRIES_SEARCHED)
             rows = [
-                row for row in found if is_active(rewound, row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL
+                row for row in found if rewinds.is_active(row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL
             ]
             rows = [row for row in rows if row.message.ordinal <= oldest]
             payloads = await self._compared(cached, rows, Request(find=request.find), appends=_ENTRIES_SEARCHED)
@@ -356,13 +355,12 @@ class Pager:
 
     async def _long_messages(self, cached: CachedConversation) -> list[EntryMessage]:
         """Return the newest long human and AI messages that are active, among the newest entries."""
-        tail = await self._reader.tail(cached)
-        rewound = await self._reader.gaps(cached, tail.marker)
+        _, tail, rewinds = await self._reader.snapshot(cached)
         start = max(1, tail.entries - _ENTRIES_LISTED)
         found = await self._newest.long_messages(
             cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
         )
-        return [one for one in found if is_active(rewound, one.ordinal)]
+        return [one for one in found if rewinds.is_active(one.ordinal)]
 
     async def _listing(self, cached: CachedConversation | None, room: int) -> str:
         """Return the list of readable messages for a model that names none: results, and long human and AI messages."""

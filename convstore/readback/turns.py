@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, RewoundRange
-from convstore.log.repairs import corrected
-from convstore.log.rewind import active_before, is_active
+from convstore.log.entry import Entry, EntryMessage
 from convstore.log.rows import begins_turn
 from convstore.log.selection import about
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.models import Turn
 from convstore.values.scope import Scope, check_number
 
@@ -27,22 +24,6 @@ _MAX_ENTRIES = 100
 
 _Stored = tuple[Entry, EntryMessage]
 """A message as its entry holds it."""
-
-
-class _Snapshot(NamedTuple):
-    """The state of a log when reading began; later appends and rewinds are ignored.
-
-    Attributes:
-        cached: The conversation.
-        entries: Number of its last entry.
-        at_once: Number of entries in the first read; later reads are larger.
-        rewound: Its rewound ranges.
-    """
-
-    cached: CachedConversation
-    entries: int
-    at_once: int
-    rewound: tuple[RewoundRange, ...]
 
 
 class Turns:
@@ -58,8 +39,9 @@ class Turns:
         if cached is None or not rows:
             return None
         ordinal = rows[turn_id].message.ordinal
-        snapshot = await self._snapshot(cached, limit=1)
-        async with aclosing(self._forward(snapshot, rows[turn_id].entry.number, ordinal - 1, ordinal + 1)) as turns:
+        snapshot = await self._snapshot(cached)
+        start = rows[turn_id].entry.number
+        async with aclosing(self._forward(snapshot, ordinal - 1, ordinal + 1, limit=1, start=start)) as turns:
             async for turn in turns:
                 return turn
         return None
@@ -75,49 +57,48 @@ class Turns:
         remaining = _MAX_NUMBER if limit is None else limit
         if cached is None or not remaining:
             return
-        snapshot = await self._snapshot(cached, limit=remaining)
-        span = (after or 0, _MAX_NUMBER if before is None else before)
-        reading = self._backward(snapshot, *span) if newest_first else self._forward(snapshot, None, *span)
-        async with aclosing(reading) as turns:
+        snapshot = await self._snapshot(cached)
+        reading = self._backward if newest_first else self._forward
+        until = _MAX_NUMBER if before is None else before
+        async with aclosing(reading(snapshot, after or 0, until, limit=remaining)) as turns:
             async for turn in turns:
                 yield turn
                 remaining -= 1
                 if not remaining:
                     return
 
-    async def _snapshot(self, cached: CachedConversation, *, limit: int) -> _Snapshot:
+    async def _snapshot(self, cached: CachedConversation) -> Snapshot:
         async with self._reader.reading(cached):
-            tail = await self._reader.tail(cached)
-            at_once = min(about(limit, tail.turns, tail.entries), _MAX_ENTRIES)
-            return _Snapshot(cached, tail.entries, at_once, await self._reader.gaps(cached, tail.marker))
+            return await self._reader.snapshot(cached)
 
-    async def _active_messages(self, snapshot: _Snapshot, start: int) -> AsyncGenerator[_Stored, None]:
+    async def _active_messages(self, snapshot: Snapshot, start: int, limit: int) -> AsyncGenerator[_Stored, None]:
         """Yield the active messages from an entry on, in order."""
-        walk = self._reader.walk(snapshot.cached.scope, start=start, at_once=snapshot.at_once)
+        walk = self._reader.walk(snapshot.cached.scope, start=start, at_once=_entries_at_once(snapshot, limit))
         async with aclosing(walk) as entries:
             async for _, found in entries:
-                if found.number > snapshot.entries:
+                if found.number > snapshot.tail.entries:
                     return
-                [entry] = corrected([found], snapshot.cached.repair)
+                [entry] = snapshot.rewinds.corrected([found])
                 for stored in entry.messages:
-                    if is_active(snapshot.rewound, stored.ordinal):
+                    if snapshot.rewinds.is_active(stored.ordinal):
                         yield entry, stored
 
     async def _forward(
-        self, snapshot: _Snapshot, start: int | None, after: int, before: int
+        self, snapshot: Snapshot, after: int, before: int, *, limit: int, start: int | None = None
     ) -> AsyncGenerator[Turn, None]:
         """Yield the turns that begin after one ordinal and before another, in order.
 
         Args:
-            snapshot: The state of the log.
-            start: Number of the entry to begin with; None to look it up.
+            snapshot: The log.
             after: Turns begin after this ordinal.
             before: Turns begin before this ordinal.
+            limit: Number of turns that the caller may take, which sets how much is read at once.
+            start: Number of the entry to begin with; None to look it up.
         """
         if start is None:
             start = await self._entry_of(snapshot.cached, after + 1) if after else 1
         turn_messages: list[_Stored] = []
-        async with aclosing(self._active_messages(snapshot, start or snapshot.entries + 1)) as messages:
+        async with aclosing(self._active_messages(snapshot, start or snapshot.tail.entries + 1, limit)) as messages:
             async for one in messages:
                 if one[1].ordinal <= after:
                     continue
@@ -133,20 +114,20 @@ class Turns:
         if turn_messages:
             yield await self._whole(snapshot.cached, turn_messages, is_last=True)
 
-    async def _backward(self, snapshot: _Snapshot, after: int, before: int) -> AsyncGenerator[Turn, None]:
+    async def _backward(self, snapshot: Snapshot, after: int, before: int, *, limit: int) -> AsyncGenerator[Turn, None]:
         """Yield the same turns, newest first."""
-        end = await self._end(snapshot, before)
+        end = await self._end(snapshot, before, limit)
         is_last = end is None
-        number, before = (snapshot.entries + 1, _MAX_NUMBER) if end is None else end
-        at_once = snapshot.at_once
+        number, before = (snapshot.tail.entries + 1, _MAX_NUMBER) if end is None else end
+        at_once = _entries_at_once(snapshot, limit)
         turn_messages: list[_Stored] = []
         while number > 1:
-            number = active_before(snapshot.rewound, number)
+            number = snapshot.rewinds.active_before(number)
             entries = await self._entries_before(snapshot, number, at_once)
             at_once = min(2 * at_once, _MAX_ENTRIES)
             for one in _newest_first(entries):
                 stored = one[1]
-                if stored.ordinal >= before or not is_active(snapshot.rewound, stored.ordinal):
+                if stored.ordinal >= before or not snapshot.rewinds.is_active(stored.ordinal):
                     continue
                 turn_messages.append(one)
                 if not begins_turn(*one):
@@ -157,7 +138,7 @@ class Turns:
                 turn_messages, is_last = [], False
             number = entries[0].number if entries else 1
 
-    async def _end(self, snapshot: _Snapshot, before: int) -> tuple[int, int] | None:
+    async def _end(self, snapshot: Snapshot, before: int, limit: int) -> tuple[int, int] | None:
         """Return the start of the first turn at or after an ordinal: the number after its entry, and its ordinal.
 
         None if there is no such turn.
@@ -165,7 +146,7 @@ class Turns:
         number = await self._entry_of(snapshot.cached, max(before, 1)) if before < _MAX_NUMBER else None
         if number is None:
             return None
-        async with aclosing(self._active_messages(snapshot, number)) as messages:
+        async with aclosing(self._active_messages(snapshot, number, limit)) as messages:
             async for entry, stored in messages:
                 if stored.ordinal >= before and begins_turn(entry, stored):
                     return entry.number + 1, stored.ordinal
@@ -176,13 +157,13 @@ class Turns:
         row = await self._reader.message_at(cached, ordinal)
         return row.entry.number if row else None
 
-    async def _entries_before(self, snapshot: _Snapshot, number: int, at_once: int) -> Sequence[Entry]:
+    async def _entries_before(self, snapshot: Snapshot, number: int, at_once: int) -> Sequence[Entry]:
         if number <= 1:
             return []
         start = max(1, number - at_once)
         async with self._reader.reading(snapshot.cached):
             entries = await self._reader.entries(snapshot.cached, start=start, before=number, is_whole=True)
-            return corrected(entries, snapshot.cached.repair)
+            return snapshot.rewinds.corrected(entries)
 
     async def _whole(self, cached: CachedConversation, turn_messages: Sequence[_Stored], *, is_last: bool) -> Turn:
         async with self._reader.reading(cached):
@@ -197,6 +178,10 @@ class Turns:
             messages=messages,
             is_finished=not is_last or (last.type == "ai" and not last.calls),
         )
+
+
+def _entries_at_once(snapshot: Snapshot, limit: int) -> int:
+    return min(about(limit, snapshot.tail.turns, snapshot.tail.entries), _MAX_ENTRIES)
 
 
 def _newest_first(entries: Sequence[Entry]) -> list[_Stored]:

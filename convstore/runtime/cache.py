@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from convstore.log.entry import Entry, EntryMessage, Repair, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.summary import NamedResult
 from convstore.runtime.clock import ID_LIFETIME, Clock
 from convstore.values.policy import HistoryPolicy
@@ -115,7 +116,7 @@ class Start:
     """The earliest start of views under one policy; valid until messages are rewound or summarised.
 
     Attributes:
-        marker: Number of the last rewind entry.
+        rewind_entry: Number of the last rewind entry.
         revision: Revision of the summary.
         entry: Number of the entry that holds the first message.
         first: Ordinal of that message.
@@ -123,7 +124,7 @@ class Start:
         results: The newest tool results before that entry, newest first.
     """
 
-    marker: int
+    rewind_entry: int
     revision: int
     entry: int
     first: int
@@ -133,7 +134,7 @@ class Start:
     @property
     def position(self) -> tuple[int, int, int, int, str]:
         """Return the form that the head stores; it is compared in this order."""
-        return self.marker, self.revision, self.entry, self.first, self.counter
+        return self.rewind_entry, self.revision, self.entry, self.first, self.counter
 
 
 UNKNOWN_START = Start(0, 0, 0, 0, "")
@@ -153,11 +154,9 @@ class CachedConversation:
         entries: Number of entries that were acknowledged or read, so the log has at least these; it never decreases.
         last_question: The last human message that this store appended: its id, its position among the active messages,
             and the rewind entry at that time.
-        marker: Number of the newest rewind entry seen; the next four attributes are as of that entry.
-        gaps: The rewound ranges.
-        repair: The corrections that the last repair found.
-        system: The leading system messages.
-        starts: Starts of views, by policy.
+        rewinds: The active messages as of the newest rewind entry seen.
+        system: The leading system messages as of that entry.
+        starts: Starts of views as of that entry, by policy.
         lock: Serialises appends: a tail is used only after the append before it is acknowledged.
     """
 
@@ -169,17 +168,15 @@ class CachedConversation:
     counted: Totals | None = None
     entries: int = 0
     last_question: tuple[str, int, int] = ("", 0, 0)
-    marker: int = 0
-    gaps: tuple[RewoundRange, ...] = ()
-    repair: Repair | None = None
+    rewinds: Rewinds = NO_REWINDS
     system: tuple[EntryMessage, ...] | None = None
     starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def follow(self, rewind_entry: Entry) -> None:
         """Cache the rewound ranges of a newer rewind entry, and drop starts and system messages."""
-        if rewind_entry.number > self.marker:
-            self.marker, self.gaps, self.repair = rewind_entry.number, rewind_entry.gaps, rewind_entry.repair
+        if rewind_entry.number > self.rewinds.entry:
+            self.rewinds = Rewinds.of(rewind_entry)
             self.system = None
             self.starts.clear()
 

@@ -11,14 +11,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise, zip_longest
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import BrokenLogError, ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
 from convstore.log.recount import recount
-from convstore.log.rewind import active_after, is_active
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.selection import PlacedMessage, about, placed, results_in
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
@@ -31,7 +31,7 @@ from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
-__all__ = ["LogReader", "check_dense"]
+__all__ = ["LogReader", "Snapshot", "check_dense"]
 
 _ENTRIES_AT_ONCE = 100
 _MAXIMUM_ENTRIES = 1_000
@@ -39,6 +39,20 @@ _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
 _DELETED = "the conversation was deleted while it was read; call again"
 
 _Found = TypeVar("_Found")
+
+
+class Snapshot(NamedTuple):
+    """A log as of one of its entries; what is appended or rewound later is ignored.
+
+    Attributes:
+        cached: The conversation.
+        tail: Totals of the entry.
+        rewinds: The active messages.
+    """
+
+    cached: CachedConversation
+    tail: Totals
+    rewinds: Rewinds
 
 
 class LogReader:
@@ -151,11 +165,11 @@ class LogReader:
 
     async def newest_results(self, cached: CachedConversation, *, limit: int) -> list[EntryMessage]:
         """Return the last active tool results of a conversation, newest first."""
-        rewound = await self.gaps(cached)
+        rewinds = (await self.snapshot(cached)).rewinds
         entries = await self._log.newest_results(
-            cached.conversation, before=2**53, limit=limit, gaps=rewound, tools_only=True
+            cached.conversation, rewinds, before=2**53, limit=limit, tools_only=True
         )
-        return results_in(entries, rewound)[:limit]
+        return results_in(entries, rewinds)[:limit]
 
     async def tail(self, cached: CachedConversation) -> Totals:
         """Return the totals of the last entry, after all entries that this store knows to be acknowledged."""
@@ -165,17 +179,16 @@ class LogReader:
         cached.entries = max(cached.entries, totals.entries)
         return totals
 
-    async def gaps(self, cached: CachedConversation, rewind_entry: int | None = None) -> tuple[RewoundRange, ...]:
-        """Return the rewound ranges.
+    async def snapshot(self, cached: CachedConversation) -> Snapshot:
+        """Return the log as of its last entry. One command, and one more after a rewind."""
+        tail = await self.tail(cached)
+        return Snapshot(cached, tail, await self.rewinds(cached, tail))
 
-        Args:
-            cached: The conversation.
-            rewind_entry: Number of the last rewind entry, from the totals of the last entry; None to read those first.
-        """
-        if rewind_entry is None:
-            rewind_entry = (await self.tail(cached)).marker
-        if rewind_entry == cached.marker or not rewind_entry:
-            return cached.gaps if rewind_entry else ()
+    async def rewinds(self, cached: CachedConversation, totals: Totals) -> Rewinds:
+        """Return the active messages as of some totals. One command if they name another rewind entry than before."""
+        rewind_entry = totals.rewind_entry
+        if rewind_entry == cached.rewinds.entry or not rewind_entry:
+            return cached.rewinds if rewind_entry else NO_REWINDS
         cached.entries = max(cached.entries, rewind_entry)
         try:
             found = await self._log.entry(cached.conversation, rewind_entry)
@@ -184,7 +197,7 @@ class LogReader:
                 raise
             found = await self._log.entry(cached.conversation, rewind_entry)
         cached.follow(found)
-        return found.gaps
+        return Rewinds.of(found)
 
     async def payloads(self, cached: CachedConversation, refs: Sequence[PayloadRef]) -> list[str]:
         """Return the whole texts of some payloads, in order."""
@@ -227,15 +240,15 @@ class LogReader:
         """
         if tail.counter == self._counter.name or not tail.messages:
             return tail
-        rewound, last = await self.gaps(cached, tail.marker), cached.counted
-        is_part = last is not None and last.marker == tail.marker and last.entries <= tail.entries
+        rewinds, last = await self.rewinds(cached, tail), cached.counted
+        is_part = last is not None and last.rewind_entry == tail.rewind_entry and last.entries <= tail.entries
         counted = last if last is not None and is_part else Totals()
         start, tokens, view_tokens = counted.entries + 1, counted.tokens, counted.view_tokens
-        while (start := active_after(rewound, start)) <= tail.entries:
+        while (start := rewinds.active_after(start)) <= tail.entries:
             before = min(start + _ENTRIES_AT_ONCE, tail.entries + 1)
             entries = await self.entries(cached, start=start, before=before, is_whole=True)
             recounted = await self.counted(entries)
-            active = [one for entry in recounted for one in entry.messages if is_active(rewound, one.ordinal)]
+            active = [one for entry in recounted for one in entry.messages if rewinds.is_active(one.ordinal)]
             tokens += sum(message.tokens for message in active)
             view_tokens += sum(message.view_tokens for message in active)
             start = before
@@ -281,9 +294,9 @@ class LogReader:
         try:
             check_dense(cached, entries, first=first, last=last)
         except BrokenLogError:
-            before = cached.repair
-            await self.gaps(cached)
-            if cached.repair == before:
+            before = cached.rewinds.repair
+            await self.snapshot(cached)
+            if cached.rewinds.repair == before:
                 raise
             check_dense(cached, entries, first=first, last=last)
 
@@ -358,38 +371,38 @@ class LogReader:
 
         The first read estimates the number of entries from their average size; more are read if needed.
         """
-        tail = await self.tail(cached)
-        rewound = await self.gaps(cached, tail.marker)
+        snapshot = await self.snapshot(cached)
+        tail, rewinds = snapshot.tail, snapshot.rewinds
         at_once = min(about(limit, tail.messages, tail.entries), _MAXIMUM_ENTRIES)
         if after is None:
-            return await self._page_before(cached, rewound, 2**53 if before is None else before, limit, at_once)
-        return await self._page_after(cached, rewound, after, limit, at_once)
+            return await self._page_before(cached, rewinds, 2**53 if before is None else before, limit, at_once)
+        return await self._page_after(cached, rewinds, after, limit, at_once)
 
     async def _page_before(
-        self, cached: CachedConversation, rewound: Sequence[RewoundRange], before: int, limit: int, at_once: int
+        self, cached: CachedConversation, rewinds: Rewinds, before: int, limit: int, at_once: int
     ) -> list[PlacedMessage]:
         found: list[PlacedMessage] = []
         while len(found) < limit and before > 1:
-            before = next((gap.first for gap in rewound if gap.first < before <= gap.last + 1), before)
+            before = next((one.first for one in rewinds.ranges if one.first < before <= one.last + 1), before)
             entries = await self._log.entries_around(cached.conversation, before=before, limit=at_once)
             if not entries:
                 break
             await self.check(cached, entries)
-            found = [one for one in placed(entries, rewound) if one[0].ordinal < before] + found
+            found = [one for one in placed(entries, rewinds) if one[0].ordinal < before] + found
             before = entries[0].first
             at_once = min(2 * at_once, _MAXIMUM_ENTRIES)
         return found[-limit:] if limit else []
 
     async def _page_after(
-        self, cached: CachedConversation, rewound: Sequence[RewoundRange], after: int, limit: int, at_once: int
+        self, cached: CachedConversation, rewinds: Rewinds, after: int, limit: int, at_once: int
     ) -> list[PlacedMessage]:
         entries = await self._log.entries_around(cached.conversation, before=after + 2, limit=1)
-        found = [one for one in placed(entries, rewound) if one[0].ordinal > after]
+        found = [one for one in placed(entries, rewinds) if one[0].ordinal > after]
         start = entries[0].number + 1 if entries else 1
         while len(found) < limit:
-            start = active_after(rewound, start)
+            start = rewinds.active_after(start)
             entries = await self.entries(cached, start=start, before=start + at_once)
-            found += [one for one in placed(entries, rewound) if one[0].ordinal > after]
+            found += [one for one in placed(entries, rewinds) if one[0].ordinal > after]
             if len(entries) < at_once:
                 break
             start += at_once
@@ -417,7 +430,6 @@ def check_dense(cached: CachedConversation, entries: Sequence[Entry], *, first: 
     missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
     if missing:
         raise BrokenLogError(entry_id(cached.conversation, missing), "the entry is missing")
-    joins = cached.repair.joins if cached.repair else ()
     for before, entry in pairwise(entries):
-        if entry.after != before.totals.link and entry.number not in joins:
+        if entry.after != before.totals.link and entry.number not in cached.rewinds.joins:
             raise BrokenLogError(entry_id(cached.conversation, entry.number), "it does not follow the entry before it")

@@ -138,12 +138,12 @@ class ListContract:
             await chat.append(HumanMessage("q"))
             await chat.append(AIMessage("a"))
         head = await _head(database, user, "t1")
-        assert (head["totals"]["live"], head["open_until"].replace(tzinfo=UTC)) == (1, _START + timedelta(seconds=10))
+        assert (head["totals"]["active"], head["open_until"].replace(tzinfo=UTC)) == (1, _START + timedelta(seconds=10))
         assert len(time.timers) == 1
         await time.pass_by(10, appender)
         for number in range(3):
             head = await _head(database, user, f"t{number}")
-            assert (head["totals"]["live"], "open_until" in head, "open_by" in head) == (2, False, False)
+            assert (head["totals"]["active"], "open_until" in head, "open_by" in head) == (2, False, False)
         assert time.timers == []
 
     async def test_an_append_after_the_burst_opens_the_head_again(
@@ -157,11 +157,11 @@ class ListContract:
         await chat.append(AIMessage("a2"))
         await time.pass_by(0.5, appender)
         head = await _head(database, user)
-        assert (head["totals"]["live"], len(head["open_by"])) == (2, 1)
+        assert (head["totals"]["active"], len(head["open_by"])) == (2, 1)
         assert head["open_until"].replace(tzinfo=UTC) == _START + timedelta(seconds=20.5)
         await time.pass_by(10, appender)
         head = await _head(database, user)
-        assert (head["totals"]["live"], "open_until" in head) == (3, False)
+        assert (head["totals"]["active"], "open_until" in head) == (3, False)
 
     async def test_a_late_writer_takes_nothing_back(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
@@ -177,9 +177,9 @@ class ListContract:
         await other.append(AIMessage("a2"))
         await time.pass_by(5, appender)
         head = await _head(database, user)
-        assert (head["totals"]["live"], len(head["open_by"])) == (3, 1)
+        assert (head["totals"]["active"], len(head["open_by"])) == (3, 1)
         await time.pass_by(5, other.store)
-        assert (await _head(database, user))["totals"]["live"] == 4
+        assert (await _head(database, user))["totals"]["active"] == 4
 
     async def test_a_head_stays_open_for_a_writer_that_died_beside_another(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
@@ -247,7 +247,7 @@ class ListContract:
         other = new_store(clock=time.clock)
         await other.conversation(user_id=user, thread_id="t").append(AIMessage("a", id="a"))
         await time.pass_by(10, other)
-        assert (await _head(database, user))["totals"]["live"] == 2
+        assert (await _head(database, user))["totals"]["active"] == 2
 
     async def test_a_damaged_log_keeps_no_other_conversation_from_a_listing(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
@@ -376,7 +376,7 @@ class ListContract:
         assert "open_until" in await _head(database, user)
         await time.pass_by(10, appender)
         head = await _head(database, user)
-        assert (head["totals"]["live"], "open_until" in head) == (2, False)
+        assert (head["totals"]["active"], "open_until" in head) == (2, False)
 
 
 async def _fails(*_: Any) -> None:

@@ -51,13 +51,13 @@ class RepairContract(VerifyFixtures):
         await full.append(HumanMessage("quick again", id=new_id()))
         [listed] = (await later.list_conversations(user_id=user)).conversations
         assert listed.message_count == 23
-        assert (await self.head_of(database, full))["totals"]["live"] == 22
+        assert (await self.head_of(database, full))["totals"]["active"] == 22
         report = await later.verify(user_id=user, repair=True)
         assert [(one.kind, one.repaired) for one in report.findings if one.kind == "head_behind"] == [
             ("head_behind", True)
         ]
         head = await self.head_of(database, full)
-        assert (head["totals"]["live"], "open_until" in head, "open_by" in head) == (23, False, False)
+        assert (head["totals"]["active"], "open_until" in head, "open_by" in head) == (23, False, False)
         [listed] = (await later.list_conversations(user_id=user)).conversations
         assert listed.message_count == 23
 
@@ -66,7 +66,7 @@ class RepairContract(VerifyFixtures):
     ) -> None:
         """A hint where the view begins that leads elsewhere is named and taken away."""
         head = await self.head_of(database, full)
-        start = [head["totals"]["marker"], head["revision"], 3, 99, "x"]
+        start = [head["totals"]["rewind_entry"], head["revision"], 3, 99, "x"]
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"start": start}})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert kinds(report) == [("head_start", head["_id"])]
@@ -104,14 +104,14 @@ class RepairContract(VerifyFixtures):
             await stores[0].close()
             await chats[1].append(HumanMessage("more", id=new_id()))
             # As another process does whose counts are its own.
-            await database["heads"].update_one({"_id": key}, {"$set": {"totals.live": 7}})
+            await database["heads"].update_one({"_id": key}, {"$set": {"totals.active": 7}})
 
         key = (await self.head_of(database, chats[2]))["_id"]
         clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2), sleep=meanwhile)
         report = await new_store(clock=clock).verify(user_id=user, repair=repair)
         assert (kinds(report), len(waited)) == ([], 1)
         assert waited[0] > ID_LIFETIME
-        assert (await self.head_of(database, chats[2]))["totals"]["live"] == 7
+        assert (await self.head_of(database, chats[2]))["totals"]["active"] == 7
 
     async def test_what_is_whole_is_not_waited_for(self, full: Conversation, new_store: _NewStore) -> None:
         """There is no second look where the first one found nothing."""

@@ -125,7 +125,7 @@ class VerifyContract(VerifyFixtures):
         before = await stored()
         await later.verify(user_id=user, repair=True)
         assert await stored() == before
-        await database["heads"].update_one({"scope.user_id": user}, {"$set": {"totals.live": 7}})
+        await database["heads"].update_one({"scope.user_id": user}, {"$set": {"totals.active": 7}})
         damaged = await stored()
         assert not (await later.verify(user_id=user)).ok
         assert await stored() == damaged
@@ -345,7 +345,7 @@ class VerifyContract(VerifyFixtures):
         """It may tell of an append that is on its way; two minutes later it is."""
         head = await self.head_of(database, full)
         now = datetime.now(UTC)
-        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"totals.live": 7, "updated_at": now}})
+        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"totals.active": 7, "updated_at": now}})
         assert kinds(await store.verify(user_id=full.scope["user_id"])) == []
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == [("head_totals", head["_id"])]
 

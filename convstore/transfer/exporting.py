@@ -21,8 +21,7 @@ from convstore.exceptions import (
     InvalidScopeError,
     StoreUnavailableError,
 )
-from convstore.log.entry import RewoundRange
-from convstore.log.rewind import is_active
+from convstore.log.rewind import Rewinds
 from convstore.log.selection import PlacedMessage
 from convstore.runtime.cache import CachedConversation
 from convstore.services import Services
@@ -146,11 +145,11 @@ class _ArchiveOrdinals:
     """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds.
 
     Args:
-        ranges: Ordinals of the log that are not active.
+        rewinds: The active messages of the log.
     """
 
-    def __init__(self, ranges: Sequence[RewoundRange]) -> None:
-        self._ranges, self._ordinals = ranges, array("q")
+    def __init__(self, rewinds: Rewinds) -> None:
+        self._rewinds, self._ordinals = rewinds, array("q")
         self.rewound: list[tuple[int, int]] = []
 
     @property
@@ -162,7 +161,7 @@ class _ArchiveOrdinals:
         """Return the position of the next message, which has `ordinal` in the log."""
         self._ordinals.append(ordinal)
         position = len(self._ordinals)
-        if not is_active(self._ranges, ordinal):
+        if not self._rewinds.is_active(ordinal):
             is_next = self.rewound and self.rewound[-1][1] == position - 1
             first = self.rewound.pop()[0] if is_next else position
             self.rewound.append((first, position))
@@ -216,10 +215,9 @@ class _Export:
         cached = await reader.find(scope)
         if cached is None:
             return None
-        tail = await reader.tail(cached)
-        rewound = await reader.gaps(cached, tail.marker)
+        _, tail, rewinds = await reader.snapshot(cached)
         file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata))
-        ordinals = _ArchiveOrdinals(rewound)
+        ordinals = _ArchiveOrdinals(rewinds)
         page: list[tuple[PlacedMessage, int, Any]] = []
         number = last = 0  # entries without messages do not count: an import writes its own
         async for entry, stored, message in reader.iterate(scope):

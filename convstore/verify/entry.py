@@ -221,7 +221,7 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
     """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
-    if stored.marker == entry.number:
+    if stored.rewind_entry == entry.number:
         return _expected_rewind_totals(entry, before)
     made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
@@ -244,14 +244,14 @@ def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
     """Compute the totals of a rewind entry as far as they follow from the previous ones; a repair recounts all."""
     if entry.repair and entry.repair.until == entry.number:
         return replace(entry.totals, entries=before.entries + 1, updated_at=entry.at)
-    rewound_count = sum(gap.last - gap.first + 1 for gap in entry.gaps)
-    ends = [0, *(gap.last for gap in entry.gaps)]
-    is_ordered = all(end < gap.first <= gap.last for end, gap in zip(ends, entry.gaps, strict=False))
+    rewound_count = sum(one.last - one.first + 1 for one in entry.rewound)
+    ends = [0, *(one.last for one in entry.rewound)]
+    is_ordered = all(end < one.first <= one.last for end, one in zip(ends, entry.rewound, strict=False))
     return replace(
         entry.totals,
         entries=before.entries + 1,
         messages=before.messages,
-        live=_active_count(entry, before.messages - rewound_count)
+        active=_active_count(entry, before.messages - rewound_count)
         if is_ordered and ends[-1] <= before.messages
         else -1,
         sources_through=before.sources_through,
@@ -263,7 +263,7 @@ def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
 
 def _active_count(entry: Entry, active: int) -> int:
     """Return the number of active messages after a rewind entry; after a repair, ordinals may not be unique."""
-    return entry.totals.live if entry.repair else active
+    return entry.totals.active if entry.repair else active
 
 
 def _differs(name: str, one: Totals, other: Totals) -> bool:

@@ -187,7 +187,7 @@ class ConversationCheck:
 
     def _is_wrong_start(self, head: Head, entry: Entry | None, tail: Totals) -> bool:
         rewind_entry, revision, number, first, _ = head.start
-        if rewind_entry > max(tail.marker, head.totals.marker) or revision > head.revision:
+        if rewind_entry > max(tail.rewind_entry, head.totals.rewind_entry) or revision > head.revision:
             return True
         return bool(number) and number <= tail.entries and (entry is None or not entry.first <= first <= entry.last)
 

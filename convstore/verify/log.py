@@ -120,7 +120,7 @@ class LogCheck:
         """Return the record of the last repair, stored in the last rewind entry; None if it cannot be read."""
         last = await self.inspection.last_entry(self.conversation)
         with suppress(CorruptDocumentError):
-            rewind_entry = entry_from(last).totals.marker if last else 0
+            rewind_entry = entry_from(last).totals.rewind_entry if last else 0
             found = await self.inspection.entry(entry_id(self.conversation, rewind_entry)) if rewind_entry else None
             return entry_from(found).repair if found else None
         return None

@@ -25,7 +25,7 @@ from convstore.runtime.threads import characters_of, run_in_thread_if_long
 __all__ = ["Repairer"]
 
 _TRIES = 100
-_COUNTS = ("live", "turns", "results", "tokens", "view_tokens")
+_COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Repairer:
             entries=number,
             messages=last,
             counter=count.counters.pop() if len(count.counters) == 1 else "",
-            marker=number,
+            rewind_entry=number,
             sources_through=survey.sources_through,
             usage=count.all.usage,
             shown_at=number,
@@ -120,7 +120,7 @@ class Repairer:
             updated_at=at,
             link=self.clock.link(),
         )
-        return Entry(last + 1, at, (), totals, after=tail.totals.link, gaps=rewound)
+        return Entry(last + 1, at, (), totals, after=tail.totals.link, rewound=rewound)
 
 
 class _Count:

@@ -17,7 +17,7 @@ __all__ = ["ActiveTotals"]
 
 _Sums = tuple[int, int, int, int, int]
 _ZERO: _Sums = (0, 0, 0, 0, 0)
-_NAMES = ("live", "turns", "results", "tokens", "view_tokens")
+_NAMES = ("active", "turns", "results", "tokens", "view_tokens")
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class ActiveTotals:
             self._all = _plus(self._all, one)
         if entry.messages:
             self._counters.add(entry.totals.counter)
-        if entry.totals.marker == entry.number:
+        if entry.totals.rewind_entry == entry.number:
             active = self._all
-            for range_ in entry.gaps:
+            for range_ in entry.rewound:
                 active = _plus(active, await self._rewound_sums(range_, entry.number), sign=-1)
             self._active = active
 

@@ -18,9 +18,8 @@ from itertools import islice
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
-from convstore.log.entry import Entry, EntryMessage, RewoundRange, Totals
-from convstore.log.repairs import corrected
-from convstore.log.rewind import active_after, active_before
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row, leading_system, rows_of, weigh
 from convstore.log.selection import named_in
 from convstore.log.summary import NamedResult, SummaryRecord, fits
@@ -58,8 +57,7 @@ class _Load:
     start: Start = UNKNOWN_START
     summary: SummaryRecord | None = None
     summary_messages: Sequence[BaseMessage] = ()
-    rewind_entry: int = 0
-    rewound: tuple[RewoundRange, ...] = ()
+    rewinds: Rewinds = NO_REWINDS
     end: list[Entry] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -77,7 +75,7 @@ class _Load:
     @property
     def before(self) -> int:
         """Return the number before which unread entries may hold active messages."""
-        return active_before(self.rewound, self.entries[0].number)
+        return self.rewinds.active_before(self.entries[0].number)
 
     @property
     def reaches_start(self) -> bool:
@@ -107,7 +105,7 @@ class _Load:
         self.entries = entries + self.entries
         if entries and self.end and entries[-1].number + 1 == self.end[0].number:
             self.end = entries + self.end
-        self.rows = rows_of(corrected(self.entries, self.cached.repair), self.rewound, self.summary)
+        self.rows = rows_of(self.entries, self.rewinds, self.summary)
         self.earlier_results = None
         if self.entries and self.is_complete and not self.summary:
             self.set_system(self.rows)
@@ -115,13 +113,13 @@ class _Load:
     def set_system(self, rows: Sequence[Row]) -> None:
         """Set the leading system messages; cache them if no append or rewind can add to them."""
         self.system = tuple(row.message for row in leading_system(rows))
-        if len(self.system) < len(rows) and self.cached.marker == self.rewind_entry:
+        if len(self.system) < len(rows) and self.cached.rewinds.entry == self.rewinds.entry:
             self.cached.system = self.system
 
     def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
         """Return the names of the newest results, given newest first; the summary names the results it covers."""
         last = self.summary.last if self.summary else 0
-        found = (message for message in named_in(results, self.rewound) if message.ordinal > last)
+        found = (message for message in named_in(results, self.rewinds) if message.ordinal > last)
         return tuple(message.name for message in found)[:NOTE_RESULTS]
 
     def results_before(self, index: int) -> tuple[NamedResult, ...]:
@@ -230,7 +228,7 @@ class Loader:
         limit = max(minimum, _entries_needed(start, head.totals, policy))
         async with self._reader.reading(cached):
             reading, results = self._read(load, limit), None
-            if start.entry > (head.summary.entry if head.summary else 1) and not start.marker:
+            if start.entry > (head.summary.entry if head.summary else 1) and not start.rewind_entry:
                 entries, results = await asyncio.gather(reading, self._read_before(load, start.first))
             elif head.summary:
                 entries, _ = await asyncio.gather(reading, self._read_system(load))
@@ -252,10 +250,10 @@ class Loader:
             load.count(entries)
         if entries:
             await self._read_rewinds(load, entries)
-            if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.rewound):
+            if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.rewinds):
                 load.summary = summary
                 load.summary_messages = self._reader.standing(summary, talk=load.policy.view == "conversation")
-            if (load.start.marker, load.start.revision) != (load.rewind_entry, load.head.revision):
+            if (load.start.rewind_entry, load.start.revision) != (load.rewinds.entry, load.head.revision):
                 load.start = UNKNOWN_START
         load.end = [*cached_end, *await self._reader.counted(entries[1:] if cached_end else entries)]
         counted = [entry for entry in load.end if entry.number >= load.start.entry]
@@ -268,11 +266,10 @@ class Loader:
     async def _read_rewinds(self, load: _Load, entries: Sequence[Entry]) -> None:
         """Read the rewound ranges as of the last of some entries."""
         self._cache.confirm(load.cached, entries[-1].totals)
-        load.rewind_entry = entries[-1].totals.marker
-        if load.rewind_entry not in (0, load.cached.marker):
+        if entries[-1].totals.rewind_entry not in (0, load.cached.rewinds.entry):
             load.round_trips += 1
-        load.rewound = await self._reader.gaps(load.cached, load.rewind_entry)
-        load.system = load.cached.system if load.cached.marker == load.rewind_entry else None
+        load.rewinds = await self._reader.rewinds(load.cached, entries[-1].totals)
+        load.system = load.cached.system if load.cached.rewinds.entry == load.rewinds.entry else None
 
     async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
         """Read the last entries, or the last before a number, but none before the known start of the view."""
@@ -287,19 +284,19 @@ class Loader:
         conversation = load.cached.conversation
         _, results = await asyncio.gather(
             self._read_system(load),
-            self._log.newest_results(conversation, before=first, limit=NOTE_RESULTS, gaps=load.rewound),
+            self._log.newest_results(conversation, load.rewinds, before=first, limit=NOTE_RESULTS),
         )
         load.count(results)
         return results
 
     async def _read_system(self, load: _Load) -> None:
         """Read the log's leading system messages, which are nearly always in its first entries."""
-        cached, start, until = load.cached, active_after(load.rewound, 1), _FIRST_ENTRIES
+        cached, start, until = load.cached, load.rewinds.active_after(1), _FIRST_ENTRIES
         while load.system is None:
             entries = await self._reader.entries(cached, start=start, before=start + until)
             load.count(entries)
             load.round_trips += until > _FIRST_ENTRIES
-            rows = rows_of(await self._reader.counted(entries), load.rewound)
+            rows = rows_of(await self._reader.counted(entries), load.rewinds)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
                 load.set_system(rows)
             until *= 4
@@ -354,7 +351,7 @@ class Loader:
         number = load.rows[window.start].entry
         begin = next(index for index, row in enumerate(load.rows) if row.entry == number)
         first, results = load.rows[begin].message.ordinal, load.results_before(begin)
-        start = Start(load.rewind_entry, load.head.revision, number, first, self._counter.name, results)
+        start = Start(load.rewinds.entry, load.head.revision, number, first, self._counter.name, results)
         policy = _start_key(load.policy)
         load.cached.remember_start(policy, start)
         if policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
@@ -417,7 +414,7 @@ def _start_key(policy: HistoryPolicy) -> HistoryPolicy:
 
 def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
     """Estimate how many entries to read first: those after a known start, or enough to fill the limits."""
-    active = totals.entries * totals.live // totals.messages if totals.messages else 0
+    active = totals.entries * totals.active // totals.messages if totals.messages else 0
     if start.entry:
         needed = totals.entries - start.entry
     else:

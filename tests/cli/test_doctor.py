@@ -87,7 +87,7 @@ def test_damage_is_told_and_mended(uri, database):
     """Each finding with its document; what can be mended says so, is mended on demand, and then is gone."""
     fill(uri, days=2)
     head = database["heads"].find_one({})
-    database["heads"].update_one({}, {"$set": {"totals.live": 9}})
+    database["heads"].update_one({}, {"$set": {"totals.active": 9}})
     database["log"].drop_index("ordinals")
     result = convstore("doctor", "--uri", uri)
     assert result.exit_code == 3

@@ -16,7 +16,7 @@ from properties import examples
 
 from convstore import ConversationStore, History, HistoryPolicy
 from convstore.log.entry import RewoundRange
-from convstore.log.rewind import active_after, active_before, is_active
+from convstore.log.rewind import Rewinds, is_active
 from convstore.testing import same_messages
 
 _NUMBERS = itertools.count(1)
@@ -142,6 +142,6 @@ def test_what_is_in_a_gap_is_not_live(ordinal: int, live: bool) -> None:
 
 def test_reading_passes_over_entries_without_live_messages() -> None:
     """Back from any of them, and forth."""
-    gaps = [RewoundRange(3, 4, 2, 3), RewoundRange(6, 9, 5, 8)]
-    assert [active_before(gaps, number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
-    assert [active_after(gaps, number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]
+    rewinds = Rewinds(ranges=(RewoundRange(3, 4, 2, 3), RewoundRange(6, 9, 5, 8)))
+    assert [rewinds.active_before(number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
+    assert [rewinds.active_after(number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]

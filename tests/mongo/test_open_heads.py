@@ -87,7 +87,7 @@ async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: 
         log = [one.text async for one in looker.conversation(user_id=user, thread_id=thread).messages()]
         assert (count, text) == (len(log), log[-1])
         assert int(text) >= int(acknowledged[thread])
-    assert any(head["totals"]["live"] < listed[head["scope"]["thread_id"]][0] for head in heads)
+    assert any(head["totals"]["active"] < listed[head["scope"]["thread_id"]][0] for head in heads)
 
 
 async def test_closing_many_heads_is_one_command(
@@ -200,7 +200,7 @@ def test_each_event_loop_has_a_timer_that_does_not_keep_it(time: HandMovedTime):
     async def see() -> list[int]:
         await use("t2")
         await time.pass_by(10, store)
-        return sorted([head["totals"]["live"] async for head in database["heads"].find()])
+        return sorted([head["totals"]["active"] async for head in database["heads"].find()])
 
     asyncio.run(use("t1"))
     assert len(time.timers) == 1

@@ -66,7 +66,7 @@ class Behind:
         if isinstance(found, dict):
             return {id_: row for id_, row in found.items() if row.entry.number < 3}
         if isinstance(found, Totals):
-            return Totals(entries=2, messages=4, live=4)
+            return Totals(entries=2, messages=4, active=4)
         kept: list[Entry] = [entry for entry in found if entry.number < 3]
         return kept
 
@@ -190,7 +190,7 @@ def miss_the_marker(monkeypatch: pytest.MonkeyPatch, *, behind_at: int) -> dict[
     async def old_totals(log: Log, conversation: str) -> Totals:
         calls["last_totals"] += 1
         is_behind = calls["last_totals"] == behind_at
-        return Totals(entries=3, messages=6, live=6) if is_behind else await last_totals(log, conversation)
+        return Totals(entries=3, messages=6, active=6) if is_behind else await last_totals(log, conversation)
 
     monkeypatch.setattr(Log, "entry", no_entry)
     monkeypatch.setattr(Log, "last_totals", old_totals)

@@ -107,7 +107,7 @@ async def _without_known(
 def _derived_id(decision: Decision, place: int) -> str:
     """An id made from what the log has and what is new; after a rewind another one."""
     before, digest = decision.places[-1].id, decision.batch[place].digest.hex()
-    made_of = ["convstore resent", before, decision.tail.marker, place - decision.known, digest]
+    made_of = ["convstore resent", before, decision.tail.rewind_entry, place - decision.known, digest]
     return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
 
 
