@@ -101,6 +101,15 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     }
     for name, class_ in _CLASSES.items()
 }
+_FIELDS: dict[str, list[tuple[str, Any, type | None]]] = {
+    name: [
+        (key, default, type(_EMPTY[name][key]()) if key in _EMPTY[name] else None)
+        for key, default in defaults.items()
+        if key != "type"
+    ]
+    for name, defaults in _DEFAULTS.items()
+}
+"""The fields of each class with their default, or with the type of an empty one."""
 
 
 class SourceItem(Protocol):
@@ -184,13 +193,15 @@ def fields_of(message: BaseMessage) -> dict[str, Any]:
 
     Extra fields are included. Equal messages give equal fields in the same order.
     """
-    name = message.type
-    defaults, empty = _DEFAULTS[name], _EMPTY[name]
     values: Any = message.__dict__
-    fields = {"type": name}
-    for key, default in defaults.items():
+    fields: dict[str, Any] = {"type": message.type}
+    for key, default, empty in _FIELDS[message.type]:
         value = values.get(key, default)
-        if key != "type" and not _is_default(value, default, empty.get(key)):
+        # Only a default of the same type is left out.
+        if empty is not None:
+            if value or type(value) is not empty:
+                fields[key] = value
+        elif value is not default and not (type(value) is str and value == default):
             fields[key] = value
     return fields | (message.__pydantic_extra__ or {})
 
@@ -273,13 +284,6 @@ def link_of(block: Any) -> str:
         return ""
     link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
     return link if is_text(link) else ""
-
-
-def _is_default(value: Any, default: Any, empty: Callable[[], Any] | None) -> bool:
-    """Return True if a field equals its default in value and type, so that it need not be stored."""
-    if empty is not None:
-        return not value and type(value) is type(empty())
-    return value is default or (type(value) is str and value == default)
 
 
 def _build(name: str, fields: dict[str, Any]) -> BaseMessage:

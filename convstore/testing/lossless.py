@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import pytest
@@ -44,6 +45,10 @@ _ARTIFACTS: dict[str, Any] = {
     "documents": [Document(page_content="page", metadata={"at": datetime(2026, 1, 2, tzinfo=UTC)}, id="d1")],
     "python values": {"bytes": b"\x00\xff", "set": {1, 2}, "tuple": (1, (2,)), 3: "int key", None: "no key"},
     "hard keys": {"a.b": 1, "$where": 2, "$": {"$": ["bytes", "x"]}, "": 3, "\x00": 4},
+    "numbers of 64 bits": [-0.0, 0.0, 1, 1.0, True, 2**53 + 1, 2**63, 2**64 - 1, -(2**63), 5e-324, 1e22, 1e-7],
+    "one number beyond": [2**64],
+    "not a number": [1, math.nan],
+    "a lone surrogate": {"\udc00": "\ud83d"},
     "numbers": [2**64, -(2**100), 10**5000, math.inf, -0.0, 1e300],
     "texts": ["\x00", "\ud83d\ude00", "\udc00", "😀", "line\u2028end"],
     "nesting": _deep(10_000),
@@ -58,6 +63,27 @@ _VALUES = st.recursive(
 
 class _Unknown:
     """A value of a type that nobody taught the store."""
+
+
+class _Colour(StrEnum):
+    RED = "red"
+
+
+class _Level(IntEnum):
+    HIGH = 1
+
+
+class _Name(str):
+    __slots__ = ()
+
+
+_LOOKALIKES: dict[str, Any] = {
+    "str enum": _Colour.RED,
+    "int enum": _Level.HIGH,
+    "str subclass": _Name("red"),
+    "str subclass as key": {_Name("red"): 1},
+}
+"""Values that equal a JSON value but are of another type."""
 
 
 class LosslessContract:
@@ -98,6 +124,14 @@ class LosslessContract:
         given_back = ToolMessage(record.content, id=result.id, tool_call_id="c", artifact=record.artifact)
         assert same_messages([message async for message in chat.messages()], [result])
         assert same_messages([given_back], [result])
+
+    @pytest.mark.parametrize("name", sorted(_LOOKALIKES))
+    async def test_a_value_that_only_equals_a_json_value_is_refused(self, chat: Conversation, name: str) -> None:
+        """It would come back as another type, so nothing is written."""
+        for artifact in (_LOOKALIKES[name], {"deep": [{"in": [_LOOKALIKES[name]]}]}):
+            with pytest.raises(UnencodableError):
+                await chat.append([HumanMessage("hi"), ToolMessage("r", tool_call_id="c", artifact=artifact)])
+        assert [message async for message in chat.messages()] == []
 
     @settings(max_examples=40, deadline=None, suppress_health_check=SHARED_FIXTURES)
     @given(artifact=_VALUES, text=st.text(st.characters(codec=None)))

@@ -44,6 +44,7 @@ ALLOWED = {
     "pytest": {"testing"},
     "rich": {"cli"},
     "typer": {"cli"},
+    "orjson": {"messages"},
     "zstandard": {"messages"},
 }
 EDGES = {"cli", "ext", "transfer"}

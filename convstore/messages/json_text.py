@@ -1,0 +1,78 @@
+"""Write values of JSON's own types as JSON text, fast and without blocking other threads for long.
+
+Floor 0; `values` calls it. It knows no tags: a value of any other type is not written here.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import Any
+
+import orjson
+from langchain_core.messages.base import TextAccessor
+
+__all__ = ["LINE_DEPTH", "MANY_NODES", "TEXT_TYPES", "plain_json", "write_line", "write_long_line"]
+
+LINE_DEPTH = 40
+"""Maximum nesting of values in one line; each tag adds two levels, and Python's parser fails near 1,000."""
+
+MANY_NODES = 2_000
+"""A value with more nodes is written in several calls, so that other threads can run in between."""
+
+TEXT_TYPES = frozenset({str, TextAccessor})  # TextAccessor is the type of `message.text`, equal to the str it wraps
+_SCALAR_TYPES = TEXT_TYPES | {bool, float, int, type(None)}
+_PLAIN_TYPES = _SCALAR_TYPES | {list, dict}
+_SLICE, _SLICED_DEPTH = 100, 4
+
+write_line = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+"""Return the JSON text of a value; NaN, infinities and lone surrogates are written as they are."""
+
+
+def plain_json(value: Any) -> str | None:
+    """Return the JSON text of a value that JSON represents exactly; None for any other value."""
+    if not _is_plain(value):
+        return None
+    try:
+        data = orjson.dumps(value)
+    except orjson.JSONEncodeError:  # a number beyond 64 bits, a lone surrogate, or a key that is not a str
+        return None
+    # A NaN is written as null. A key "$" would be taken for a tag.
+    return None if b'"$":' in data or orjson.loads(data) != value else data.decode()
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True if a value has only types of JSON, not subclasses, and few enough nodes and levels for one C call."""
+    level, nodes = [value], 0
+    for _ in range(LINE_DEPTH):
+        kinds = set(map(type, level))
+        if kinds <= _SCALAR_TYPES:
+            return True
+        if not kinds <= _PLAIN_TYPES:
+            return False
+        nodes += len(level)
+        if nodes > MANY_NODES:
+            return False
+        inner: list[Any] = []
+        for one in level:
+            if type(one) is dict:
+                inner.extend(one.values())
+            elif type(one) is list:
+                inner.extend(one)
+        level = inner
+    return False
+
+
+def write_long_line(value: Any, depth: int = 0) -> str:
+    """Return the same text as `write_line`, written in many calls so that other threads can run in between."""
+    if type(value) not in (list, dict) or depth == _SLICED_DEPTH:
+        return write_line(value)
+    if len(value) <= _SLICE:
+        if type(value) is list:
+            return f"[{','.join(write_long_line(child, depth + 1) for child in value)}]"
+        pairs = (f"{write_line(key)}:{write_long_line(child, depth + 1)}" for key, child in value.items())
+        return f"{{{','.join(pairs)}}}"
+    rest, make = iter(value if type(value) is list else value.items()), type(value)
+    slices = iter(lambda: make(islice(rest, _SLICE)), make())
+    text = ",".join(write_line(part)[1:-1] for part in slices)
+    return f"[{text}]" if make is list else f"{{{text}}}"
