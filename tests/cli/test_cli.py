@@ -143,7 +143,7 @@ def test_the_demo_shows_what_is_stored_and_what_the_model_gets():
     assert 'More: cursor="' in shown.stdout
     assert shown.stdout.count("% saved") == 2
     assert "(Made without a model, from the beginning and the end of each message.)" in shown.stdout
-    assert "it stands for 24 messages, which stay in the log." in shown.stdout
+    assert "it covers 24 messages, which stay in the log." in shown.stdout
 
 
 def test_the_demo_fits_80_columns_without_colours():
