@@ -35,14 +35,14 @@ class Window:
     Attributes:
         start: Index of the first row, not counting leading system messages.
         left_out_turns: Number of turns before the first row.
-        lasting: True if later views under the same policy begin at this row or after it.
+        anchor: Index of the row at which later reads under the same policy may begin; None if there is none.
         room: Tokens to shorten the newest finished turn to, if the view begins with it; 0 if the turn fits.
         without: The window without that turn, used if its texts cannot be shortened enough.
     """
 
     start: int
     left_out_turns: int
-    lasting: bool
+    anchor: int | None
     room: int = 0
     without: Window | None = None
 
@@ -74,7 +74,7 @@ def choose_window(
         policy: Limits of the view.
         fixed_tokens: Size of the leading system messages.
         note_tokens: Return the size of the note in a view that begins at a given row.
-        anchored: True if the rows include an earlier lasting start under this policy.
+        anchored: True if the rows include the anchor of an earlier window under this policy.
         summarized: True if the rows follow a summary, so that none of them is a leading system message.
         sizes: Size of each row in a finished turn, if the policy shows texts or media differently from the default.
     """
@@ -82,15 +82,16 @@ def choose_window(
     complete = first >= 0
     turns = _turns(rows, first)
     if not turns:
-        return Window(len(rows), 0, lasting=False) if complete or not rows else None
+        return Window(len(rows), 0, anchor=None) if complete or not rows else None
     first_number = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
+    margin = _margin(policy)
     # Turns left out by `max_turns` are named in a note, which must fit in the budget.
     first_allowed = _index_of_number(turns, first_number)
-    reaches_allowed = first_number >= turns[0].number
+    reaches_allowed = first_number >= turns[0].number + margin
     index, stable, is_certain = first_allowed, first_allowed, complete or anchored or reaches_allowed
     last_finished, room = len(turns) - 1 - (not is_finished(rows)), 0
     if policy.max_tokens is not None:
-        kind = _TurnBudget if policy.shorten_over and _turns_at_once(policy) > 1 else _Budget
+        kind = _TurnBudget if margin else _Budget
         budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes)
         if budget.size_alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
             index, stable, is_certain = len(turns) - 1, first_allowed if reaches_allowed else -1, True
@@ -98,7 +99,7 @@ def choose_window(
             position = budget.position(turns)
             index, is_certain = (
                 _first_fitting_turn(budget, position, turns, first_allowed),
-                is_certain or position > rows[0].before,
+                is_certain or position > budget.horizon,
             )
             # The last turn may still outgrow the budget; then it no longer moves the start.
             stable = _first_fitting_turn(budget, budget.position(turns[:-1]), turns[:-1], first_allowed)
@@ -107,14 +108,33 @@ def choose_window(
             room = budget.room(last_finished) if index >= last_finished >= first_allowed else 0
     if not is_certain:
         return None
-    window = _window(turns[index], first, lasting=index == stable)
+    window = _window(turns, index, first, anchor=_anchor(turns, index, margin) if index == stable else None)
     if not room:
         return window
-    return replace(_window(turns[last_finished], first, lasting=stable >= last_finished), room=room, without=window)
+    anchor = _anchor(turns, last_finished, margin) if stable >= last_finished else None
+    return replace(_window(turns, last_finished, first, anchor=anchor), room=room, without=window)
+
+
+def _margin(policy: HistoryPolicy) -> int:
+    """Return the number of turns before the start that a read must include for the start to be certain.
+
+    Positions in tokens are known from the log's totals. Under `shorten_over` the start is a turn that fits, rounded up
+    by less than this many turns; if every turn that was read fits, it is one of the first of them.
+    """
+    turns = _turns_at_once(policy) if policy.shorten_over and policy.max_tokens is not None else 1
+    return turns if turns > 1 else 0
+
+
+def _anchor(turns: Sequence[_Turn], index: int, margin: int) -> int:
+    """Return the row at which later reads may begin if no later view begins before turn `index`."""
+    if not margin:
+        return turns[index].begin
+    number = turns[index].number - margin
+    return next((turn.begin for turn in reversed(turns) if turn.number <= number), turns[0].begin)
 
 
 def _turns_at_once(policy: HistoryPolicy) -> int:
-    """Return how many turns leave the view together under a policy that shortens texts.
+    """Return how many turns leave the view together, at most, under a policy that shortens texts.
 
     That many turns of the greatest length fill half the budget.
 
@@ -125,8 +145,9 @@ def _turns_at_once(policy: HistoryPolicy) -> int:
     return 1 << max(1, (policy.max_tokens or 0) // 2 // longest).bit_length() - 1
 
 
-def _window(turn: _Turn, first: int, *, lasting: bool) -> Window:
-    return Window(turn.begin, _turns_left_out(turn, turn.begin, first), lasting=lasting)
+def _window(turns: Sequence[_Turn], index: int, first: int, *, anchor: int | None) -> Window:
+    turn = turns[index]
+    return Window(turn.begin, _turns_left_out(turn, turn.begin, first), anchor)
 
 
 def _first_fitting_turn(budget: _Budget, position: int, turns: Sequence[_Turn], first_allowed: int) -> int:
@@ -217,6 +238,11 @@ class _Budget:
             for row, size in zip(rows, shown, strict=True)
         )
 
+    @property
+    def horizon(self) -> int:
+        """Every position above this one is certain, whatever precedes the rows."""
+        return self.rows[0].before
+
     def position(self, turns: Sequence[_Turn]) -> int:
         """Return the position where the view begins: the maximum that any row of `turns` required.
 
@@ -305,6 +331,12 @@ class _Budget:
 class _TurnBudget(_Budget):
     """Counts positions in groups of turns, because the log's totals do not include the sizes of shortened texts."""
 
+    @property
+    def horizon(self) -> int:
+        """Every position above this one is certain, whatever precedes the rows."""
+        number = self.turns[0].number + _margin(self.policy)
+        return max(turn.before for turn in self.turns if turn.number < number)
+
     def position(self, turns: Sequence[_Turn]) -> int:
         """Return the position where the view begins, in tokens of the default view, as `_Budget.position` does."""
         number = 0
@@ -323,7 +355,10 @@ class _TurnBudget(_Budget):
         if index == 0:
             return 0
         first = earlier[index].number if index < len(earlier) else turn.number
-        return min(turn.number, _round_up(first, _turns_at_once(self.policy)))
+        step = _turns_at_once(self.policy)
+        while step > max(1, (turn.number - first + 1) // 2):
+            step //= 2
+        return _round_up(first, step)
 
 
 def _sums(weights: Iterable[int]) -> list[int]:

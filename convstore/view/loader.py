@@ -328,7 +328,7 @@ class Loader:
         if not load.is_complete and (not load.rows or (summary and summary.counter != self._counter.name)):
             return None  # positions after a summary are unknown if another counter measured the summarised messages
         if not load.rows:
-            return Window(0, 0, lasting=False)
+            return Window(0, 0, anchor=None)
         return choose_window(
             load.rows,
             load.policy,
@@ -346,9 +346,9 @@ class Loader:
 
     async def _remember(self, load: _Load, window: Window) -> None:
         """Cache the start of the next view; store it in the head as well if that would have saved a round trip."""
-        if not window.lasting or window.start >= len(load.rows):
+        if window.anchor is None or window.anchor >= len(load.rows):
             return
-        number = load.rows[window.start].entry
+        number = load.rows[window.anchor].entry
         begin = next(index for index, row in enumerate(load.rows) if row.entry == number)
         first, results = load.rows[begin].message.ordinal, load.results_before(begin)
         start = Start(load.rewinds.entry, load.head.revision, number, first, self._counter.name, results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -173,7 +173,7 @@ def test_what_is_well_within_the_budget_is_shown_whole():
     for policy in (HistoryPolicy(max_tokens=None), HistoryPolicy(max_tokens=total + 100), HistoryPolicy(max_turns=8)):
         before, window = log.window(policy)
         assert window is not None
-        assert (before, window.start, window.left_out_turns, window.lasting) == (0, 0, 0, True)
+        assert (before, window.start, window.left_out_turns, window.anchor) == (0, 0, 0, 0)
         assert log.view(policy).tokens == total
 
 
@@ -181,11 +181,8 @@ def test_what_is_well_within_the_budget_is_shown_whole():
 # The same start for everybody
 
 
-@given(scripts, beginnings, policies, st.lists(st.integers(1, 9), min_size=1, max_size=4), st.data())
-@some
-def test_reading_from_any_place_gives_the_same_start(script, begin, policy, lengths, data):
-    """From the end of a log, or from an earlier lasting start on, the start is the whole log's or is not told."""
-    log = log_of(script, begin=begin, batch=lengths)
+def _read_from_everywhere(log: PureLog, policy: HistoryPolicy, since: Callable[[int], int]) -> None:
+    """Compare the start of each moment's whole log with reads from an earlier anchor, and from one other entry."""
     anchors: list[int] = []
     for entry in log.entries:
         earlier = log.until(entry.number)
@@ -193,18 +190,62 @@ def test_reading_from_any_place_gives_the_same_start(script, begin, policy, leng
         start = earlier.start(policy)
         assert window is not None
         assert start is not None
-        since = data.draw(st.integers(1, entry.number))
-        assert earlier.start(policy, since=since) in (start, None)
+        assert earlier.start(policy, since=since(entry.number)) in (start, None)
         for anchor in anchors[-3:]:
-            _, again = earlier.window(policy, since=anchor, anchored=True)
+            before, again = earlier.window(policy, since=anchor, anchored=True)
             assert earlier.start(policy, since=anchor, anchored=True) == start
             assert again is not None
-            assert (again.left_out_turns, again.lasting) == (window.left_out_turns, window.lasting)
-        if window.lasting and start <= earlier.totals.messages:
-            anchors.append(next(one.number for one in earlier.entries if one.first <= start <= one.last))
+            assert again.left_out_turns == window.left_out_turns
+            assert (again.anchor is None) == (window.anchor is None)
+            assert again.anchor is None or before + again.anchor == max(before, window.anchor or 0)
+        if window.anchor is not None and window.anchor < earlier.totals.messages:
+            ordinal = window.anchor + 1
+            anchors.append(next(one.number for one in earlier.entries if one.first <= ordinal <= one.last))
 
 
-@given(scripts, beginnings, policies, st.lists(st.integers(1, 9), min_size=1, max_size=4))
+batches = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+
+
+@given(scripts, beginnings, policies, batches, st.data())
+@some
+def test_reading_from_any_place_gives_the_same_start(script, begin, policy, lengths, data):
+    """A read from the end of a log, or from an earlier anchor, gives the whole log's start or asks for more."""
+    log = log_of(script, begin=begin, batch=lengths)
+    _read_from_everywhere(log, policy, lambda last: data.draw(st.integers(1, last)))
+
+
+@given(_long, st.integers(700, 2_500), st.sampled_from([5, 20, 60]), batches, st.data())
+@some
+def test_under_shortening_every_read_gives_the_same_start(script, budget, longest, lengths, data):
+    """The log's totals do not include the sizes of shortened texts; the start is the same from every anchor even so."""
+    policy = HistoryPolicy(max_tokens=budget, shorten_over=longest)
+    _read_from_everywhere(log_of(script, batch=lengths), policy, lambda last: data.draw(st.integers(1, last)))
+
+
+@pytest.mark.parametrize("back", range(6))
+def test_a_start_between_two_steps_is_found_again(back):
+    """A turn that fills the budget moves the start to a turn that is no multiple of the step; later reads agree."""
+    large = ([Round((1_500, 0, 3_000), sources=True)], 200, 0)
+    script = [*[([], 150, 250)] * 8, large, *[([], 300, 300)] * 9]
+    for batch in (1, 3, 7):
+        policy = HistoryPolicy(max_tokens=1_467, shorten_over=5)
+        _read_from_everywhere(log_of(script, batch=batch), policy, lambda last: max(1, last - back))
+
+
+@pytest.mark.parametrize(("size", "step"), [(300, 8), (900, 2), (1_000, 4)])
+def test_under_shortening_turns_leave_in_steps_and_half_of_the_budget_stays_filled(size, step):
+    """The step is at most half of the turns that fit, also if turns are larger than `shorten_over` lets expect."""
+    policy = HistoryPolicy(max_tokens=6_000, shorten_over=20)
+    log = log_of([([Round((size,) * 3, sources=False)], 40, 80)] * 40, batch=6)
+    views = [
+        (rows_of(log.entries)[(one.start(policy) or 1) - 1].turn, one.view(policy).tokens) for one, _ in _moments(log)
+    ]
+    moves = [number for number, (one, two) in enumerate(pairwise(views)) if one[0] != two[0]]
+    assert [views[number + 1][0] for number in moves[2:]] == list(range(views[moves[2] + 1][0], views[-1][0] + 1, step))
+    assert all(tokens > 3_000 for _, tokens in views[moves[0] :])
+
+
+@given(scripts, beginnings, policies, batches)
 @some
 def test_the_start_does_not_depend_on_batches(script, begin, policy, lengths):
     """The same messages in other batches give the same start."""
@@ -388,4 +429,4 @@ def test_an_empty_log_has_an_empty_window():
             rows_of(log.entries), HistoryPolicy(), fixed_tokens=10, note_tokens=lambda _place: 1, anchored=False
         )
         assert window is not None
-        assert (window.start, window.left_out_turns, window.lasting) == (log.totals.messages, 0, False)
+        assert (window.start, window.left_out_turns, window.anchor) == (log.totals.messages, 0, None)
