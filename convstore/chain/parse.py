@@ -13,9 +13,9 @@ from typing import Any, Final, NoReturn
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.chain.sizes import size_of
 from convstore.chain.structure import Chain, Header, Pair, Section, join_humans
 from convstore.exceptions import MalformedChainError
+from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import Call, calls_of, missing_result
 
 __all__ = ["MISSING_RESULT", "Origins", "Reading", "check_messages", "parse_chain", "read_chain"]

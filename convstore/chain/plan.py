@@ -14,10 +14,10 @@ from typing import Final
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.chain.models import ChainSummarizerConfig
-from convstore.chain.sizes import size_of
 from convstore.chain.structure import SUMMARY_PREFIX, SUMMARY_TOOL, Chain, Pair, Section, join_humans
 from convstore.messages.call_ids import CallIdTemplate
 from convstore.messages.provenance import mark
+from convstore.messages.sizes import size_of
 
 __all__ = [
     "MIN_FOLD_BYTES",

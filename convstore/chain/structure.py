@@ -8,21 +8,31 @@ All values are frozen: an operation returns a new chain that shares its unchange
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.chain.sizes import size_of
 from convstore.exceptions import InvalidInputError, MalformedChainError
 from convstore.messages.call_arguments import with_json_arguments
 from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
 from convstore.messages.provenance import kind_of
 from convstore.messages.reasoning import without_reasoning
+from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import calls_of
 
-__all__ = ["SUMMARY_PREFIX", "SUMMARY_TOOL", "Chain", "Header", "Pair", "PairKind", "Section", "join_humans"]
+__all__ = [
+    "SUMMARY_PREFIX",
+    "SUMMARY_TOOL",
+    "Chain",
+    "Header",
+    "Pair",
+    "PairKind",
+    "Section",
+    "humans_of",
+    "join_humans",
+]
 
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
 """Name of the pretended tool whose result is the summary of a history with tool calls."""
@@ -222,6 +232,11 @@ class Chain:
             for section in self.sections
         ]
         return replace(self, sections=tuple(sections))
+
+
+def humans_of(headers: Iterable[Header]) -> list[HumanMessage]:
+    """Return the human messages of headers."""
+    return [header.human for header in headers if header.human is not None]
 
 
 def join_humans(humans: Sequence[HumanMessage]) -> HumanMessage:

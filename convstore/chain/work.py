@@ -1,7 +1,7 @@
-"""State of one run of the summarizer: the current chain, the calls made, and the origin of each message.
+"""One run of the chain summarizer: the current chain, the calls made, and the origin of each message.
 
-Floor 1, pure; `summarizer` makes the model calls in between. The caller's messages are never changed, so a failed run
-is simply discarded.
+Floor 1, pure; the stages are strategies for `summarization.engine`, which asks the model. The caller's messages are
+never changed, so a failed run is simply discarded.
 """
 
 from __future__ import annotations
@@ -13,30 +13,41 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.chain.models import ChainSummarizerConfig, ChainSummary, Strategy, SummaryCall
 from convstore.chain.parse import read_chain
-from convstore.chain.plan import MIN_SUMMARY_BYTES, make_summary_pair, room_for
-from convstore.chain.prompts import Prompt, join_prompts, make_prompts
-from convstore.chain.sizes import bytes_of, size_of
-from convstore.chain.structure import SUMMARY_PREFIX, Chain, Header, Pair, Section, join_humans
+from convstore.chain.plan import (
+    MIN_SUMMARY_BYTES,
+    first_kept,
+    fold_cost,
+    fold_reserve,
+    is_one_summary,
+    is_worth_it,
+    make_summary_pair,
+    messages_to_keep,
+    oversized,
+    room_for,
+    sections_to_fold,
+)
+from convstore.chain.structure import SUMMARY_PREFIX, Chain, Header, Pair, Section, humans_of, join_humans
 from convstore.exceptions import SummaryError
 from convstore.messages.provenance import mark
+from convstore.messages.sizes import bytes_of, size_of
 from convstore.messages.tool_calls import calls_of
+from convstore.summarization.engine import Request, Steps, ask_all
+from convstore.summarization.prompts import Prompt, join_prompts, make_prompts
 
-__all__ = ["Job", "Request", "Work", "failed"]
+__all__ = ["Work", "failed"]
 
 
-@dataclass(slots=True)
-class Request:
-    """One model call: its reason, its prompt, the indexes of the messages in it, and its error."""
+@dataclass(slots=True, kw_only=True)
+class _ChainRequest(Request):
+    """A request with its reason and the input indexes of the messages in it."""
 
     strategy: Strategy
-    prompt: str
-    shown: tuple[int, ...] = ()
-    error: Exception | None = None
+    shown: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One summary to make: its requests, the pairs that it replaces, and its size limits.
+class _Job:
+    """One summary to make.
 
     Attributes:
         requests: The first requests to the model. The answers of several are joined by further requests.
@@ -46,7 +57,7 @@ class Job:
     """
 
     strategy: Strategy
-    requests: tuple[Request, ...]
+    requests: Sequence[_ChainRequest]
     pairs: tuple[Pair, ...]
     room: int
     limit: int
@@ -62,101 +73,171 @@ class Work:
     def __init__(
         self, messages: Sequence[BaseMessage], config: ChainSummarizerConfig, *, max_prompt_bytes: int
     ) -> None:
-        self.config = config
-        self._max_prompt_bytes = max_prompt_bytes
+        self._config, self._max_prompt_bytes = config, max_prompt_bytes
         reading = read_chain(_distinct_objects(messages), repair=True, seed_faults=config.strict_seed)
-        self.chain: Chain = reading.chain
+        self._chain: Chain = reading.chain
         self._origins = reading.origins
-        self._before = self.chain.size
-        self._requests: list[Request] = []
-        self._call_ids = {call.id for pair in self.chain.pairs() for call in calls_of(pair.ai)}
+        self._before = self._chain.size
+        self._requests: list[_ChainRequest] = []
+        self._call_ids = {call.id for pair in self._chain.pairs() for call in calls_of(pair.ai)}
 
-    def job(
+    def summarize_sections(self) -> Steps[None]:
+        """Replace the body of each older section by one summary pair."""
+        older = self._chain.sections[: -self._config.keep_sections]
+        jobs = {
+            index: self._job("sections", [section.header], section.body)
+            for index, section in enumerate(older)
+            if not is_one_summary(section.body) and is_worth_it(section.body, config=self._config)
+        }
+        texts = yield from ask_all(list(map(self._summary, jobs.values())))
+        self._put(
+            {index: [self._summary_pair(job, text)] for (index, job), text in zip(jobs.items(), texts, strict=True)}
+        )
+
+    def rotate(self) -> Steps[None]:
+        """Bring each of the last sections within its limit, the newest first."""
+        count = len(self._chain.sections)
+        for index in range(count - 1, max(count - self._config.keep_sections, 0) - 1, -1):
+            yield from self._summarize_oversized(index)
+            section = self._chain.sections[index]
+            if kept := first_kept(section, config=self._config):
+                job = self._job("rotation", [section.header], section.body[:kept])
+                [text] = yield from ask_all([self._summary(job)])
+                self._put({index: [self._summary_pair(job, text), *section.body[kept:]]})
+
+    def fold(self) -> Steps[None]:
+        """Fold old sections into one while there are too many or they are too large."""
+        # One pass is enough unless a summary is so long that the limits are still exceeded.
+        while count := sections_to_fold(self._chain, config=self._config):
+            older = self._chain.sections[:count]
+            headers = [section.header for section in older]
+            jobs = [self._fold_job(older), *self._human_jobs(headers)]
+            text, *of_humans = yield from ask_all(list(map(self._summary, jobs)))
+            header = Header(headers[0].system, self._joined_human(headers, *of_humans), before=headers[0].before)
+            pair = replace(self._summary_pair(jobs[0], text), after=messages_to_keep(older))
+            self._chain = replace(self._chain, sections=(Section(header, (pair,)), *self._chain.sections[count:]))
+
+    def calls(self) -> tuple[SummaryCall, ...]:
+        """Return the calls made so far."""
+        return tuple(SummaryCall(strategy=one.strategy, shown=one.shown, error=one.error) for one in self._requests)
+
+    def result(self) -> ChainSummary:
+        """Return the result of the run."""
+        messages = self._chain.messages()
+        return ChainSummary(
+            messages=messages,
+            calls=self.calls(),
+            bytes_before=self._before,
+            bytes_after=self._chain.size,
+            origins=tuple(self._origins.of([message]) for message in messages),
+            repairs=self._chain.repairs,
+        )
+
+    def _summarize_oversized(self, index: int) -> Steps[None]:
+        """Replace each oversized pair of a section by its own summary; if its call fails, it is kept."""
+        section = self._chain.sections[index]
+        body, positions = list(section.body), oversized(section, config=self._config)
+        jobs = [self._job("oversized_pair", [section.header], [body[position]]) for position in positions]
+        answers = yield list(map(self._summary, jobs))
+        for position, job, answer in zip(positions, jobs, answers, strict=True):
+            if isinstance(answer, str):
+                body[position] = self._summary_pair(job, answer)
+        self._put({index: body})
+
+    def _fold_job(self, older: Sequence[Section]) -> _Job:
+        headers, pairs = [section.header for section in older], [pair for section in older for pair in section.body]
+        return self._job("qa", headers, pairs, cost=fold_cost(older), limit=fold_reserve(self._config))
+
+    def _human_jobs(self, headers: Sequence[Header]) -> list[_Job]:
+        """Return the job that summarises human messages, if one is wanted and makes them smaller."""
+        room = sum(map(size_of, humans_of(headers)))
+        is_due = room > (0 if self._config.strict_seed else MIN_SUMMARY_BYTES)
+        return [self._job("qa_humans", headers)] if self._config.summarize_human_in_qa and is_due else []
+
+    def _job(
         self,
         strategy: Strategy,
         headers: Sequence[Header],
-        pairs: Sequence[Pair],
+        pairs: Sequence[Pair] = (),
         *,
         cost: int = 0,
         limit: int | None = None,
-    ) -> Job:
-        """Build the job that summarises pairs, with the human messages of their sections as context.
+    ) -> _Job:
+        """Return the job that summarises pairs, or the human messages if there are none.
 
         Args:
             strategy: The reason.
-            headers: Headers of their sections.
+            headers: Headers of the pairs' sections; their human messages are context for the pairs.
             pairs: The pairs that the summary replaces.
             cost: Bytes that replacing them adds elsewhere.
             limit: A limit for the model that is smaller than the size at which a summary is rejected.
         """
-        humans = [header.human for header in headers if header.human is not None]
+        humans = humans_of(headers)
         messages = [message for pair in pairs for message in pair.exchange()]
-        room = room_for(pairs) - cost
+        room = room_for(pairs) - cost if pairs else sum(map(size_of, humans))
         limit = room if limit is None else min(room, limit)
-        return self._begin(strategy, humans, messages, pairs=tuple(pairs), room=room, limit=limit)
+        prompts = make_prompts(humans, messages, room=limit, max_bytes=self._max_prompt_bytes)
+        return _Job(strategy, self._requests_for(strategy, prompts, pairs), tuple(pairs), room, limit)
 
-    def human_job(self, headers: Sequence[Header]) -> Job | None:
-        """Build the job that summarises human messages; None if a summary would hardly be smaller."""
-        humans = [header.human for header in headers if header.human is not None]
-        room = sum(map(size_of, humans))
-        if not humans or (room <= MIN_SUMMARY_BYTES and not self.config.strict_seed):
-            return None
-        return self._begin("qa_humans", humans, [], pairs=(), room=room, limit=room)
+    def _requests_for(
+        self, strategy: Strategy, prompts: Sequence[Prompt], pairs: Sequence[Pair]
+    ) -> list[_ChainRequest]:
+        """Return requests for the prompts, and record them for `calls` in this order."""
+        prefix = SUMMARY_PREFIX if pairs else ""
+        requests = [
+            _ChainRequest([HumanMessage(one.text)], prefix, strategy=strategy, shown=self._origins.shown_by(one.shown))
+            for one in prompts
+        ]
+        self._requests += requests
+        return requests
 
-    def joining(self, job: Job, texts: Sequence[str]) -> tuple[Request, ...]:
-        """Return the requests that join the summaries of a job's parts, fewer than there are summaries.
-
-        Raises:
-            SummaryError: The summaries are too long to be joined in fewer requests.
-        """
-        prompts = join_prompts(texts, room=job.limit, max_bytes=self._max_prompt_bytes)
-        if len(prompts) >= len(texts):
-            raise SummaryError(
-                f"{len(texts)} summaries of parts do not fit into fewer prompts of {self._max_prompt_bytes} bytes; "
-                "use a model whose answers are shorter, or raise max_prompt_bytes"
-            )
-        return self._record(job.strategy, prompts)
-
-    def text(self, job: Job, answer: object) -> str:
-        """Return the text of an answer.
+    def _summary(self, job: _Job) -> Steps[str]:
+        """Ask for the summary of a job: send its requests at once, and join the answers if there are several.
 
         Raises:
-            SummaryError: The answer has no text.
+            SummaryError: The answers are too long to be joined in fewer requests, or the summary is not shorter than
+                the messages that it replaces.
         """
-        if not isinstance(answer, str):
-            raise SummaryError(
-                f"the summarizer answered with {type(answer).__name__}, not with text; return a str from the handler"
-            )
-        # Models imitate the prefix of the summaries in their requests.
-        text = answer.removeprefix(SUMMARY_PREFIX) if job.pairs else answer
-        if not text.strip():
-            raise SummaryError("the summarizer answered without text; try again or use another model")
-        return text
+        requests = job.requests
+        while True:
+            texts = yield from ask_all(requests)
+            try:
+                if len(texts) == 1:
+                    return self._checked(job, texts[0])
+                requests = self._joining(job, texts)
+            except SummaryError as error:
+                requests[-1].error = error
+                raise
 
-    def check(self, job: Job, text: str) -> str:
-        """Return the text of a summary, once its size is checked.
-
-        Raises:
-            SummaryError: The summary is not shorter than the messages that it replaces.
-        """
-        if bytes_of(text) >= job.room and not self.config.strict_seed:
+    def _checked(self, job: _Job, text: str) -> str:
+        if bytes_of(text) >= job.room and not self._config.strict_seed:
             raise SummaryError(
                 f"a summary has {bytes_of(text)} bytes; it must have fewer than {job.room} to be shorter than its "
                 "source: ask the model for shorter ones, or use another model"
             )
         return text
 
-    def summary_pair(self, job: Job, text: str) -> Pair:
-        """Build the pair that replaces a job's pairs."""
+    def _joining(self, job: _Job, texts: Sequence[str]) -> list[_ChainRequest]:
+        """Return the requests that join the summaries of a job's parts, fewer than there are summaries."""
+        prompts = join_prompts(texts, room=job.limit, max_bytes=self._max_prompt_bytes)
+        if len(prompts) >= len(texts):
+            raise SummaryError(
+                f"{len(texts)} summaries of parts do not fit into fewer prompts of {self._max_prompt_bytes} bytes; "
+                "use a model whose answers are shorter, or raise max_prompt_bytes"
+            )
+        return self._requests_for(job.strategy, prompts, job.pairs)
+
+    def _summary_pair(self, job: _Job, text: str) -> Pair:
+        """Return the pair that replaces a job's pairs."""
         pair = make_summary_pair(text, job.pairs, used_ids=self._call_ids)
         indexes = self._origins.of([message for each in job.pairs for message in each.exchange()])
         for message in pair.exchange():
             self._origins.put(message, indexes, summary=True)
         return pair
 
-    def joined_human(self, headers: Sequence[Header], text: str | None = None) -> HumanMessage | None:
+    def _joined_human(self, headers: Sequence[Header], text: str | None = None) -> HumanMessage | None:
         """Return the human messages of several sections as one message, or their summary if `text` is given."""
-        humans = [header.human for header in headers if header.human is not None]
+        humans = humans_of(headers)
         if not humans:
             return None
         human = join_humans(humans)
@@ -166,51 +247,12 @@ class Work:
         self._origins.put(human, self._origins.of(humans), summary=text is not None)
         return human
 
-    def put(self, bodies: Mapping[int, Sequence[Pair]]) -> None:
+    def _put(self, bodies: Mapping[int, Sequence[Pair]]) -> None:
         """Replace the bodies of sections, given by index."""
-        sections = list(self.chain.sections)
+        sections = list(self._chain.sections)
         for index, body in bodies.items():
             sections[index] = Section(sections[index].header, tuple(body))
-        self.chain = replace(self.chain, sections=tuple(sections))
-
-    def fold(self, count: int, section: Section) -> None:
-        """Replace the first `count` sections by one."""
-        self.chain = replace(self.chain, sections=(section, *self.chain.sections[count:]))
-
-    def calls(self) -> tuple[SummaryCall, ...]:
-        """Return the calls made so far."""
-        return tuple(SummaryCall(strategy=one.strategy, shown=one.shown, error=one.error) for one in self._requests)
-
-    def result(self) -> ChainSummary:
-        """Return the result of the run."""
-        messages = self.chain.messages()
-        return ChainSummary(
-            messages=messages,
-            calls=self.calls(),
-            bytes_before=self._before,
-            bytes_after=self.chain.size,
-            origins=tuple(self._origins.of([message]) for message in messages),
-            repairs=self.chain.repairs,
-        )
-
-    def _begin(
-        self,
-        strategy: Strategy,
-        humans: Sequence[HumanMessage],
-        messages: Sequence[BaseMessage],
-        *,
-        pairs: tuple[Pair, ...],
-        room: int,
-        limit: int,
-    ) -> Job:
-        prompts = make_prompts(humans, messages, room=limit, max_bytes=self._max_prompt_bytes)
-        return Job(strategy, self._record(strategy, prompts), pairs, room, limit)
-
-    def _record(self, strategy: Strategy, prompts: Sequence[Prompt]) -> tuple[Request, ...]:
-        """Return requests for the prompts, and record them for `calls` in this order."""
-        requests = tuple(Request(strategy, one.text, self._origins.shown_by(one.shown)) for one in prompts)
-        self._requests += requests
-        return requests
+        self._chain = replace(self._chain, sections=tuple(sections))
 
 
 def failed(messages: Sequence[BaseMessage], calls: tuple[SummaryCall, ...], error: Exception) -> ChainSummary:

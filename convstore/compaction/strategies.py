@@ -22,7 +22,8 @@ from convstore.log.summary import is_summary
 from convstore.messages.provenance import mark
 from convstore.messages.text import indented, text_of
 from convstore.messages.tool_calls import pair
-from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer, words_of
+from convstore.summarization.prompts import words_of
+from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer
 from convstore.values.policy import CompactionRule
 
 __all__ = ["CompactionRequest", "CompactionResult", "CompactionStrategy", "as_strategy"]

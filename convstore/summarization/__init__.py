@@ -1,13 +1,10 @@
-"""Rolling summaries of any list of messages: takes the place of ``langmem.short_term``.
+"""Rolling summaries of any list of messages, with the parameters of ``langmem.short_term``.
 
-Floor 1. Nothing here reads or writes a store; the only thing that is not pure is the call of the model, and a model is
-asked with ``invoke(messages)`` or ``ainvoke(messages)`` and nothing else. Summaries that are stored with a
-conversation are built on the same rules.
+Floor 1. Reads and writes no store, and is pure but for the model's calls in `engine`. The summaries stored with a
+conversation are written by a summarizer from `summarizers`.
 
-Those are written by a summarizer, see `summarizers`.
-
-`plan` says what is folded into the summary and where it may be cut, `shown` what a model sees of it, `fold` leads
-through the calls, `summarize` and `node` are the two ways in.
+`cuts` says where a list may be cut, `prompts` writes requests, `engine` asks the model; `summarize` and `node` apply
+them to lists of messages and to the states of graphs.
 """
 
 from __future__ import annotations

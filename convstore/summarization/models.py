@@ -1,4 +1,4 @@
-"""Results and state of a summarization: the running summary that each call extends, and the default prompts.
+"""Define the result of a summarization, the running summary that each call extends, and the default prompts.
 
 Floor 1. Plain dataclasses, so that a checkpointer stores them like those of langmem.
 """
@@ -38,7 +38,6 @@ DEFAULT_INITIAL_SUMMARY_PROMPT: Final = ChatPromptTemplate(
 )
 """Asks for the first summary. Variable: ``messages``, a list."""
 
-
 DEFAULT_EXISTING_SUMMARY_PROMPT: Final = ChatPromptTemplate(
     [
         ("placeholder", "{messages}"),
@@ -52,7 +51,6 @@ DEFAULT_EXISTING_SUMMARY_PROMPT: Final = ChatPromptTemplate(
     ]
 )
 """Asks for an extended summary. Variables: ``messages``, a list, and ``existing_summary``."""
-
 
 DEFAULT_FINAL_SUMMARY_PROMPT: Final = ChatPromptTemplate(
     [
@@ -69,16 +67,16 @@ Variables: ``system_message``, a list of one message or none, ``summary``, and `
 
 @dataclass
 class RunningSummary:
-    """A summary and which messages it stands for; hand it to the next call, which extends it.
+    """A summary and the messages that it replaces; pass it to the next call, which extends it.
 
     Attributes:
-        summary: The bare text, as the model gave it.
-        summarized_message_ids: Ids of all messages that it stands for. Grows with the conversation: any of them that
-            comes again behind the last one is refused, and only this set can tell.
-        last_summarized_message_id: Id of the last of them. The next call looks only at what follows it; if it is None,
-            at all messages whose ids are not in the set.
-        newest_message_id: Id of the newest message there was when the summary was made. As long as no newer one
-            comes, nothing more is summarised. None if unknown; two summaries that differ only here are equal.
+        summary: The text, as the model gave it.
+        summarized_message_ids: Ids of all messages that it replaces. Grows with the conversation, because only this
+            set shows that a message was summarised before.
+        last_summarized_message_id: Id of the last of them. The next call reads what follows it; if it is None, all
+            messages whose ids are not in the set.
+        newest_message_id: Id of the newest message when the summary was made. Nothing more is summarised until a newer
+            one comes. None if unknown; ignored by ``==``.
     """
 
     summary: str
@@ -92,11 +90,9 @@ class SummarizationResult:
     """Messages for a model, and the summary that the next call needs.
 
     Attributes:
-        messages: The system message, the summary and the messages that it does not stand for, in order; the input
-            as it was if there is no summary.
+        messages: The system message, the summary and the other messages, in order; the input if there is no summary.
         running_summary: The summary, None if nothing has been summarised yet.
-        over_budget: Whether the messages are larger than `max_tokens`: the open question, a call and its results, the
-            system message or an overlong summary take more. Two results that differ only here are equal.
+        over_budget: True if the messages are larger than `max_tokens`; ignored by ``==``.
     """
 
     messages: list[BaseMessage]
@@ -105,7 +101,7 @@ class SummarizationResult:
 
 
 def as_running_summary(value: Any) -> RunningSummary | None:
-    """Read what a state holds: ours, the one of langmem, or the dict that JSON made of either.
+    """Return a running summary from a state: ours, one of langmem, or the dict that JSON made of either.
 
     >>> stored = {"summary": "Ada likes orcas.", "summarized_message_ids": ["m1"], "last_summarized_message_id": "m1"}
     >>> as_running_summary(stored)

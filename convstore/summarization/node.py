@@ -1,12 +1,12 @@
-"""The summarization as a step of a graph.
+"""Run `summarize_messages` as a node of a graph.
 
 Floor 1. A Runnable of langchain-core, which LangGraph takes as a node; LangGraph itself is not imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 from langchain_core.language_models import LanguageModelLike
@@ -17,16 +17,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError
-from convstore.summarization.fold import Overflow, SummaryTokenCounter
+from convstore.summarization.engine import Steps, drive, drive_async
 from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
-    RunningSummary,
-    SummarizationResult,
-    as_running_summary,
 )
-from convstore.summarization.summarize import asummarize_messages, summarize_messages
+from convstore.summarization.summarize import Options, Overflow, SummaryTokenCounter, summarization_steps
 
 __all__ = ["SummarizationNode"]
 
@@ -34,15 +31,15 @@ _REMOVE_ALL: Final = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
 
 
 class SummarizationNode(Runnable[Any, dict[str, Any]]):
-    """A node that puts summarised messages into a state: `summarize_messages`, sync and async.
+    """A node of a graph that calls `summarize_messages`, sync or async.
 
-    Takes a dict or a pydantic model, reads the messages and ``context["running_summary"]``, and gives an update of
-    the state: the messages that come out, and once there is a summary a ``context`` with it and all other keys as
-    they were. By default the messages go under a key of their own, and the state keeps the whole conversation. With
-    the same key for both, the update begins with the removal of all messages, so it takes the conversation's place.
+    The state is a dict or a pydantic model; the node reads its messages and ``context["running_summary"]``. The update
+    holds the resulting messages, and once there is a summary, the ``context`` with it and all other keys unchanged. By
+    default the messages get a key of their own, and the state keeps the whole conversation. If both keys are the same,
+    the update begins with the removal of all messages, so that the result replaces the conversation.
 
     Args:
-        model: See `summarize_messages`, as for all parameters that are not named here.
+        model: See `summarize_messages`, also for all parameters that are not listed here.
         max_tokens: See there.
         max_tokens_before_summary: See there.
         max_summary_tokens: See there.
@@ -51,9 +48,9 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         existing_summary_prompt: See there.
         final_prompt: See there.
         overflow: See there.
-        input_messages_key: Key of the state with the messages.
-        output_messages_key: Key of the update for those that come out.
-        name: The node's name in a graph.
+        input_messages_key: Key of the messages in the state.
+        output_messages_key: Key of the resulting messages in the update.
+        name: Name of the node in a graph.
     """
 
     def __init__(
@@ -91,10 +88,9 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Summarise the messages of a state and give its update.
+        """Summarise the messages of a state and return its update.
 
-        Options that were bound to the node go before its own. Callbacks, tags and metadata of `config` hold for the
-        model, too, which finds them where LangChain keeps them.
+        Options bound to the node override its own. The model runs with the callbacks, tags and metadata of `config`.
 
         Raises:
             InvalidInputError: A ValueError: the state is no dict or pydantic model, or lacks messages; or see
@@ -103,40 +99,36 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         """
         return self._call_with_config(self._run, input, config, **kwargs)
 
-    async def ainvoke(
+    def ainvoke(
         self,
         input: Any,  # noqa: A002 - the name is LangChain's
         config: RunnableConfig | None = None,
         **kwargs: Any,
-    ) -> dict[str, Any]:
-        """`invoke` with a model that is waited for."""
-        return await self._acall_with_config(self._arun, input, config, **kwargs)
+    ) -> Coroutine[Any, Any, dict[str, Any]]:
+        """`invoke` with a model that is awaited."""
+        return self._acall_with_config(self._arun, input, config, **kwargs)
 
     def _run(self, given: Any, **bound: Any) -> dict[str, Any]:
-        state = self._read(given)
-        done = summarize_messages(state.messages, running_summary=state.running, **self._options(bound))
-        return self._update(state, done)
+        model = bound.pop("model", self.model)
+        return drive(self._steps(given, bound), model.invoke)
 
-    async def _arun(self, given: Any, **bound: Any) -> dict[str, Any]:
-        state = self._read(given)
-        done = await asummarize_messages(state.messages, running_summary=state.running, **self._options(bound))
-        return self._update(state, done)
+    def _arun(self, given: Any, **bound: Any) -> Coroutine[Any, Any, dict[str, Any]]:
+        model = bound.pop("model", self.model)
+        return drive_async(self._steps(given, bound), model.ainvoke)
 
-    def _options(self, bound: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "max_tokens": self.max_tokens,
-            "max_tokens_before_summary": self.max_tokens_before_summary,
-            "max_summary_tokens": self.max_summary_tokens,
-            "token_counter": self.token_counter,
-            "initial_summary_prompt": self.initial_summary_prompt,
-            "existing_summary_prompt": self.existing_summary_prompt,
-            "final_prompt": self.final_prompt,
-            "overflow": self.overflow,
-            **bound,
-        }
+    def _steps(self, state: Any, bound: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Summarise the messages of a state; return the update of the state."""
+        messages, context = self._read(state)
+        own = {option.name: getattr(self, option.name) for option in fields(Options)}
+        done = yield from summarization_steps(messages, context.get("running_summary"), Options(**own | bound))
+        removal = [RemoveMessage(_REMOVE_ALL)] if self.input_messages_key == self.output_messages_key else []
+        update: dict[str, Any] = {self.output_messages_key: [*removal, *done.messages]}
+        if done.running_summary:
+            update["context"] = {**context, "running_summary": done.running_summary}
+        return update
 
-    def _read(self, state: Any) -> _State:
+    def _read(self, state: Any) -> tuple[list[BaseMessage], dict[str, Any]]:
+        """Return the messages and the context of a state."""
         if not isinstance(state, Mapping | BaseModel):
             raise InvalidInputError(
                 f"Invalid input type: {type(state).__name__}; a state is a dict or a pydantic model."
@@ -149,27 +141,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
             raise InvalidInputError(f"Field `{key}` of the input must be a list of messages.")
         if not isinstance(context, Mapping | None):
             raise InvalidInputError(f"Field `context` of the input must be a dict, not {type(context).__name__}.")
-        context = dict(context or {})
-        return _State(
-            messages=list(messages), context=context, running=as_running_summary(context.get("running_summary"))
-        )
-
-    def _update(self, state: _State, done: SummarizationResult) -> dict[str, Any]:
-        replaces = self.input_messages_key == self.output_messages_key
-        removal = [RemoveMessage(_REMOVE_ALL)] if replaces else []
-        update: dict[str, Any] = {self.output_messages_key: [*removal, *done.messages]}
-        if done.running_summary:
-            update["context"] = {**state.context, "running_summary": done.running_summary}
-        return update
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    """The part of a state that a node reads."""
-
-    messages: list[BaseMessage]
-    context: dict[str, Any]
-    running: RunningSummary | None
+        return list(messages), dict(context or {})
 
 
 def _value(state: Mapping[str, Any] | BaseModel, name: str) -> Any:

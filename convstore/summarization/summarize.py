@@ -1,18 +1,29 @@
-"""Summarises a list of messages when it grows too long: the two functions, for sync and for async callers.
+"""Summarise a list of messages when it grows too long: two functions, for sync and for async callers.
 
-Floor 1. What is decided is decided in `fold`; here the model is called.
+Floor 1, pure; `engine` asks the model. A result without its call is refused by every provider, so where its call was
+summarised before the result came, it is shown as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from langchain_core.language_models import LanguageModelLike
-from langchain_core.messages import BaseMessage
-from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages.utils import count_tokens_approximately, trim_messages
 from langchain_core.prompts import ChatPromptTemplate
 
-from convstore.summarization.fold import Options, Overflow, Summarization, SummaryTokenCounter
+from convstore.exceptions import InvalidInputError
+from convstore.messages.provenance import kind_of, mark
+from convstore.messages.tool_calls import without_orphans
+from convstore.summarization.cuts import Cuts, choose_cut, next_step
+from convstore.summarization.engine import Steps, ask, drive, drive_async
 from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -21,8 +32,26 @@ from convstore.summarization.models import (
     SummarizationResult,
     as_running_summary,
 )
+from convstore.summarization.prompts import for_summarizer
 
-__all__ = ["asummarize_messages", "summarize_messages"]
+__all__ = [
+    "Options",
+    "Overflow",
+    "SummaryTokenCounter",
+    "asummarize_messages",
+    "summarization_steps",
+    "summarize_messages",
+]
+
+Overflow = Literal["fold", "trim"]
+"""What happens to messages that do not fit one call of the summarizer."""
+
+SummaryTokenCounter = Callable[[list[BaseMessage]], int]
+"""Returns the tokens of a list of messages; is called with one message at a time."""
+
+_MIN_SHARE = 4
+_CALLER = 6
+"""Stack level of the caller of `summarize_messages` for a warning in `_trimmed`."""
 
 
 def summarize_messages(
@@ -39,54 +68,33 @@ def summarize_messages(
     final_prompt: ChatPromptTemplate = DEFAULT_FINAL_SUMMARY_PROMPT,
     overflow: Overflow = "fold",
 ) -> SummarizationResult:
-    """Put a summary in the place of the oldest messages once they reach a number of tokens.
+    """Replace the oldest messages by a summary once they reach a number of tokens.
 
-    Every message that the summary stands for was shown to the model exactly once, never a call without its results
-    or a result without its call. What comes out is the system message, the summary and the messages that follow it,
-    in order. Below the threshold, and without an earlier summary, it is what came in. Nothing of the caller's is
-    changed; if the model fails, its error reaches the caller and there is no new summary.
+    Each summarised message is shown to the model exactly once, a call always with its results. The result is the system
+    message, the summary and the other messages in order; below the threshold and without an earlier summary, the input.
+    The input is never changed. An error of the model reaches the caller.
 
     Args:
-        messages: The conversation, each message with an id; a leading system message needs none and is never
-            summarised. The list that an earlier call gave, with messages added, will do as well.
-        running_summary: What the earlier call gave; None if there was none. Its first two fields will do. Messages that
-            it stands for are passed over, and if no new summary is due it is put before the others.
-        model: Is called with `invoke` and a list of messages, nothing else.
-        max_tokens: At most this many tokens come out wherever a cut makes that possible; at most this many are shown
-            to the model at a time. Only what cannot be parted may be larger: the system message, a call and its
-            results, and the open question. `SummarizationResult.over_budget` says so.
-        max_tokens_before_summary: Where summarising begins: the cut is the first message where the running sum of
-            what is not summarised reaches this and the rest fits `max_tokens`, less the summary and the system
-            message. A human message there, or an AI message with unanswered calls, stays out if the rest still fits
-            then; else it is folded with its answer. The default is `max_tokens`.
-        max_summary_tokens: What the budget sets aside for the summary message, with the words that `final_prompt` adds.
-            The model is not told; bind its own limit to it to enforce this.
-        token_counter: Gives the size of a list of messages; is given one message at a time.
+        messages: The conversation, or the result of an earlier call with messages added. Each needs an id, but for a
+            leading system message, which is never summarised.
+        running_summary: The summary of the earlier call, None if there was none. Its messages are passed over.
+        model: Is called with `invoke(messages)`.
+        max_tokens: Limit of the result and of each call of the model. Only the system message, a call with its results
+            and the open question may exceed it; then `SummarizationResult.over_budget` is True.
+        max_tokens_before_summary: Summarise up to the message where the new messages reach this and the rest fits; an
+            open question or call there is kept if it fits. The default is `max_tokens`.
+        max_summary_tokens: Room kept for the summary message. The model is not told: bind its own limit to it.
+        token_counter: Returns the size of a list of messages; is called with one message at a time.
         initial_summary_prompt: Asks for the first summary; variable `messages`.
         existing_summary_prompt: Asks for an extended one; variables `messages` and `existing_summary`.
         final_prompt: Puts the summary before the rest; variables `system_message`, `summary` and `messages`.
-        overflow: What if the messages do not fit `max_tokens`, less the earlier summary. "fold" shows them to the
-            model in several calls, each of which extends the summary of the one before. "trim" makes one call and
-            leaves out the oldest, so that it begins with a human message; if no such part fits, all are shown, with
-            a RuntimeWarning.
-
-    Returns:
-        The messages, and the running summary for the next call.
+        overflow: "fold" shows messages that do not fit one call in several, each of which extends the summary. "trim"
+            makes one call without the oldest, or with all and a RuntimeWarning if no human message begins a part.
 
     Raises:
-        InvalidInputError: A ValueError: a message without an id, one that was summarised before or comes twice,
-            or `max_summary_tokens` not below `max_tokens`. No model was called.
+        InvalidInputError: A ValueError: a message has no id, was summarised before or comes twice, or
+            `max_summary_tokens` is not below `max_tokens`. No model was called.
         SummaryError: The model answered without text.
-
-    >>> from langchain_core.language_models import FakeListChatModel
-    >>> from langchain_core.messages import AIMessage, HumanMessage
-    >>> talk = [HumanMessage("I am Ada.", id="1"), AIMessage("Hello!", id="2"), HumanMessage("Who am I?", id="3")]
-    >>> model = FakeListChatModel(responses=["The user is Ada."])
-    >>> done = summarize_messages(
-    ...     talk, running_summary=None, model=model, max_tokens=2, max_summary_tokens=1, token_counter=len
-    ... )
-    >>> [message.text for message in done.messages], done.running_summary.last_summarized_message_id
-    (['Summary of the conversation so far: The user is Ada.', 'Who am I?'], '2')
     """
     options = Options(
         max_tokens=max_tokens,
@@ -98,13 +106,10 @@ def summarize_messages(
         final_prompt=final_prompt,
         overflow=overflow,
     )
-    summarization = Summarization(messages, as_running_summary(running_summary), options)
-    while (prompt := summarization.next_prompt()) is not None:
-        summarization.answer(model.invoke(prompt))
-    return summarization.result()
+    return drive(summarization_steps(messages, running_summary, options), model.invoke)
 
 
-async def asummarize_messages(
+def asummarize_messages(
     messages: Sequence[BaseMessage],
     *,
     running_summary: RunningSummary | None,
@@ -117,7 +122,7 @@ async def asummarize_messages(
     existing_summary_prompt: ChatPromptTemplate = DEFAULT_EXISTING_SUMMARY_PROMPT,
     final_prompt: ChatPromptTemplate = DEFAULT_FINAL_SUMMARY_PROMPT,
     overflow: Overflow = "fold",
-) -> SummarizationResult:
+) -> Coroutine[Any, Any, SummarizationResult]:
     """`summarize_messages` with `ainvoke`: the same parameters, the same result."""
     options = Options(
         max_tokens=max_tokens,
@@ -129,7 +134,206 @@ async def asummarize_messages(
         final_prompt=final_prompt,
         overflow=overflow,
     )
-    summarization = Summarization(messages, as_running_summary(running_summary), options)
-    while (prompt := summarization.next_prompt()) is not None:
-        summarization.answer(await model.ainvoke(prompt))
-    return summarization.result()
+    return drive_async(summarization_steps(messages, running_summary, options), model.ainvoke)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The parameters of `summarize_messages` that shape a summarization."""
+
+    max_tokens: int
+    max_tokens_before_summary: int | None
+    max_summary_tokens: int
+    token_counter: SummaryTokenCounter
+    initial_summary_prompt: ChatPromptTemplate
+    existing_summary_prompt: ChatPromptTemplate
+    final_prompt: ChatPromptTemplate
+    overflow: Overflow
+
+    def check(self) -> None:
+        """Raise an InvalidInputError if the options contradict each other."""
+        if self.max_summary_tokens >= self.max_tokens:
+            raise InvalidInputError("`max_summary_tokens` must be less than `max_tokens`.")
+        if self.overflow not in ("fold", "trim"):
+            raise InvalidInputError(f'overflow is "fold" or "trim", not {self.overflow!r}')
+
+    def size(self, messages: Sequence[BaseMessage]) -> int:
+        """Return the tokens of some messages."""
+        return sum(self.token_counter([message]) for message in messages)
+
+
+def summarization_steps(messages: Sequence[BaseMessage], running: Any, options: Options) -> Steps[SummarizationResult]:
+    """Ask for a summary of the messages up to the cut, in as many steps as they need."""
+    options.check()
+    given = _Input(messages, as_running_summary(running), options)
+    text = given.running.summary if given.running else None
+    cuts, done = Cuts(given.new[: given.cut]), 0
+    while done < given.cut:
+        budget = given.budget(text)
+        if options.overflow == "trim":
+            end, shown = given.cut, given.trimmed(budget)
+        else:
+            end = next_step(cuts, given.tokens, start=done, budget=budget)
+            shown = given.new[done:end]
+        text = yield from ask(given.prompt(shown, text))
+        done = end
+    return given.result(text)
+
+
+class _Input:
+    """The input of a summarization: the messages that are not summarised yet, and how many of them to fold.
+
+    Raises:
+        InvalidInputError: A message that is not summarised yet has no id, one that was summarised before, or one that
+            another message has too.
+    """
+
+    def __init__(self, messages: Sequence[BaseMessage], running: RunningSummary | None, options: Options) -> None:
+        self.messages, self.running, self.options = messages, running, options
+        first = messages[0] if messages else None
+        is_system = isinstance(first, SystemMessage) and not _was_added(first) and not self._is_summary(first)
+        self.system = list(messages[:is_system])
+        self.new = self._not_summarized(messages[is_system:])
+        _check_ids(self.new, running)
+        cuts = Cuts(self.new)
+        # A result whose call was folded comes out as text.
+        shown = [without_orphans([one])[0] if at in cuts.orphans else one for at, one in enumerate(self.new)]
+        self.tokens = [options.token_counter([message]) for message in shown]
+        self.cut = self._choose_cut(cuts) if self.new else 0
+
+    def budget(self, text: str | None) -> int:
+        """Return the maximum tokens of messages to show the model next to the summary that it extends."""
+        if text is None:
+            return self.options.max_tokens
+        used = self.options.size([SystemMessage(text)])
+        # A summary that got out of hand must not cost a call for each message.
+        return max(self.options.max_tokens - used, self.options.max_tokens // _MIN_SHARE)
+
+    def trimmed(self, budget: int) -> list[BaseMessage]:
+        """Return the messages to fold, without the oldest ones if they exceed the budget."""
+        folded = self.new[: self.cut]
+        if sum(self.tokens[: self.cut]) <= budget:
+            return folded
+        counter = self.options.token_counter
+        kept = trim_messages(
+            folded, max_tokens=budget, token_counter=counter, strategy="last", start_on="human", allow_partial=True
+        )
+        if not kept:
+            warnings.warn(
+                f"no human message begins a part of {budget} tokens; the summarizer is shown all that it summarises",
+                RuntimeWarning,
+                stacklevel=_CALLER,
+            )
+        return kept or folded
+
+    def prompt(self, messages: Sequence[BaseMessage], text: str | None) -> list[BaseMessage]:
+        """Return the request for a summary of the messages that extends an earlier text."""
+        shown = for_summarizer(messages)
+        if text is None:
+            return self.options.initial_summary_prompt.format_messages(messages=shown)
+        return self.options.existing_summary_prompt.format_messages(messages=shown, existing_summary=text)
+
+    def result(self, text: str | None) -> SummarizationResult:
+        """Return the messages after the cut with the summary before them."""
+        running, rest = self.running, self.new[self.cut :]
+        if self.cut and text is not None:
+            folded = [str(message.id) for message in self.new[: self.cut]]
+            before = running.summarized_message_ids if running else set[str]()
+            running = RunningSummary(text, before | set(folded), folded[-1], self.new[-1].id)
+        size = self.options.size(self.system) + sum(self.tokens[self.cut :])
+        shown = list(self.messages)
+        if running and len(self.messages) > len(self.system):
+            size += self._summary_size(running)
+            shown = _with_summary(running, rest, system=self.system, prompt=self.options.final_prompt)
+        return SummarizationResult(shown, running, size > self.options.max_tokens)
+
+    def _is_summary(self, message: BaseMessage) -> bool:
+        """Return True if a message is the running summary as left in a state by another library, without our mark."""
+        if not self.running or not isinstance(message, SystemMessage):
+            return False
+        return message.text in {made.text for made in _summary_messages(self.running, self.options.final_prompt)}
+
+    def _not_summarized(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the messages after the last summarised one, without the summary before them.
+
+        If the last one is unknown, those whose ids the running summary does not name.
+        """
+        running = self.running
+        if running is None:
+            return list(messages)
+        if messages and self._is_summary(messages[0]):
+            messages = messages[1:]
+        last = running.last_summarized_message_id
+        ids = [message.id for message in messages]
+        start = ids.index(last) + 1 if last is not None and last in ids else 0
+        known = running.summarized_message_ids if last is None else ()
+        return [one for one in messages[start:] if one.id not in known and not _was_added(one, running)]
+
+    def _summary_size(self, running: RunningSummary) -> int:
+        return self.options.size(_summary_messages(running, self.options.final_prompt))
+
+    def _choose_cut(self, cuts: Cuts) -> int:
+        options, running = self.options, self.running
+        maximum = options.max_tokens - options.size(self.system)
+        room = maximum - options.max_summary_tokens
+        unfolded_room = maximum - (self._summary_size(running) if running else 0)
+        if unfolded_room < 0 and running:
+            unfolded_room = room  # no cut helps against a summary that is larger than the limit
+        wanted = options.max_tokens_before_summary
+        before_summary = options.max_tokens if wanted is None else wanted
+        if running and running.newest_message_id == self.new[-1].id:
+            # Nothing came since the summary was made: only a lower limit is a reason to make another.
+            before_summary, unfolded_room = sum(self.tokens) + 1, max(room, unfolded_room)
+        return choose_cut(cuts, self.tokens, before_summary=before_summary, room=room, unfolded_room=unfolded_room)
+
+
+def _check_ids(messages: Sequence[BaseMessage], running: RunningSummary | None) -> None:
+    before = running.summarized_message_ids if running else set[str]()
+    for index, message in enumerate(messages):
+        if message.id is None:
+            raise InvalidInputError(
+                f"Messages are required to have ID field; the {message.type} message {index} has none."
+            )
+        if message.id in before:
+            raise InvalidInputError(f"Message with ID {message.id} has already been summarized.")
+    twice = [name for name, times in Counter(message.id for message in messages).items() if times > 1]
+    if twice:
+        raise InvalidInputError(f"Message with ID {twice[0]} comes twice; a message is summarised once.")
+
+
+def _with_summary(
+    running: RunningSummary, rest: Sequence[BaseMessage], *, system: Sequence[BaseMessage], prompt: ChatPromptTemplate
+) -> list[BaseMessage]:
+    """Return the messages of the final prompt: the summary, then the messages that follow it.
+
+    Every message that the prompt adds is marked as a summary and has an id made from the last summarised message, or
+    from all their ids, so that it is recognised when it comes back.
+    """
+    given = without_orphans(rest)
+    made = prompt.format_messages(system_message=list(system), summary=running.summary, messages=given)
+    theirs = {id(message) for message in (*system, *given)}
+    numbers = itertools.count()
+    return [one if id(one) in theirs else _marked(one, _summary_id(running, next(numbers))) for one in made]
+
+
+def _summary_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[BaseMessage]:
+    """Return the messages that the final prompt adds."""
+    return _with_summary(running, [], system=[], prompt=prompt)
+
+
+def _was_added(message: BaseMessage, running: RunningSummary | None = None) -> bool:
+    """Return True if a final prompt added a message; with a running summary: for that very summary."""
+    is_ours = running is None or str(message.id).startswith(_summary_id(running, ""))
+    return is_ours and kind_of(message) == "summary"
+
+
+def _summary_id(running: RunningSummary, number: int | str) -> str:
+    last = running.last_summarized_message_id
+    if last is None:
+        last = hashlib.sha256(repr(sorted(running.summarized_message_ids)).encode(errors="replace")).hexdigest()[:16]
+    return f"{last}:summary-{number}"
+
+
+def _marked(message: BaseMessage, message_id: str) -> BaseMessage:
+    kwargs = {**message.additional_kwargs, **mark("summary")}
+    return message.model_copy(update={"id": message_id, "additional_kwargs": kwargs})

@@ -29,8 +29,8 @@ from convstore.chain import (
     Section,
     parse_chain,
 )
-from convstore.chain.sizes import size_of
 from convstore.exceptions import InvalidInputError, MalformedChainError
+from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import check_pairing
 
 
@@ -453,8 +453,8 @@ def test_a_chain_can_not_be_changed():
 @pytest.mark.parametrize(
     "module",
     [
-        *(f"messages.{name}" for name in ("call_arguments", "call_ids", "reasoning")),
-        *(f"chain.{name}" for name in ("parse", "plan", "prompts", "sizes", "structure")),
+        *(f"messages.{name}" for name in ("call_arguments", "call_ids", "reasoning", "sizes")),
+        *(f"chain.{name}" for name in ("parse", "plan", "structure")),
     ],
 )
 def test_doctests(module):

@@ -26,8 +26,8 @@ from convstore.chain import (
     ChainSummary,
     parse_chain,
 )
-from convstore.chain.sizes import json_text
 from convstore.exceptions import InvalidInputError, MalformedChainError, SummaryError
+from convstore.messages.sizes import json_text
 from convstore.messages.tool_calls import check_pairing
 
 LONG = "x" * 1000

@@ -32,7 +32,7 @@ from convstore.summarization import (
     SummarizationNode,
     SummarizationResult,
     asummarize_messages,
-    plan,
+    cuts,
     summarize_messages,
 )
 
@@ -728,7 +728,7 @@ def test_a_long_list_is_planned_once(summarize, monkeypatch):
         paired.append(len(messages))
         return pair(messages)
 
-    monkeypatch.setattr(plan, "pair", noting)
+    monkeypatch.setattr(cuts, "pair", noting)
     model = ScriptedModel()
     messages = talk(*"ha" * 200)
     summarize(messages, model=model, max_tokens=10, max_tokens_before_summary=400)
@@ -968,7 +968,7 @@ def test_anything_else_is_no_running_summary(summarize, wrong):
         summarize(talk("h"), model=ScriptedModel(), max_tokens=2, running_summary=wrong)
 
 
-@pytest.mark.parametrize("module", ["plan", "shown", "models", "summarize"])
+@pytest.mark.parametrize("module", ["cuts", "models", "prompts"])
 def test_doctests(module):
     """The examples in the docstrings are true."""
     outcome = doctest.testmod(importlib.import_module(f"convstore.summarization.{module}"))

@@ -1,0 +1,166 @@
+"""Ask a model for summaries; the only module of the pure rooms that awaits.
+
+Floor 1. A strategy is a generator. It yields the requests that it needs answered next, receives the answers in the same
+order and returns its result. So a strategy is pure, and the same code serves models that are called or awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from langchain_core.messages import BaseMessage
+
+from convstore.exceptions import SummaryError
+
+__all__ = ["Answer", "Call", "Request", "Steps", "ask", "ask_all", "drive", "drive_async", "finished", "model_name"]
+
+_T = TypeVar("_T")
+Answer = Any
+"""The text that answers a request, the result of a nested strategy, or the exception that either raised."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request to a model.
+
+    Attributes:
+        messages: The prompt.
+        prefix: Removed from the beginning of the answer, because models imitate what they read.
+        error: The exception, if the request gave no usable text.
+    """
+
+    messages: list[BaseMessage]
+    prefix: str = ""
+    error: Exception | None = None
+
+    def text_of(self, reply: object) -> str:
+        """Return the text of a model's reply.
+
+        Raises:
+            SummaryError: The reply has no text.
+        """
+        # `text` of a message is a subclass of str that a checkpointer may refuse to store.
+        text = str(reply.text) if isinstance(reply, BaseMessage) else reply
+        if not isinstance(text, str):
+            raise SummaryError(
+                f"the summarizer answered with {type(text).__name__}, not with text; return a str from the handler"
+            )
+        text = text.removeprefix(self.prefix)
+        if not text.strip():
+            raise SummaryError(
+                "the model answered the request for a summary without text; nothing was summarised, "
+                "try again or use another model"
+            )
+        return text
+
+
+Call = Callable[[list[BaseMessage]], Awaitable[object]]
+"""Coroutine function from a prompt to a model's reply."""
+
+Steps = Generator[Sequence[Any], list[Answer], _T]
+"""A strategy: yields requests, and strategies to run concurrently with them; returns its result."""
+
+
+def ask(messages: list[BaseMessage]) -> Steps[str]:
+    """Ask for one text, as a step of a strategy; an error is raised."""
+    [text] = yield from ask_all([Request(messages)])
+    return str(text)
+
+
+def ask_all(requests: Sequence[Any]) -> Steps[list[Any]]:
+    """Ask for all texts at once, as a step of a strategy.
+
+    Raises:
+        ExceptionGroup: Several requests failed. The error of a single one is raised as it is.
+    """
+    answers = yield requests
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    if len(errors) > 1:
+        raise ExceptionGroup(f"{len(errors)} of {len(answers)} calls of the summarizer failed", errors)
+    for error in errors:
+        raise error
+    return answers
+
+
+def drive(steps: Steps[_T], call: Callable[[list[BaseMessage]], object]) -> _T:
+    """Return the result of a strategy that asks for one text at a time."""
+    answers = None
+    while not isinstance(step := _advance(steps, answers), _Done):
+        [request] = step
+        try:
+            answers = [request.text_of(call(request.messages))]
+        except Exception as error:  # noqa: BLE001 - the strategy raises it
+            answers = [error]
+    return cast("_T", step.value())
+
+
+def drive_async(
+    steps: Steps[_T], call: Call, *, in_threads: bool = False, concurrency: int = 1
+) -> Coroutine[Any, Any, _T]:
+    """Return the result of a strategy. A cancelled call cancels the strategy.
+
+    Args:
+        steps: The strategy.
+        call: Coroutine function from a prompt to a reply.
+        in_threads: Run the strategy's own code in threads, because it may take seconds.
+        concurrency: Maximum number of concurrent calls.
+    """
+    return _driven(steps, call, in_threads=in_threads, free=asyncio.Semaphore(concurrency))
+
+
+async def _driven(steps: Steps[_T], call: Call, *, in_threads: bool, free: asyncio.Semaphore) -> _T:
+    async def answer(item: Request | Steps[Any]) -> Any:
+        if not isinstance(item, Request):
+            return await _driven(item, call, in_threads=in_threads, free=free)
+        async with free:
+            try:
+                return item.text_of(await call(item.messages))
+            except Exception as error:
+                item.error = error
+                raise
+
+    answers = None
+    while True:
+        step = await asyncio.to_thread(_advance, steps, answers) if in_threads else _advance(steps, answers)
+        if isinstance(step, _Done):
+            return cast("_T", step.value())
+        answers = await asyncio.gather(*map(answer, step), return_exceptions=True)
+        for stopped in (one for one in answers if isinstance(one, BaseException) and not isinstance(one, Exception)):
+            raise stopped
+
+
+async def finished(value: _T) -> _T:
+    """Return a value that needed no model, to a caller that awaits it."""
+    return value
+
+
+def model_name(model: object) -> str:
+    """Return the name of a model or a function, else the name of its class."""
+    names = (getattr(model, key, None) for key in ("model_name", "model", "model_id", "__name__"))
+    return next((name for name in names if isinstance(name, str) and name), type(model).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The end of a strategy: its result or its exception, which a thread would copy or could not raise."""
+
+    result: Any = None
+    error: Exception | None = None
+
+    def value(self) -> Any:
+        if self.error:
+            raise self.error
+        return self.result
+
+
+def _advance(steps: Steps[Any], answers: list[Answer] | None) -> Sequence[Any] | _Done:
+    """Return the next requests of a strategy, or its end."""
+    try:
+        return next(steps) if answers is None else steps.send(answers)
+    except StopIteration as done:
+        return _Done(done.value)
+    except Exception as error:  # noqa: BLE001 - raised by `value`
+        return _Done(error=error)
