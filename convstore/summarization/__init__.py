@@ -28,12 +28,11 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Return a name of the functions without a store, which load LangChain's prompts and runnables."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from convstore.summarization import models, node, summarize  # noqa: PLC0415
 
-        for module in (models, node, summarize):
-            if name in module.__all__:
-                return getattr(module, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return next(getattr(module, name) for module in (models, node, summarize) if name in module.__all__)
 
 
 __all__ = [

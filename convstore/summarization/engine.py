@@ -7,7 +7,7 @@ order and returns its result. So a strategy is pure, and the same code serves mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -97,24 +97,33 @@ def drive(steps: Steps[_T], call: Callable[[list[BaseMessage]], object]) -> _T:
     return cast("_T", step.value())
 
 
-def drive_async(
-    steps: Steps[_T], call: Call, *, in_threads: bool = False, concurrency: int = 1
-) -> Coroutine[Any, Any, _T]:
+async def drive_async(steps: Steps[_T], call: Call, *, in_threads: bool = False, concurrency: int = 1) -> _T:
     """Return the result of a strategy. A cancelled call cancels the strategy.
 
     Args:
         steps: The strategy.
         call: Coroutine function from a prompt to a reply.
-        in_threads: Run the strategy's own code in threads, because it may take seconds.
+        in_threads: Run the strategy's own code in threads, because it may take seconds. The first requests of a nested
+            strategy are expected to be ready.
         concurrency: Maximum number of concurrent calls.
     """
-    return _driven(steps, call, in_threads=in_threads, free=asyncio.Semaphore(concurrency))
+    free = asyncio.Semaphore(concurrency)
 
+    async def advance(steps: Steps[Any], answers: list[Answer] | None) -> Sequence[Any] | _Done:
+        return await asyncio.to_thread(_advance, steps, answers) if in_threads else _advance(steps, answers)
 
-async def _driven(steps: Steps[_T], call: Call, *, in_threads: bool, free: asyncio.Semaphore) -> _T:
+    async def finish(steps: Steps[Any], step: Sequence[Any] | _Done) -> Any:
+        while not isinstance(step, _Done):
+            answers = await asyncio.gather(*map(answer, step), return_exceptions=True)
+            for one in answers:
+                if isinstance(one, BaseException) and not isinstance(one, Exception):
+                    raise one
+            step = await advance(steps, answers)
+        return step.value()
+
     async def answer(item: Request | Steps[Any]) -> Any:
         if not isinstance(item, Request):
-            return await _driven(item, call, in_threads=in_threads, free=free)
+            return await finish(item, _advance(item, None))
         async with free:
             try:
                 return item.text_of(await call(item.messages))
@@ -122,14 +131,7 @@ async def _driven(steps: Steps[_T], call: Call, *, in_threads: bool, free: async
                 item.error = error
                 raise
 
-    answers = None
-    while True:
-        step = await asyncio.to_thread(_advance, steps, answers) if in_threads else _advance(steps, answers)
-        if isinstance(step, _Done):
-            return cast("_T", step.value())
-        answers = await asyncio.gather(*map(answer, step), return_exceptions=True)
-        for stopped in (one for one in answers if isinstance(one, BaseException) and not isinstance(one, Exception)):
-            raise stopped
+    return cast("_T", await finish(steps, await advance(steps, None)))
 
 
 async def finished(value: _T) -> _T:
