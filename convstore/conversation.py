@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import copy_ids, items_of, whole_messages
 from convstore.append.turn import turn_messages
+from convstore.conversation_log import ConversationLog
 from convstore.exceptions import InvalidInputError
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.services import ServiceHost, read_back
@@ -61,6 +62,11 @@ class Conversation:
     def scope(self) -> dict[str, str]:
         """The scope values that identify this conversation."""
         return dict(self._scope)
+
+    @property
+    def log(self) -> ConversationLog:
+        """The whole log with entries, dates and rewound messages, for exports and imports."""
+        return ConversationLog(self._store, self._scope)
 
     async def append(
         self,

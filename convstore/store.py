@@ -23,14 +23,14 @@ from convstore.messages.custom_types import functions_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec, Kind
 from convstore.mongo.driver import Driver, close_client, open_client
-from convstore.mongo.migrator import Migrator
+from convstore.mongo.migrator import Migrator, discover
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import LoopThread
 from convstore.services import Services, make_services
 from convstore.sources.detection import SourceExtractor
 from convstore.summarization.summarizers import SummarizerLike
-from convstore.values.models import ConversationPage, ErasureReceipt, ToolRecord, VerifyReport
+from convstore.values.models import ConversationPage, ErasureReceipt, Migration, ToolRecord, VerifyReport
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_partial_scope, check_scope, check_scope_keys, check_seconds
 
@@ -173,6 +173,16 @@ class ConversationStore:
         await self._migrator.run()
         self._is_ready = True
         await self._services.retention.sweep()
+
+    async def migrations(self) -> list[Migration]:
+        """Return the migrations of this version in order, each with its state in the database. One command.
+
+        Raises:
+            SchemaVersionError: The database was set up by a newer convstore.
+        """
+        self._check_open()
+        pending = {step.name for step in await self._migrator.pending()}
+        return [Migration(name=one.name, summary=one.summary, is_applied=one.name not in pending) for one in discover()]
 
     async def close(self) -> None:
         """Stop background work, flush listings, and close the client if the store owns it.

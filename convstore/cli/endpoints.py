@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from convstore.mongo.driver import close_client, driver_errors, open_client
-from convstore.store import ConversationStore
+from convstore import ConversationStore
+from convstore.databases import estimated_count, open_database
 from convstore.transfer import ImportReport, read_file, read_history_collection
 from convstore.transfer.importing import Records
 from convstore.values.addresses import is_address, safe_address
 
 __all__ = ["Source", "Target", "open_records"]
 
-_DATABASE_IN = re.compile(r"mongodb(\+srv)?://[^/]+/[^?]")
 _LANGCHAINS_DATABASE = "chat_history"
 
 
@@ -76,14 +74,8 @@ async def open_records(
         records = read_file(path, codec=store.codec, on_bytes=lambda position: read.__setitem__(0, position))
         yield records, size, lambda _: read[0]
         return
-    client, database = open_client(source.name)
-    try:
-        if not _DATABASE_IN.match(source.name):
-            database = client[_LANGCHAINS_DATABASE]
+    async with open_database(source.name, default=_LANGCHAINS_DATABASE) as database:
         collection = database[source.collection]
-        async with driver_errors():
-            documents = await collection.estimated_document_count()
         keys = {"session_key": source.session_key, "history_key": source.history_key}
-        yield read_history_collection(collection, **keys), documents, lambda report: report.messages + report.known
-    finally:
-        await close_client(client)
+        count = await estimated_count(collection)
+        yield read_history_collection(collection, **keys), count, lambda report: report.messages + report.known

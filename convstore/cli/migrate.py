@@ -1,12 +1,10 @@
 """``convstore migrate``: apply pending migrations to a database, or list them.
 
-Floor 8. Parses the options of the `Migrator` and prints what it did.
+Floor 8. Parses the options of `ConversationStore.setup` and prints the migrations that it ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -14,11 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from convstore import ConversationStore, Migration
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, Uri
 from convstore.cli.output import plain, run, screen, write_json
-from convstore.mongo.driver import Driver, close_client, open_client
-from convstore.mongo.migrator import Migrator, discover
-from convstore.store import ConversationStore
 from convstore.values.addresses import safe_address
 
 __all__ = ["MIGRATE", "migrate_command"]
@@ -48,63 +44,46 @@ def migrate_command(
     as_document: Json = False,
 ) -> None:
     """See `MIGRATE`."""
-    work = _migrated(uri, scope_keys=scope_key or DEFAULT_SCOPE_KEYS, prefix=collection_prefix, dry_run=dry_run)
-    outcome = run(work, as_document=as_document)
+
+    async def work() -> tuple[list[Migration], list[Migration]]:
+        keys = scope_key or DEFAULT_SCOPE_KEYS
+        async with await ConversationStore.connect(uri, scope_keys=keys, collection_prefix=collection_prefix) as store:
+            before = await store.migrations()
+            if not dry_run:
+                await store.setup()
+            return before, await store.migrations()
+
+    before, after = run(work(), as_document=as_document)
+    states = {
+        "applied": [step for step in before if step.is_applied],
+        "ran": [step for step, now in zip(before, after, strict=True) if now.is_applied and not step.is_applied],
+        "pending": [step for step in after if not step.is_applied],
+    }
     if as_document:
-        write_json({"database": safe_address(uri), "dry_run": dry_run, **asdict(outcome)})
+        names = {state: [step.name for step in steps] for state, steps in states.items()}
+        write_json({"database": safe_address(uri), "dry_run": dry_run, **names})
     else:
-        _print(screen(), outcome)
+        _print(screen(), states)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """Names of migrations that were applied before, were applied now, and are still pending."""
-
-    applied: list[str]
-    ran: list[str]
-    pending: list[str]
-
-
-async def _migrated(uri: str, *, scope_keys: Sequence[str], prefix: str, dry_run: bool) -> _Outcome:
-    """Apply pending migrations, or with `dry_run` only list them; safe to repeat and to run concurrently.
-
-    Raises:
-        InvalidInputError: The address, the scope keys or the prefix are invalid.
-        SchemaVersionError: The database was set up by a newer convstore; nothing was done.
-        StoreUnavailableError: The server does not answer, or another process is migrating.
-    """
-    client, database = open_client(uri)
-    try:
-        # The store validates scope keys and prefix.
-        keys = ConversationStore(database, scope_keys=scope_keys, collection_prefix=prefix).scope_keys
-        migrator = Migrator(Driver(database), prefix=prefix, scope_keys=keys)
-        applied = await migrator.applied()
-        pending = [migration.name for migration in await migrator.pending()]
-        ran = [] if dry_run else await migrator.run()
-        return _Outcome(applied, ran, pending if dry_run else [])
-    finally:
-        await close_client(client)
-
-
-def _print(console: Console, outcome: _Outcome) -> None:
+def _print(console: Console, states: dict[str, list[Migration]]) -> None:
     """Print each migration with its state and summary."""
-    summaries = {migration.name: migration.summary for migration in discover()}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for heading in ("migration", "state", "what it does"):
         table.add_column(heading)
-    states = (
-        (outcome.applied, "applied before", ""),
-        (outcome.ran, "applied now", "green"),
-        (outcome.pending, "pending", "yellow"),
-    )
-    for names, state, style in states:
-        for name in names:
-            table.add_row(plain(name), Text(state, style=style), plain(summaries.get(name, "")))
+    shown = {
+        "applied": Text("applied before"),
+        "ran": Text("applied now", "green"),
+        "pending": Text("pending", "yellow"),
+    }
+    for state, steps in states.items():
+        for step in steps:
+            table.add_row(plain(step.name), shown[state], plain(step.summary))
     console.print(table)
-    console.print(_verdict(outcome), style="dim")
+    console.print(_verdict(len(states["ran"]), len(states["pending"])), style="dim")
 
 
-def _verdict(outcome: _Outcome) -> str:
-    if outcome.pending:
-        return f"{len(outcome.pending)} to run; nothing was changed. Run it again without --dry-run."
-    return f"{len(outcome.ran)} run now. The database is up to date." if outcome.ran else "The database is up to date."
+def _verdict(ran: int, pending: int) -> str:
+    if pending:
+        return f"{pending} to run; nothing was changed. Run it again without --dry-run."
+    return f"{ran} run now. The database is up to date." if ran else "The database is up to date."

@@ -178,8 +178,8 @@ def _driver_name(classes: set[str]) -> DriverName | None:
     return None
 
 
-def open_client(uri: str) -> tuple[Any, Any]:
-    """Return a new client for an address and the database that it names, or "convstore"; no I/O.
+def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any]:
+    """Return a new client for an address and the database that it names, or the default one; no I/O.
 
     It waits `SELECTION_SECONDS` for a server, unless the address has the option ``serverSelectionTimeoutMS``.
 
@@ -190,7 +190,7 @@ def open_client(uri: str) -> tuple[Any, Any]:
     check_address(uri)
     if uri.startswith("memory://"):
         client = _memory_client()
-        return client, client[uri.removeprefix("memory://").strip("/") or _DEFAULT_DATABASE]
+        return client, client[uri.removeprefix("memory://").strip("/") or default]
     named = names_option(uri, "serverSelectionTimeoutMS")
     options: dict[str, Any] = {} if named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
     remote, database = None, None
@@ -199,7 +199,7 @@ def open_client(uri: str) -> tuple[Any, Any]:
         warnings.simplefilter("always")
         try:
             remote = AsyncMongoClient[dict[str, Any]](uri, **options)
-            database = remote.get_default_database(_DEFAULT_DATABASE)
+            database = remote.get_default_database(default)
         except (PyMongoError, ValueError, TypeError, OSError) as error:
             cause = error
     if cause is not None:

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from langchain_core.messages import BaseMessage
-
+from convstore.conversation_log import LogMessage
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
@@ -46,27 +45,18 @@ def begin_line(codec: Codec, *, scope: Mapping[str, str], title: str | None, met
     return _line(parts)
 
 
-def message_line(
-    codec: Codec,
-    message: BaseMessage,
-    *,
-    ordinal: int,
-    entry: int,
-    at: datetime,
-    sources: str,
-    annotations: Mapping[str, Any],
-) -> bytes:
-    """Return the line of one message."""
+def message_line(codec: Codec, message: LogMessage, *, ordinal: int, entry: int) -> bytes:
+    """Return the line of one message, with its ordinal and the number of its entry in the archive."""
     parts = {
-        "message": _pack(codec, fields_of(message)),
+        "message": _pack(codec, fields_of(message.message)),
         "ordinal": str(ordinal),
         "entry": str(entry),
-        "at": json.dumps(at.isoformat()),
+        "at": json.dumps(message.created_at.isoformat()),
     }
-    if sources:
-        parts["sources"] = json.dumps(sources)
-    if annotations:
-        parts["annotations"] = _pack(codec, dict(annotations))
+    if message.sources:
+        parts["sources"] = json.dumps(message.sources)
+    if message.annotations:
+        parts["annotations"] = _pack(codec, dict(message.annotations))
     return _line(parts)
 
 

@@ -5,24 +5,21 @@ Floor 7. Concurrent imports of one record make the same appends in the same orde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from convstore.exceptions import BatchTooLargeError, InvalidInputError
-from convstore.mongo.log import StoredMessageRow
-from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import as_of
-from convstore.services import Services
+from convstore import BatchTooLargeError, Conversation, InvalidInputError, NotSetUpError, Receipt
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of
 from convstore.transfer.records import ConversationRecord
-from convstore.values.scope import MAX_IDS, Scope
 
 __all__ = ["ConversationImport", "ImportResult", "Outcome"]
 
 Outcome: TypeAlias = Literal["imported", "extended", "unchanged"]
+
+_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -35,37 +32,23 @@ class ImportResult:
     changed: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Existing:
-    """State of the conversation before: stored messages of the record, last ordinal, highest source id."""
-
-    known: int = 0
-    messages: int = 0
-    sources_through: int = 0
-
-
 class ConversationImport:
     """Import of one record.
 
     Args:
-        services: Services of the store; None for a dry run on a database that is not set up.
-        scope: Scope of the conversation to write.
+        chat: The conversation to write.
         record: The record.
         messages: Its messages, ready to append.
-        dry_run: Compare only, write nothing.
+        dry_run: Compare only, write nothing; the database need not be set up.
     """
 
     def __init__(
-        self,
-        services: Services | None,
-        scope: Scope,
-        record: ConversationRecord,
-        messages: Sequence[ReadyMessage],
-        *,
-        dry_run: bool,
+        self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage], *, dry_run: bool
     ) -> None:
-        self._services, self._scope, self._record, self._messages = services, scope, record, messages
+        self._chat, self._log, self._record, self._messages = chat, chat.log, record, messages
         self._dry_run = dry_run
+        # The date of the last message, so that metadata does not make the conversation newer.
+        self._last_date = next((one.item.at for one in reversed(messages) if one.item.at), None)
 
     async def take(self) -> ImportResult:
         """Append the missing messages, or with `dry_run` count them.
@@ -75,150 +58,133 @@ class ConversationImport:
                 in the order of the record. Nothing was written.
             MessageRewoundError: A concurrent import rewound messages of this one; import the record again.
         """
-        existing = await self._look(self._services) if self._services else _Existing()
-        result = ImportResult(known=existing.known)
-        if existing.known < len(self._messages):
-            result.outcome = "extended" if existing.known else "imported"
-        if self._dry_run or self._services is None:
-            result.written = len(self._messages) - existing.known
+        known, stored = await self._look()
+        result = ImportResult(known=known)
+        if known < len(self._messages):
+            result.outcome = "extended" if known else "imported"
+        if self._dry_run:
+            result.written = len(self._messages) - known
             return result
-        await self._write(self._services, existing, result)
+        await self._write(known, stored, result)
         if self._record.sources_through:
-            await self._reserve(self._services, self._record.sources_through, None)
-        await self._check_sources(self._services, result)
-        await self._describe(self._services)
-        await self._annotate(self._services)
+            await self._log.reserve_sources(self._record.sources_through, at=self._last_date)
+        await self._check_sources(result)
+        await self._describe()
+        await self._annotate()
         if result.written:
             # The import is complete: `prune` may remove the conversation, and listings need not read its log.
-            await self._services.open_heads.close(self._scope)
+            await self._log.close()
         return result
 
-    async def _look(self, services: Services) -> _Existing:
-        """Count the stored messages of the record. They must be its first ones, and no others may follow them."""
-        cached = await services.reader.find(self._scope)
-        if cached is None:
-            return _Existing()
-        tail = await services.reader.tail(cached)
-        rows = await self._rows(services, cached, self._messages)
+    async def _look(self) -> tuple[int, int]:
+        """Count the stored messages of the record, and all stored ones.
+
+        Those of the record must be its first ones, and no others may follow them.
+        """
+        try:
+            end = await self._log.snapshot()
+        except NotSetUpError:
+            if not self._dry_run:
+                raise
+            end = None
+        if end is None:
+            return 0, 0
+        stored = await self._log.find([one.id for one in self._messages])
         for one in self._messages:
-            if one.id in rows and rows[one.id].message.digest != one.digest:
+            if one.id in stored and stored[one.id].digest != one.digest:
                 raise InvalidInputError(
                     f"{one.item.where} is stored with different content (id {one.id!r}). The log is immutable: choose "
                     "another scope, or delete the conversation and import it again"
                 )
-        # Only rows up to the tail count: a concurrent import may have appended more since.
-        rows = {id_: row for id_, row in rows.items() if row.message.ordinal <= tail.messages}
-        found = [one for one in self._messages if one.id in rows]
+        # Only messages up to the end count: a concurrent import may have appended more since.
+        ordinals = {id_: found.ordinal for id_, found in stored.items() if found.ordinal <= end.messages}
+        found = [one for one in self._messages if one.id in ordinals]
         if new := len(self._messages) - len(found):
-            if found and found[-1] is not self._messages[len(found) - 1]:
-                missing = next(one for one in self._messages if one.id not in rows)
-                raise InvalidInputError(
-                    f"{missing.item.where} is missing in the log, but messages after it are stored. The log is "
-                    "immutable: delete the conversation and import it again"
-                )
-            if others := tail.messages - len(found):
-                raise InvalidInputError(
-                    f"the conversation has {others} messages that are not in the record, so the {new} missing ones "
-                    "would come after them; choose another scope, or delete the conversation first"
-                )
-        if any(left > right for left, right in pairwise(rows[one.id].message.ordinal for one in found)):
+            self._check_order(found, new, others=end.messages - len(found))
+        if any(left > right for left, right in pairwise(ordinals[one.id] for one in found)):
             raise InvalidInputError("the conversation has these messages in another order; choose another scope")
-        return _Existing(len(found), tail.messages, tail.sources_through)
+        return len(found), end.messages
 
-    async def _rows(
-        self, services: Services, cached: CachedConversation, messages: Sequence[ReadyMessage]
-    ) -> Mapping[str, StoredMessageRow]:
-        ids = [one.id for one in messages]
-        rows: dict[str, StoredMessageRow] = {}
-        for start in range(0, len(ids), MAX_IDS):
-            rows |= await services.reader.messages_by_id(cached, ids[start : start + MAX_IDS])
-        return rows
+    def _check_order(self, found: Sequence[ReadyMessage], new: int, *, others: int) -> None:
+        """Check that the missing messages can be appended after those that were found."""
+        if found and found[-1] is not self._messages[len(found) - 1]:
+            ids = {one.id for one in found}
+            missing = next(one for one in self._messages if one.id not in ids)
+            raise InvalidInputError(
+                f"{missing.item.where} is missing in the log, but messages after it are stored. The log is "
+                "immutable: delete the conversation and import it again"
+            )
+        if others:
+            raise InvalidInputError(
+                f"the conversation has {others} messages that are not in the record, so the {new} missing ones "
+                "would come after them; choose another scope, or delete the conversation first"
+            )
 
-    async def _write(self, services: Services, existing: _Existing, result: ImportResult) -> None:
+    async def _write(self, known: int, stored: int, result: ImportResult) -> None:
         """Append the missing messages batch by batch. A rewind after a batch is repeated before the next one."""
         done = 0
         for batch in batches_of(self._record, self._messages):
-            new = batch.messages[max(0, existing.known - done) :]
+            new = batch.messages[max(0, known - done) :]
             done += len(batch.messages)
             if new:
                 if batch.reserve_to:
-                    await self._reserve(services, batch.reserve_to, batch.at)
-                result.written += await self._append(services, new, batch.at, result)
+                    await self._log.reserve_sources(batch.reserve_to, at=batch.at or self._last_date)
+                await self._append(new, batch.at, result)
             # An earlier run that was killed can only have missed the rewind after its last message.
-            if batch.rewind_from and (new or existing.messages == existing.known == done):
-                await self._rewind(services, batch)
+            if batch.rewind_from and (new or stored == known == done):
+                await self._rewind(batch)
 
-    async def _append(
-        self, services: Services, messages: Sequence[ReadyMessage], at: datetime | None, result: ImportResult
-    ) -> int:
-        """Append messages as one entry, or in halves if one cannot hold them; return the number written."""
-        given = [one.message for one in messages]
+    async def _append(self, messages: Sequence[ReadyMessage], at: datetime | None, result: ImportResult) -> None:
+        """Append messages as one entry, or in halves if one cannot hold them."""
         try:
-            with as_of(at):
-                receipt = await services.writer.append(self._scope, given, renumber=True)
+            receipt = await self._log.append([one.message for one in messages], at=at)
         except BatchTooLargeError:
             if len(messages) == 1:
                 raise
             half = len(messages) // 2
-            first = await self._append(services, messages[:half], at, result)
-            return first + await self._append(services, messages[half:], at, result)
+            await self._append(messages[:half], at, result)
+            await self._append(messages[half:], at, result)
+            return
+        result.written += receipt.written
+        self._note_numbers(receipt, result)
+
+    def _note_numbers(self, receipt: Receipt, result: ImportResult) -> None:
+        """Report messages whose source ids were in use, unless the record names their ids: those are compared."""
         for id_, numbers in receipt.renumbered.items():
-            shown = ", ".join(f"{old} is {new} now" for old, new in list(numbers.items())[:5])
-            more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
-            if not self._has_numbers(id_):
+            if not any(one.id == id_ and one.item.sources for one in self._messages):
+                shown = ", ".join(f"{old} is {new} now" for old, new in list(numbers.items())[:_SHOWN])
+                more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
                 result.changed.append(f"message {id_!r} came with source ids already in use: {shown}{more}")
-        return receipt.written
 
-    def _has_numbers(self, id_: str) -> bool:
-        """Return True if the record itself names the source ids of a message."""
-        return any(one.id == id_ and one.item.sources for one in self._messages)
-
-    async def _reserve(self, services: Services, through: int, at: datetime | None) -> None:
-        """Reserve source ids up to `through`, as they were in the exported conversation."""
-        cached = await services.reader.find(self._scope)
-        used = (await services.reader.tail(cached)).sources_through if cached else 0
-        if through > used:
-            with as_of(at or self._last_date()):
-                await services.writer.reserve(self._scope, through - used)
-
-    async def _rewind(self, services: Services, batch: Batch) -> None:
+    async def _rewind(self, batch: Batch) -> None:
         first = next((one for one in self._messages if one.position >= batch.rewind_from), None)
         if first is not None:
-            with as_of(batch.at):
-                await services.rewinder.rewind(self._scope, first.id)
+            await self._log.rewind(before=first.id, at=batch.at)
 
-    async def _check_sources(self, services: Services, result: ImportResult) -> None:
+    async def _check_sources(self, result: ImportResult) -> None:
         """Report sources whose ids differ from the record, because answers cite them."""
         numbered = [one for one in self._messages if one.item.sources]
-        cached = await services.reader.find(self._scope) if numbered else None
-        if cached is None:
-            return
-        rows = await self._rows(services, cached, numbered)
+        stored = await self._log.find([one.id for one in numbered]) if numbered else {}
         for one in numbered:
-            numbers = rows[one.id].message.sources if one.id in rows else one.item.sources
+            numbers = stored[one.id].sources if one.id in stored else one.item.sources
             if numbers != one.item.sources:
                 result.changed.append(f"{one.item.where}: its sources were {one.item.sources}, now {numbers or 'none'}")
 
-    async def _describe(self, services: Services) -> None:
+    async def _describe(self) -> None:
         """Set title and metadata, unless the conversation already has them."""
         record = self._record
         if record.title is None and not record.metadata:
             return
-        info = await services.directory.info(self._scope)
+        info = await self._chat.info()
         title = record.title if info.title is None and record.title is not None else ...
         metadata = dict(record.metadata) if not info.metadata and record.metadata else ...
         if title is not ... or metadata is not ...:
-            with as_of(self._last_date()):
-                await services.directory.update(self._scope, title=title, metadata=metadata)
+            await self._log.update(title=title, metadata=metadata, at=self._last_date)
 
-    async def _annotate(self, services: Services) -> None:
+    async def _annotate(self) -> None:
         """Set annotations. Values that a message already has are kept."""
         for one in self._messages:
             if one.item.annotations:
-                stored = (await services.annotator.get(self._scope, [one.id])).get(one.id, {})
+                stored = (await self._chat.annotations([one.id])).get(one.id, {})
                 if new := {name: value for name, value in one.item.annotations.items() if name not in stored}:
-                    await services.annotator.annotate(self._scope, one.id, new)
-
-    def _last_date(self) -> datetime | None:
-        """Return the date of the last message, so that metadata does not make the conversation newer."""
-        return next((one.item.at for one in reversed(self._messages) if one.item.at), None)
+                    await self._chat.annotate(one.id, **new)

@@ -10,30 +10,27 @@ import hashlib
 import json
 import tempfile
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
 
-from convstore.exceptions import (
+from convstore import (
     ConversationDeletedError,
+    ConversationInfo,
+    ConversationStore,
     ConvstoreError,
     InvalidInputError,
     InvalidScopeError,
     StoreUnavailableError,
+    Summary,
 )
-from convstore.log.rewind import Rewinds
-from convstore.log.selection import PlacedMessage
-from convstore.runtime.cache import CachedConversation
-from convstore.services import Services
-from convstore.sources.stub import RETRIEVAL_TOOL
-from convstore.store import ConversationStore
+from convstore.conversation_log import LogMessage
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.fine_tuning import as_training, training_problem
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.records import Problem
 from convstore.transfer.report import ExportReport
-from convstore.values.models import ConversationInfo, Summary
-from convstore.values.scope import Scope, check_number, check_partial_scope
+from convstore.values.scope import check_number, check_partial_scope
 
 __all__ = ["ExportFormat", "export_conversations"]
 
@@ -91,7 +88,7 @@ async def export_conversations(
         check_number(limit, name="limit", minimum=1)
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
     report = ExportReport(on_problem=on_problem)
-    work = _Export(store, await store.services(), report, format)
+    work = _Export(store, report, format)
     async for info in _conversations(store, partial):
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
             if await work.conversation(info, file):
@@ -142,14 +139,10 @@ async def _listed(
 
 
 class _ArchiveOrdinals:
-    """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds.
+    """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds."""
 
-    Args:
-        rewinds: The active messages of the log.
-    """
-
-    def __init__(self, rewinds: Rewinds) -> None:
-        self._rewinds, self._ordinals = rewinds, array("q")
+    def __init__(self) -> None:
+        self._ordinals = array("q")
         self.rewound: list[tuple[int, int]] = []
 
     @property
@@ -157,11 +150,11 @@ class _ArchiveOrdinals:
         """Return the number of messages so far."""
         return len(self._ordinals)
 
-    def add(self, ordinal: int) -> int:
-        """Return the position of the next message, which has `ordinal` in the log."""
-        self._ordinals.append(ordinal)
+    def add(self, message: LogMessage) -> int:
+        """Return the position of the next message."""
+        self._ordinals.append(message.ordinal)
         position = len(self._ordinals)
-        if not self._rewinds.is_active(ordinal):
+        if message.is_rewound:
             is_next = self.rewound and self.rewound[-1][1] == position - 1
             first = self.rewound.pop()[0] if is_next else position
             self.rewound.append((first, position))
@@ -178,10 +171,8 @@ class _ArchiveOrdinals:
 class _Export:
     """One run of an export."""
 
-    def __init__(
-        self, store: ConversationStore, services: Services, report: ExportReport, format_: ExportFormat
-    ) -> None:
-        self._store, self._services, self._report, self._format = store, services, report, format_
+    def __init__(self, store: ConversationStore, report: ExportReport, format_: ExportFormat) -> None:
+        self._store, self._report, self._format = store, report, format_
 
     async def conversation(self, info: ConversationInfo, file: IO[bytes]) -> bool:
         """Write one conversation; return False if it was left out."""
@@ -210,57 +201,27 @@ class _Export:
         return True
 
     async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
-        scope: Scope = tuple(info.scope.items())
-        reader, codec = self._services.reader, self._store.codec
-        cached = await reader.find(scope)
-        if cached is None:
+        """Write the lines of one conversation in the archive format."""
+        chat, codec = self._store.conversation(**info.scope), self._store.codec
+        end = await chat.log.snapshot()
+        if end is None:
             return None
-        _, tail, rewinds = await reader.snapshot(cached)
         file.write(begin_line(codec, scope=info.scope, title=info.title, metadata=info.metadata))
-        ordinals = _ArchiveOrdinals(rewinds)
-        page: list[tuple[PlacedMessage, int, Any]] = []
-        number = last = 0  # entries without messages do not count: an import writes its own
-        async for entry, stored, message in reader.iterate(scope):
-            if entry.number > tail.entries:
-                break
-            number, last = number + (entry.number != last), entry.number
-            page.append(((stored, entry.at), number, message))
-            if len(page) >= _PAGE:
-                await self._write_messages(cached, page, ordinals, file)
-                page = []
-        await self._write_messages(cached, page, ordinals, file)
-        summaries = await self._store.conversation(**info.scope).summaries()
-        end = end_line(
-            messages=ordinals.messages,
-            rewound=ordinals.rewound,
-            sources_through=tail.sources_through,
-            summaries=[ordinals.moved(summary) for summary in summaries],
-        )
-        file.write(end)
-        return ordinals.messages
-
-    async def _write_messages(
-        self,
-        cached: CachedConversation,
-        page: Sequence[tuple[PlacedMessage, int, Any]],
-        ordinals: _ArchiveOrdinals,
-        file: IO[bytes],
-    ) -> None:
-        annotations = (
-            await self._services.annotator.of(cached, [stored.ordinal for (stored, _), _, _ in page]) if page else {}
-        )
-        for (stored, at), entry, message in page:
-            line = message_line(
-                self._store.codec,
-                message,
-                ordinal=ordinals.add(stored.ordinal),
-                entry=entry,
-                at=at,
-                # Results of the retrieval tool repeat earlier source ids and own none.
-                sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
-                annotations=annotations.get(stored.ordinal, {}),
+        ordinals = _ArchiveOrdinals()
+        entry = last = 0  # entries without messages do not count: an import writes its own
+        async for message in chat.log.read(end):
+            entry, last = entry + (message.entry != last), message.entry
+            file.write(message_line(codec, message, ordinal=ordinals.add(message), entry=entry))
+        summaries = [ordinals.moved(summary) for summary in await chat.summaries()]
+        file.write(
+            end_line(
+                messages=ordinals.messages,
+                rewound=ordinals.rewound,
+                sources_through=end.sources_through,
+                summaries=summaries,
             )
-            file.write(line)
+        )
+        return ordinals.messages
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
         """Write one line, message by message."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
-from convstore.mongo.driver import driver_errors
+from convstore.databases import documents_of
 from convstore.transfer.dicts import item_of
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 
@@ -46,24 +46,13 @@ async def read_history_collection(
         yield await _conversation(collection, session, where, session_key=session_key, history_key=history_key)
 
 
-def _is_name(session: Any) -> bool:
-    """Return True if a session id is text, a number or an ObjectId."""
-    return type(session) in (str, int) or hasattr(session, "generation_time")
-
-
 async def _sessions(collection: Any, session_key: str) -> AsyncIterator[Any]:
     """Yield each session id once, by a walk over the index that langchain-mongodb creates on it."""
     last: Any = _sessions
-    async with driver_errors():
-        cursor = collection.find({}, {session_key: 1, "_id": 0}).sort(session_key, 1).batch_size(_KEYS_AT_ONCE)
-        if hasattr(cursor, "allow_disk_use"):
-            cursor = cursor.allow_disk_use(True)  # the index may be missing
-    found = aiter(cursor)
-    while True:
-        async with driver_errors():
-            document = await anext(found, None)
-        if document is None:
-            return
+    cursor = collection.find({}, {session_key: 1, "_id": 0}).sort(session_key, 1).batch_size(_KEYS_AT_ONCE)
+    if hasattr(cursor, "allow_disk_use"):
+        cursor = cursor.allow_disk_use(True)  # the index may be missing
+    async for document in documents_of(cursor):
         session = document.get(session_key)
         if session != last or type(session) is not type(last):
             last = session
@@ -73,9 +62,8 @@ async def _sessions(collection: Any, session_key: str) -> AsyncIterator[Any]:
 async def _conversation(
     collection: Any, session: Any, where: str, *, session_key: str, history_key: str
 ) -> ConversationRecord:
-    async with driver_errors():
-        # Unsorted, as in that class: _id sorts by seconds, and several workers may write in the same second.
-        documents = await collection.find({session_key: session}).to_list(None)
+    # Unsorted, as in that class: _id sorts by seconds, and several workers may write in the same second.
+    documents = [document async for document in documents_of(collection.find({session_key: session}))]
     items = [item for document in documents for item in _items(document, history_key)]
     fields = {key: value for key, value in documents[0].items() if key not in ("_id", history_key)} if documents else {}
     return ConversationRecord(

@@ -7,14 +7,14 @@ import resumes where it stopped, and repeating a finished one writes nothing.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Literal, TypeAlias
 
-from convstore.exceptions import (
+from convstore import (
+    ConversationStore,
     ConvstoreError,
     InvalidInputError,
     InvalidScopeError,
@@ -22,9 +22,8 @@ from convstore.exceptions import (
     NotSetUpError,
     StoreUnavailableError,
 )
-from convstore.services import Services
-from convstore.store import ConversationStore
-from convstore.transfer.conversation_import import ConversationImport, Outcome
+from convstore.transfer.conversation_import import ConversationImport
+from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import BadRecord, ConversationRecord, Problem
 from convstore.transfer.report import ImportReport
@@ -40,7 +39,6 @@ ScopeOf: TypeAlias = (
 """Scope values for all records, or a function, async or not, that returns the scope of one."""
 
 _TRIES = 5
-_END = object()
 
 
 async def import_conversations(
@@ -90,46 +88,9 @@ async def import_conversations(
         )
     rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
     report = ImportReport(on_problem=on_problem)
-    services = await _services(store, dry_run=dry_run)
-    work = _Import(store, services, rule, report, dry_run, skip_messages, on_conversation)
-    await work.import_all(_each(records), jobs=jobs, limit=limit)
+    work = _Import(store, rule, report, dry_run, skip_messages, on_conversation)
+    await run_each(work.counted(records, limit), work.import_one, jobs=jobs)
     return report
-
-
-async def _services(store: ConversationStore, *, dry_run: bool) -> Services | None:
-    """Return the store's services; None for a dry run on a database that is not set up."""
-    try:
-        return await store.services()
-    except NotSetUpError:
-        if not dry_run:
-            raise
-        return None
-
-
-async def _each(records: Records) -> AsyncIterator[ConversationRecord | BadRecord]:
-    """Yield the records; refuse values of another type."""
-    async for record in records if isinstance(records, AsyncIterable) else _in_a_thread(records):
-        if not isinstance(record, ConversationRecord | BadRecord):
-            raise InvalidInputError(
-                f"a record is a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
-                "read_file(path) makes them of a file"
-            )
-        yield record
-
-
-async def _in_a_thread(records: Iterable[ConversationRecord | BadRecord]) -> AsyncIterator[Any]:
-    """Yield records of a file that is read and parsed in a thread."""
-    iterator = iter(records)
-    while (found := await asyncio.to_thread(next, iterator, _END)) is not _END:
-        yield found
-
-
-async def _wait(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Wait until a conversation is finished; return the others."""
-    done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
-    return rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +98,6 @@ class _Import:
     """One run of an import; `seen` maps the scopes of the run to the location of their record."""
 
     store: ConversationStore
-    services: Services | None
     scope_of: Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
     report: ImportReport
     dry_run: bool
@@ -145,59 +105,49 @@ class _Import:
     on_conversation: Callable[[ImportReport], object]
     seen: dict[Scope, str] = field(default_factory=dict)
 
-    async def import_all(
-        self, records: AsyncIterator[ConversationRecord | BadRecord], *, jobs: int, limit: int | None
-    ) -> None:
-        """Import records, `jobs` at a time."""
-        running: set[asyncio.Task[None]] = set()
-        try:
-            async for record in records:
-                self.report.conversations += 1
-                if isinstance(record, BadRecord):
-                    self.report.note(Problem("conversation", record.where, "", record.problem))
-                else:
-                    running.add(asyncio.create_task(self.import_one(record)))
-                    if len(running) >= jobs:
-                        running = await _wait(running)
+    async def counted(self, records: Records, limit: int | None) -> AsyncIterator[ConversationRecord]:
+        """Yield the records up to the limit; report bad ones."""
+        async for record in records if isinstance(records, AsyncIterable) else in_a_thread(records):
+            self.report.conversations += 1
+            if isinstance(record, ConversationRecord):
+                yield record
+            elif isinstance(record, BadRecord):
+                self.report.note(Problem("conversation", record.where, "", record.problem))
                 self.on_conversation(self.report)
-                if limit is not None and self.report.conversations >= limit:
-                    break
-            while running:
-                running = await _wait(running)
-                self.on_conversation(self.report)
-        except asyncio.CancelledError:
-            for task in running:
-                task.cancel()
-            raise
-        finally:
-            # After an error the other tasks end by themselves. Cancelling PyMongo in server selection may hang forever.
-            await asyncio.gather(*running, return_exceptions=True)
+            else:
+                raise InvalidInputError(
+                    f"a record is a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
+                    "read_file(path) makes them of a file"
+                )
+            if limit is not None and self.report.conversations >= limit:
+                return
 
     async def import_one(self, record: ConversationRecord) -> None:
         """Import one record, or report the reason it was left out.
 
         Raises:
+            NotSetUpError: Migrations have not run.
             StoreUnavailableError: The server does not answer.
         """
         try:
-            self.report.settle(await self._import(record))
-        except StoreUnavailableError:
+            await self._import(record)
+        except (NotSetUpError, StoreUnavailableError):
             raise
         except ConvstoreError as error:
-            self._leave_out(record, str(error))
+            self._note("conversation", record, str(error))
         except Exception as error:  # noqa: BLE001 - reported; continue with the next conversation
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            location = f"{Path(last.filename).name}, line {last.lineno}"
-            self._leave_out(record, f"{type(error).__name__}: {error} ({location})")
+            self._note("conversation", record, f"{type(error).__name__}: {error} ({location_of(error)})")
+        self.on_conversation(self.report)
 
-    def _leave_out(self, record: ConversationRecord, reason: str) -> None:
-        self.report.note(Problem("conversation", record.where, record.id, reason))
+    def _note(self, what: Literal["conversation", "changed"], record: ConversationRecord, reason: str) -> None:
+        self.report.note(Problem(what, record.where, record.id, reason))
 
     async def _scope(self, record: ConversationRecord) -> Scope:
         """Return the scope of a record.
 
         Raises:
             InvalidScopeError: The function did not return a valid scope.
+            InvalidInputError: Another record of this run has the same one.
         """
         found = self.scope_of(record)
         values = await found if isinstance(found, Awaitable) else found
@@ -206,14 +156,15 @@ class _Import:
             raise InvalidScopeError(
                 f"the scope function gives a dict of {', '.join(keys)}, not {type(values).__name__}"
             )
-        return check_scope(keys, values)
-
-    async def _import(self, record: ConversationRecord) -> Outcome:
-        scope = await self._scope(record)
+        scope = check_scope(keys, values)
         if (first := self.seen.get(scope)) is not None:
             shown = ", ".join(f"{key}={value!r}" for key, value in scope)
             raise InvalidInputError(f"its scope {shown} is also that of {first}; add a field that differs to the scope")
         self.seen[scope] = record.where or record.id
+        return scope
+
+    async def _import(self, record: ConversationRecord) -> None:
+        chat = self.store.conversation(**dict(await self._scope(record)))
         ready = await asyncio.to_thread(make_ready, record, codec=self.store.codec)
         bad = [problem for problem in ready.problems if problem.what == "message"]
         if bad and not self.skip_messages:
@@ -224,12 +175,11 @@ class _Import:
         for _ in range(_TRIES):
             # A concurrent import of the same record may rewind messages that this one is about to write.
             with suppress(MessageRewoundError):
-                result = await ConversationImport(
-                    self.services, scope, record, ready.messages, dry_run=self.dry_run
-                ).take()
+                result = await ConversationImport(chat, record, ready.messages, dry_run=self.dry_run).take()
                 self.report.messages += result.written
                 self.report.known += result.known
                 for reason in result.changed:
-                    self.report.note(Problem("changed", record.where, record.id, reason))
-                return result.outcome
+                    self._note("changed", record, reason)
+                self.report.settle(result.outcome)
+                return
         raise InvalidInputError("some of its messages were rewound, but not in the record; it was left unchanged")

@@ -22,6 +22,7 @@ __all__ = [
     "History",
     "HistoryReport",
     "MessagePreview",
+    "Migration",
     "Receipt",
     "Source",
     "SourcePage",
@@ -342,6 +343,20 @@ class ConversationPage(_Value):
 
     conversations: list[ConversationInfo] = []
     next_cursor: str | None = None
+
+
+class Migration(_Value):
+    """A step that brings a database to the shape that this version expects.
+
+    Attributes:
+        name: Its name, which begins with its number.
+        summary: What it does.
+        is_applied: True if it has run on this database.
+    """
+
+    name: str
+    summary: str
+    is_applied: bool
 
 
 class Finding(_Value):

@@ -20,9 +20,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import MongoClient
 from typer.testing import CliRunner, Result
 
-from convstore import History, StoreUnavailableError, __version__
+from convstore import History, StoreUnavailableError, __version__, store
 from convstore.cli import main, output
-from convstore.cli import migrate as migrations
 from convstore.cli import pages as readback
 from convstore.cli.commands import app
 from convstore.cli.demo import corpus
@@ -115,7 +114,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, file: Path) -> Callable[..., list[st
 def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The one database in memory that every migration works on."""
     client, database = open_client("memory://")
-    monkeypatch.setattr(migrations, "open_client", lambda _uri: (client, database))
+    monkeypatch.setattr(store, "open_client", lambda _uri: (client, database))
     return database
 
 

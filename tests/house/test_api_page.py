@@ -230,6 +230,7 @@ async def test_the_commands_are_counted(
         ("chat", "undo_rewind"): lambda: chat.undo_rewind(before="q4"),
         ("chat", "info"): chat.info,
         ("chat", "update"): lambda: chat.update(title="Fish"),
+        ("store", "migrations"): store.migrations,
         ("store", "list_conversations"): lambda: store.list_conversations(limit=1, user_id="nobody"),
     }
     took: dict[tuple[str, str], int] = {}

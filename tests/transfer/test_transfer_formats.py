@@ -28,6 +28,7 @@ from strategies import messages, same, values
 
 from convstore import InvalidInputError, InvalidScopeError
 from convstore.append.inputs import normalize_messages
+from convstore.conversation_log import LogMessage
 from convstore.messages.encoding import encode_message, fields_of
 from convstore.messages.values import Codec, Kind
 from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, openai_lines, read_file
@@ -373,7 +374,7 @@ def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> lis
     codec = codec or Codec()
     lines = [begin_line(codec, scope={"user_id": "ada", "thread_id": "t"}, title="T", metadata={"a": (1, b"2")})]
     lines += [
-        message_line(codec, message, ordinal=at, entry=at, at=AT, sources="", annotations={"n": at})
+        message_line(codec, LogMessage(message, at, at, AT, "", False, {"n": at}), ordinal=at, entry=at)
         for at, message in enumerate(given, 1)
     ]
     ending = {"messages": len(given), "rewound": [], "sources_through": 0, "summaries": [], **end}

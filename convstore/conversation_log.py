@@ -1,0 +1,191 @@
+"""The whole log of one conversation, as exports read it and imports write it.
+
+Floor 6. `Conversation.log` returns it. It also shows what views leave out: rewound messages, entries, source ids. It
+dates what it writes with the date of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import EllipsisType
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from convstore.log.entry import Entry
+from convstore.log.rewind import Rewinds
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.clock import as_of
+from convstore.services import ServiceHost, Services
+from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.values.models import Receipt
+from convstore.values.scope import MAX_IDS, Scope
+
+__all__ = ["ConversationLog", "LogMessage", "LogSnapshot", "StoredId"]
+
+_PAGE = 200
+"""Messages whose annotations are read with one command."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """The end of a log at one moment.
+
+    Attributes:
+        entries: Number of the last entry.
+        messages: Number of messages, rewound ones included.
+        sources_through: Highest source id that is in use or reserved.
+        rewinds: The active messages.
+    """
+
+    entries: int
+    messages: int
+    sources_through: int
+    rewinds: Rewinds
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message of the log.
+
+    Attributes:
+        message: Equal to the appended message.
+        ordinal: Its position in the log.
+        entry: Number of its entry.
+        created_at: When it was appended (UTC).
+        sources: Ids of the sources that it brought, as text such as "3, 11-20".
+        is_rewound: True if views leave it out.
+        annotations: Values set with `annotate`.
+    """
+
+    message: BaseMessage
+    ordinal: int
+    entry: int
+    created_at: datetime
+    sources: str
+    is_rewound: bool
+    annotations: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredId:
+    """A message that is in the log: its ordinal, the digest of its content, and the ids of its sources."""
+
+    ordinal: int
+    digest: bytes
+    sources: str
+
+
+class ConversationLog:
+    """Reads and restores the log of one conversation."""
+
+    def __init__(self, store: ServiceHost, scope: Scope) -> None:
+        self._services, self._scope = store.services, scope
+
+    async def snapshot(self) -> LogSnapshot | None:
+        """Return the end of the log; None if there is no conversation."""
+        reader = (await self._services()).reader
+        cached = await reader.find(self._scope)
+        if cached is None:
+            return None
+        tail = await reader.tail(cached)
+        return LogSnapshot(tail.entries, tail.messages, tail.sources_through, await reader.rewinds(cached, tail))
+
+    async def read(self, snapshot: LogSnapshot) -> AsyncIterator[LogMessage]:
+        """Iterate over the messages of a snapshot, in order and in batches.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted meanwhile.
+        """
+        services, page = await self._services(), list[LogMessage]()
+        async for cached, entry in services.reader.walk(self._scope):
+            if entry.number > snapshot.entries:
+                break
+            page += await self._decode(services, cached, entry, snapshot)
+            if len(page) >= _PAGE:
+                for message in await self._with_annotations(services, cached, page):
+                    yield message
+                page = []
+        if page:
+            for message in await self._with_annotations(services, cached, page):
+                yield message
+
+    async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
+        """Return the messages with these ids that are in the log, rewound ones included. One command for 200 ids."""
+        reader = (await self._services()).reader
+        cached = await reader.find(self._scope)
+        found: dict[str, StoredId] = {}
+        if cached is None:
+            return found
+        for start in range(0, len(ids), MAX_IDS):
+            for id_, row in (await reader.messages_by_id(cached, ids[start : start + MAX_IDS])).items():
+                found[id_] = StoredId(row.message.ordinal, row.message.digest, row.message.sources)
+        return found
+
+    async def append(self, messages: Sequence[BaseMessage], *, at: datetime | None = None) -> Receipt:
+        """Append messages as `Conversation.append` does, with new source ids where theirs are taken.
+
+        Args:
+            messages: Messages with ids.
+            at: When they were appended first; None for now.
+        """
+        services = await self._services()
+        with as_of(at):
+            return await services.writer.append(self._scope, messages, renumber=True)
+
+    async def reserve_sources(self, through: int, *, at: datetime | None = None) -> None:
+        """Reserve the source ids up to a number, unless they are in use."""
+        services = await self._services()
+        cached = await services.reader.find(self._scope)
+        used = (await services.reader.tail(cached)).sources_through if cached else 0
+        if through > used:
+            with as_of(at):
+                await services.writer.reserve(self._scope, through - used)
+
+    async def rewind(self, *, before: str, at: datetime | None = None) -> None:
+        """Rewind as `Conversation.rewind` does."""
+        services = await self._services()
+        with as_of(at):
+            await services.rewinder.rewind(self._scope, before)
+
+    async def update(
+        self,
+        *,
+        title: str | EllipsisType | None = ...,
+        metadata: dict[str, Any] | EllipsisType = ...,
+        at: datetime | None = None,
+    ) -> None:
+        """Set title, metadata or both as `Conversation.update` does."""
+        services = await self._services()
+        with as_of(at):
+            await services.directory.update(self._scope, title=title, metadata=metadata)
+
+    async def close(self) -> None:
+        """Bring the listing up to date: the log is complete, and `prune` may remove the conversation."""
+        await (await self._services()).open_heads.close(self._scope)
+
+    async def _decode(
+        self, services: Services, cached: CachedConversation, entry: Entry, snapshot: LogSnapshot
+    ) -> list[LogMessage]:
+        async with services.reader.reading(cached):
+            messages = await services.reader.decode_whole(cached, entry.messages)
+        return [
+            LogMessage(
+                message=message,
+                ordinal=stored.ordinal,
+                entry=entry.number,
+                created_at=entry.at,
+                # Results of the retrieval tool repeat earlier source ids and own none.
+                sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
+                is_rewound=not snapshot.rewinds.is_active(stored.ordinal),
+            )
+            for stored, message in zip(entry.messages, messages, strict=True)
+        ]
+
+    async def _with_annotations(
+        self, services: Services, cached: CachedConversation, page: Sequence[LogMessage]
+    ) -> list[LogMessage]:
+        found = await services.annotator.of(cached, [one.ordinal for one in page])
+        return [replace(one, annotations=found.get(one.ordinal, {})) for one in page]

@@ -1,0 +1,62 @@
+"""Work on several conversations at a time, for imports and replays.
+
+Floor 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+__all__ = ["in_a_thread", "location_of", "run_each"]
+
+_Item = TypeVar("_Item")
+_END: Any = object()
+
+
+async def run_each(
+    items: AsyncIterable[_Item], work: Callable[[_Item], Coroutine[Any, Any, None]], *, jobs: int
+) -> None:
+    """Run some work for each item, `jobs` at a time.
+
+    An error of the work is raised after the work in progress has ended: cancelling PyMongo in server selection may hang
+    forever. If the call is cancelled, the work is too.
+    """
+    running: set[asyncio.Task[None]] = set()
+    try:
+        async for item in items:
+            running.add(asyncio.create_task(work(item)))
+            if len(running) >= jobs:
+                running = await _one_finished(running)
+        while running:
+            running = await _one_finished(running)
+    except asyncio.CancelledError:
+        for task in running:
+            task.cancel()
+        raise
+    finally:
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def in_a_thread(items: Iterable[_Item]) -> AsyncIterator[_Item]:
+    """Yield items that are read in a thread, such as the records of a file."""
+    iterator = iter(items)
+    while (found := await asyncio.to_thread(next, iterator, _END)) is not _END:
+        yield found
+
+
+async def _one_finished(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Wait until some work is finished; return the rest."""
+    done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+    return rest
+
+
+def location_of(error: BaseException) -> str:
+    """Return file and line of an unexpected error, which is a bug, for a report on one line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}, line {last.lineno}"
