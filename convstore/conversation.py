@@ -5,7 +5,7 @@ Floor 6. Creating a handle does no I/O. It holds no state, so each request can c
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,9 @@ from convstore.append.inputs import copy_ids, items_of, whole_messages
 from convstore.append.turn import turn_messages
 from convstore.conversation_log import ConversationLog
 from convstore.exceptions import InvalidInputError
+from convstore.readback.records import Span
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
+from convstore.search.request import search_request
 from convstore.services import ServiceHost, read_back
 from convstore.sources.source import MAX_SOURCES
 from convstore.values.models import (
@@ -24,6 +26,7 @@ from convstore.values.models import (
     ErasureReceipt,
     History,
     Receipt,
+    SearchHit,
     SourcePage,
     StoredMessage,
     Summary,
@@ -167,8 +170,7 @@ class Conversation:
             number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
-        services = await self._services()
-        return await services.writer.reserve(self._scope, number)
+        return await (await self._services()).writer.reserve(self._scope, number)
 
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
         """Return the id of the source that first showed each text; None for texts not among the newest 200.
@@ -177,8 +179,7 @@ class Conversation:
         """
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
             raise InvalidInputError("texts must be a list of str")
-        services = await self._services()
-        return await services.writer.find_shown(self._scope, texts)
+        return await (await self._services()).writer.find_shown(self._scope, texts)
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
         """Return the view for the next model call: valid for any provider, stable, and within the budget.
@@ -219,13 +220,11 @@ class Conversation:
         Raises:
             InvalidInputError: The store has no summarizer.
         """
-        services = await self._services()
-        return await services.compactor.compact(self._scope, force=force)
+        return await (await self._services()).compactor.compact(self._scope, force=force)
 
     async def summaries(self) -> list[Summary]:
         """Return every summary of this conversation, oldest first, with the range of messages that it covers."""
-        services = await self._services()
-        return await services.kept.all(self._scope)
+        return await (await self._services()).kept.all(self._scope)
 
     async def expand_summary(self, version: int) -> list[BaseMessage]:
         """Return the messages that a summary covers, in order, each equal to the appended one.
@@ -233,13 +232,11 @@ class Conversation:
         Raises:
             InvalidInputError: There is no such summary.
         """
-        services = await self._services()
-        return await services.kept.expand(self._scope, version)
+        return await (await self._services()).kept.expand(self._scope, version)
 
     async def undo_compaction(self) -> bool:
         """Undo the current summary: views show the previous one, or the messages. Returns False if there is none."""
-        services = await self._services()
-        return await services.kept.undo(self._scope)
+        return await (await self._services()).kept.undo(self._scope)
 
     async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
         """Return messages in full, equal to the appended ones, in the order of the ids. Unknown ids are left out.
@@ -250,9 +247,7 @@ class Conversation:
         Raises:
             TooManyIdsError: More than 200 ids.
         """
-        wanted = check_ids(ids, name="ids")
-        services = await self._services()
-        return await services.records.get(self._scope, wanted)
+        return await (await self._services()).records.get(self._scope, check_ids(ids, name="ids"))
 
     async def messages(self) -> AsyncIterator[BaseMessage]:
         """Iterate over the log in order, each message equal to the appended one. Reads in batches.
@@ -290,11 +285,16 @@ class Conversation:
     async def get_turn(self, turn_id: str) -> Turn | None:
         """Return the turn whose first message has this id, None if missing or rewound. Three or four commands."""
         check_id(turn_id, name="turn_id")
-        services = await self._services()
-        return await services.turns.get(self._scope, turn_id)
+        return await (await self._services()).turns.get(self._scope, turn_id)
 
     async def list_messages(
-        self, *, before: int | None = None, after: int | None = None, limit: int = 50, full: bool = False
+        self,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        around: int | None = None,
+        limit: int = 50,
+        full: bool = False,
     ) -> list[StoredMessage]:
         """Return a page of the log, oldest first, for a user interface; by default the newest messages.
 
@@ -303,14 +303,39 @@ class Conversation:
         Args:
             before: Only messages with a lower ordinal, the nearest ones.
             after: Only messages with a higher ordinal, the nearest ones.
+            around: The messages before and after this ordinal, such as that of a `SearchHit`.
             limit: Maximum number of messages, up to 1,000.
             full: Messages as appended; by default tool results are stubs, and images, audio and files placeholders.
 
         Raises:
-            InvalidInputError: Both `before` and `after`, or a number out of bounds.
+            InvalidInputError: More than one of `before`, `after` and `around`, or a number out of bounds.
         """
-        services = await self._services()
-        return await services.records.page(self._scope, before=before, after=after, limit=limit, full=full)
+        records = (await self._services()).records
+        return await records.page(self._scope, Span(before, after, around), limit=limit, full=full)
+
+    async def search(
+        self,
+        text: str,
+        *,
+        limit: int = 20,
+        types: Collection[str] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[SearchHit]:
+        """Return the messages that match some words best, best first.
+
+        Searches texts, calls, results and sources of every active message, also those outside views, in any form of the
+        words. Results of the retrieval tool are copies and left out.
+
+        Args:
+            text: The words; of the first 4,096 characters, the 64 rarest words count.
+            limit: Maximum number, up to 200.
+            types: Only messages of these types, such as ``["human", "ai"]``; None for all.
+            before: Only messages with a lower ordinal.
+            after: Only messages with a higher ordinal.
+        """
+        request = search_request(text, limit=limit, types=types, before=before, after=after)
+        return await (await self._services()).searcher.search(self._scope, request)
 
     async def annotate(self, message_id: str, /, **values: Any) -> None:
         """Attach values to a message, such as user feedback, a label or an audit note. They are stored outside the log.
@@ -327,14 +352,11 @@ class Conversation:
             UnencodableError: A value has a type that cannot be restored exactly.
         """
         check_id(message_id, name="message_id")
-        services = await self._services()
-        await services.annotator.annotate(self._scope, message_id, values)
+        await (await self._services()).annotator.annotate(self._scope, message_id, values)
 
     async def annotations(self, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the values that `annotate` attached to messages, by message id. Messages without any are left out."""
-        wanted = check_ids(message_ids, name="message_ids")
-        services = await self._services()
-        return await services.annotator.get(self._scope, wanted)
+        return await (await self._services()).annotator.get(self._scope, check_ids(message_ids, name="message_ids"))
 
     async def rewind(self, *, before: str) -> int:
         """Remove a message and all later ones from views and listings, to edit a question or regenerate an answer.
@@ -349,9 +371,7 @@ class Conversation:
         Raises:
             UnknownMessageError: No message of this conversation has the id.
         """
-        check_id(before, name="before")
-        services = await self._services()
-        return await services.rewinder.rewind(self._scope, before)
+        return await (await self._services()).rewinder.rewind(self._scope, check_id(before, name="before"))
 
     async def undo_rewind(self, *, before: str | None = None) -> int:
         """Undo the last rewind: views and listings are restored to their state before it.
@@ -369,20 +389,17 @@ class Conversation:
         """
         if before is not None:
             check_id(before, name="before")
-        services = await self._services()
-        return await services.rewinder.undo(self._scope, before)
+        return await (await self._services()).rewinder.undo(self._scope, before)
 
     async def info(self) -> ConversationInfo:
         """Return title, metadata, dates and exact counts; for an empty scope, zeros and no dates."""
-        services = await self._services()
-        return await services.directory.info(self._scope)
+        return await (await self._services()).directory.info(self._scope)
 
     async def update(
         self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
     ) -> None:
         """Set the title, the metadata or both. Arguments not given stay unchanged. Creates a missing conversation."""
-        services = await self._services()
-        await services.directory.update(self._scope, title=title, metadata=metadata)
+        await (await self._services()).directory.update(self._scope, title=title, metadata=metadata)
 
     async def delete(self) -> ErasureReceipt:
         """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.
@@ -390,8 +407,7 @@ class Conversation:
         It also discards appends in flight from other processes. Nothing happens if there is no conversation. A failed
         or killed call can be retried as it is. Returns a receipt of the removed data.
         """
-        services = await self._services()
-        return await services.retention.delete(self._scope)
+        return await (await self._services()).retention.delete(self._scope)
 
     async def get_sources(
         self,
@@ -418,15 +434,9 @@ class Conversation:
             InvalidInputError: Ids or page size are invalid.
             InvalidCursorError: The cursor does not come from this call.
         """
-        request = Request(
-            tool_message_ids=check_ids(tool_message_ids, name="tool_message_ids"),
-            source_ids=check_source_ids(source_ids),
-            find=find,
-            cursor="" if cursor is None else cursor,
-            page_tokens=check_page_tokens(page_tokens),
-        )
-        services = await self._services()
-        return await services.pager.sources(self._scope, request)
+        names = check_ids(tool_message_ids, name="tool_message_ids"), check_source_ids(source_ids)
+        request = Request(*names, find, cursor or "", check_page_tokens(page_tokens))
+        return await (await self._services()).pager.sources(self._scope, request)
 
     def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
         """Return the tool that reads full content back, bound to this conversation, for registration with an agent.

@@ -38,6 +38,8 @@ from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
+from convstore.search.log_parts import LogParts
+from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
 from convstore.values.models import SourcePage
 from convstore.values.policy import HistoryPolicy
@@ -64,6 +66,7 @@ class Services:
     records: Records
     turns: Turns
     pager: Pager
+    searcher: Searcher
     directory: Catalog
     retention: Retention
     verifier: Verifier
@@ -108,6 +111,7 @@ def make_services(
     reader = LogReader(heads, log, cache, codec=codec, counter=counter)
     kept = SummaryHistory(reader, heads, log, summaries)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
+    newest = Newest(driver, prefix=prefix)
     writer = Writer(
         reader,
         heads,
@@ -128,7 +132,8 @@ def make_services(
         loader=Loader(reader, heads, log, cache, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
-        pager=Pager(reader, Newest(driver, prefix=prefix), codec=codec),
+        pager=Pager(reader, newest, codec=codec),
+        searcher=Searcher(reader, LogParts(reader, newest, codec=codec)),
         directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
         retention=Retention(tombstones, log, annotations, summaries, clock=clock, forget=forget),
         verifier=Verifier(

@@ -11,12 +11,21 @@ from typing import Any
 
 from convstore.messages.values import Codec
 
-__all__ = ["in_one_line", "indented", "text_of"]
+__all__ = ["fold", "in_one_line", "indented", "text_of"]
 
 _SLICE = 100
 
 
 _PLAIN_ID = re.compile(r"[\w.:;/|@#+*=~%$&!?-]+")
+
+
+def fold(text: str) -> str:
+    """Fold the case of a text; the dotted and the dotless Turkish i become the same letter.
+
+    >>> fold("STRAẞE"), fold("İstanbul")
+    ('strasse', 'istanbul')
+    """
+    return text.replace("İ", "i").replace("\u0131", "i").casefold()
 
 
 def in_one_line(id_: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from convstore.log.entry import EntryMessage
+from convstore.log.entry import Entry, EntryMessage
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between
@@ -27,6 +27,14 @@ class Newest:
 
     def __init__(self, driver: Driver, *, prefix: str = "") -> None:
         self._log = driver.collection(prefix + LOG)
+
+    async def entries(self, conversation: str, *, start: int = 0, before: int | None = None, limit: int) -> list[Entry]:
+        """Return the last entries of a range of numbers with their sources, in order. One command."""
+        query = between(conversation, *entry_range(conversation, start=start, before=before))
+        async with driver_errors():
+            found = self._log.find(query, _NOT_SEARCHED).sort("_id", -1).limit(limit)
+            documents = await found.batch_size(limit).to_list(None)
+        return await asyncio.to_thread(lambda: [entry_from(document) for document in reversed(documents)])
 
     async def rows(self, conversation: str, *, before: int | None, limit: int) -> tuple[list[StoredMessageRow], int]:
         """Return the messages of the last entries before a number, newest first, and the first entry's number.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from convstore.messages.text import fold
 from convstore.messages.tokens import fitting, weight
 from convstore.readback.passages import Passage
-from convstore.readback.text_search import fold, matches, snippets
+from convstore.readback.text_search import matches, snippets
 
 __all__ = ["MAX_APPENDS", "Page", "Piece", "fill_matches", "fill_texts", "next_texts"]
 

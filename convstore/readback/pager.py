@@ -13,7 +13,7 @@ from functools import partial
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
 from convstore.log.stored_message import read_message
-from convstore.messages.text import in_one_line
+from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
@@ -32,7 +32,6 @@ from convstore.readback.passages import (
 )
 from convstore.readback.request import Request
 from convstore.readback.source_values import page_source
-from convstore.readback.text_search import fold
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long

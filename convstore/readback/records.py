@@ -6,23 +6,34 @@ Floor 4. `conversation` calls it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from langchain_core.messages import ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
+from convstore.log.selection import PlacedMessage
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_number
 
-__all__ = ["Records"]
+__all__ = ["Records", "Span"]
 
 _MAX_PAGE = 1_000
+
+
+class Span(NamedTuple):
+    """The part of a log to list: before, after or around an ordinal, or the end of the log."""
+
+    before: int | None = None
+    after: int | None = None
+    around: int | None = None
 
 
 class Records:
@@ -47,13 +58,11 @@ class Records:
             records = await run_in_thread_if_long(decode, characters=characters_of(messages, payloads))
         return [records[id_] for id_ in ids if id_ in records]
 
-    async def page(
-        self, scope: Scope, *, before: int | None, after: int | None, limit: int, full: bool
-    ) -> list[StoredMessage]:
+    async def page(self, scope: Scope, span: Span, *, limit: int, full: bool) -> list[StoredMessage]:
         """Return messages by ordinal, oldest first, in full or as views show them."""
-        if before is not None and after is not None:
-            raise InvalidInputError("pass before= or after=, not both")
-        for name, ordinal in (("before", before), ("after", after)):
+        if sum(ordinal is not None for ordinal in span) > 1:
+            raise InvalidInputError("pass only one of before=, after= and around=")
+        for name, ordinal in span._asdict().items():
             if ordinal is not None:
                 check_number(ordinal, name=name, minimum=0, maximum=2**53)
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
@@ -61,7 +70,7 @@ class Records:
         if cached is None:
             return []
         async with self._reader.reading(cached):
-            rows = await self._reader.page(cached, before=before, after=after, limit=limit)
+            rows = await self._rows(cached, span, limit)
             stored = [message for message, _ in rows]
             if full:
                 messages = await self._reader.decode_whole(cached, stored)
@@ -74,6 +83,16 @@ class Records:
             )
             for (row, at), message in zip(rows, messages, strict=True)
         ]
+
+    async def _rows(self, cached: CachedConversation, span: Span, limit: int) -> list[PlacedMessage]:
+        if span.around is None:
+            return await self._reader.page(cached, before=span.before, after=span.after, limit=limit)
+        until = span.around + 1
+        rows = await self._reader.page(cached, before=until, after=None, limit=limit // 2 + 1)
+        further = limit - len(rows)
+        return rows + (
+            await self._reader.page(cached, before=None, after=span.around, limit=further) if further else []
+        )
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
         message = self._reader.decode(row.message, payload)

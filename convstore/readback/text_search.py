@@ -9,7 +9,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-__all__ = ["fold", "matches", "snippets"]
+from convstore.messages.text import fold
+
+__all__ = ["matches", "snippets"]
 
 _CONTEXT = 200
 
@@ -38,15 +40,6 @@ def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
     while position >= 0:
         yield _unfolded(position, grown, extra), _unfolded(position + len(wanted) - 1, grown, extra) + 1
         position = folded.find(wanted, position + len(wanted))
-
-
-def fold(text: str) -> str:
-    """Fold the case of a text; the dotted and the dotless Turkish i become the same letter.
-
-    >>> fold("STRAẞE"), fold("İstanbul")
-    ('strasse', 'istanbul')
-    """
-    return text.replace("İ", "i").replace("\u0131", "i").casefold()
 
 
 def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:

@@ -30,6 +30,7 @@ from convstore.testing.restoring import RestoreContract
 from convstore.testing.retention import RetentionContract
 from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
+from convstore.testing.searching import SearchContract
 from convstore.testing.sources import SourcesContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
@@ -45,6 +46,7 @@ class StoreContract(
     LongTextContract,
     ReadBackContract,
     SourcesContract,
+    SearchContract,
     RewindContract,
     TurnContract,
     CompactContract,

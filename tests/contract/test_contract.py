@@ -46,6 +46,8 @@ IN_SHORT = {
     "test_a_compaction_is_taken_back",
     "test_a_source_is_paged_to_its_end",
     "test_sources_are_read_by_their_numbers",
+    "test_all_that_was_appended_is_found",
+    "test_hits_are_active_messages",
     "test_taken_numbers_are_given_anew_on_request",
     "test_a_database_without_setup_says_so",
     "test_a_deleted_conversation_is_gone_and_the_scope_begins_anew",

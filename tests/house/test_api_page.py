@@ -224,6 +224,7 @@ async def test_the_commands_are_counted(
         ("chat", "find_shown_sources"): lambda: chat.find_shown_sources(["Orcas"]),
         ("chat", "get_turn"): lambda: chat.get_turn("q1"),
         ("chat", "list_messages"): chat.list_messages,
+        ("chat", "search"): lambda: chat.search("orcas", limit=1),
         ("chat", "annotate"): lambda: chat.annotate("q1", rating=1),
         ("chat", "annotations"): lambda: chat.annotations(["q1"]),
         ("chat", "rewind"): lambda: chat.rewind(before="q4"),

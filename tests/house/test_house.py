@@ -17,10 +17,10 @@ PACKAGE = ROOT / "convstore"
 # Rooms by floor, from the ground up; a package stands for all its modules.
 FLOORS = (
     ("devserver", "exceptions", "messages", "values"),
-    ("chain", "log", "sources", "summarization"),
+    ("chain", "index", "log", "sources", "summarization"),
     ("mongo",),
     ("runtime",),
-    ("admin", "append", "readback", "verify", "view"),
+    ("admin", "append", "readback", "search", "verify", "view"),
     ("compaction", "tools"),
     ("agent", "conversation", "conversation_log", "databases", "services", "store"),
     ("", "ext", "public", "testing", "transfer"),
@@ -32,6 +32,7 @@ MONGODB = FLOOR_OF["mongo"]
 
 # Modules of others that a room may import, standard library apart; a star stands for every room.
 ALLOWED = {
+    "Stemmer": {"index"},
     "bson": {"mongo", "runtime", "verify"},
     "hypothesis": {"testing"},
     "langchain": {"ext", "summarization"},

@@ -29,8 +29,9 @@ from properties import examples
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, MessageRewoundError, Receipt, Source, SourceIdClashError
+from convstore.messages.text import fold
 from convstore.readback import pager
-from convstore.readback.text_search import fold, matches
+from convstore.readback.text_search import matches
 from convstore.testing.samples import SHARED_FIXTURES
 
 DOCUMENTS = 90

@@ -1,0 +1,109 @@
+"""Rank messages for a query by BM25 over the windows of their texts.
+
+Floor 1, pure. Statistics are integers over all windows of all parts, rewound messages included, and equal scores are
+ordered by ordinal. So the result does not depend on how a log is divided into parts. BM25 is that of Robertson and
+Zaragoza, "The Probabilistic Relevance Framework" (2009).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from convstore.index.part import IndexedMessage, Part
+from convstore.index.words import is_single
+
+__all__ = ["Found", "ranked"]
+
+_MAX_GROUPS = 64
+"""Number of words of a query that count; the rarest are taken."""
+
+_SATURATION, _LENGTH_WEIGHT = 1.2, 0.75
+_FURTHER_WINDOWS = 0.1
+"""Weight of the other windows of a message, in addition to its best one."""
+
+
+class Found(NamedTuple):
+    """A message that a query found.
+
+    Attributes:
+        part: Index of the part that holds it.
+        message: The message.
+        score: Its score.
+        windows: Numbers of its matching windows, best first.
+    """
+
+    part: int
+    message: IndexedMessage
+    score: float
+    windows: tuple[int, ...]
+
+
+def ranked(
+    parts: Sequence[Part],
+    groups: Iterable[tuple[str, ...]],
+    *,
+    is_allowed: Callable[[int, IndexedMessage], bool],
+    limit: int,
+) -> list[Found]:
+    """Return the best messages for a query, best first.
+
+    Args:
+        parts: The parts to search.
+        groups: The words of the query, from `query_groups`.
+        is_allowed: Filter by the index of the part and the message; statistics ignore it.
+        limit: Maximum number of messages.
+    """
+    scores = _window_scores(parts, groups)
+    found = []
+    for index, part in enumerate(parts):
+        by_message: dict[int, list[tuple[float, int]]] = {}
+        for window, score in scores[index].items():
+            by_message.setdefault(part.message_of[window], []).append((score, window))
+        for number, windows in by_message.items():
+            message = part.messages[number]
+            if is_allowed(index, message):
+                windows.sort(key=lambda one: (-one[0], one[1]))
+                score = windows[0][0] + _FURTHER_WINDOWS * sum(score for score, _ in windows[1:])
+                found.append(Found(index, message, score, tuple(window for _, window in windows)))
+    return sorted(found, key=lambda one: (-one.score, one.part, one.message.ordinal))[:limit]
+
+
+def _window_scores(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[dict[int, float]]:
+    """Return the score of each matching window, by part."""
+    lengths = [part.lengths for part in parts]
+    count, total = sum(map(len, lengths)), sum(map(sum, lengths))
+    average = total / count if count else 1.0
+    scores: list[dict[int, float]] = [{} for _ in parts]
+    for frequency, _, counts in _rarest(parts, groups):
+        weight = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
+        for of_part, of_term, part_lengths in zip(scores, counts, lengths, strict=True):
+            for window, times in of_term.items():
+                norm = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * part_lengths[window] / average
+                gain = weight * times * (_SATURATION + 1) / (times + _SATURATION * norm)
+                of_part[window] = of_part.get(window, 0.0) + gain
+    return scores
+
+
+_Counted = tuple[int, tuple[str, ...], list[dict[int, int]]]
+"""The number of windows with a word, its terms, and by part how often each window has it."""
+
+
+def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_Counted]:
+    """Return the rarest words of a query that occur at all, rarest first."""
+    counted: list[_Counted] = []
+    for group in groups:
+        counts = [_counts(part, group) for part in parts]
+        if frequency := sum(map(len, counts)):
+            counted.append((frequency, group, counts))
+    return sorted(counted, key=lambda one: one[:2])[:_MAX_GROUPS]
+
+
+def _counts(part: Part, group: tuple[str, ...]) -> dict[int, int]:
+    found = {term for sign in group for term in part.containing(sign)} | {*group} if is_single(group) else group
+    counts: dict[int, int] = {}
+    for term in found:
+        for window, times in part.postings(term):
+            counts[window] = counts.get(window, 0) + times
+    return counts

@@ -1,0 +1,132 @@
+"""List the searchable texts of a stored message, and cut them into windows.
+
+Floor 1, pure. A tool result with sources is indexed source by source. Its content and data often repeat the sources, so
+they add only words that the sources lack. Images, audio and files are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage
+
+from convstore.log.entry import EntryMessage, EntrySource
+from convstore.messages.media import is_media
+from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.text import text_of
+from convstore.sources.stub import RETRIEVAL_TOOL
+
+__all__ = ["Text", "texts_of", "windows_of"]
+
+_WINDOW = 800
+"""Maximum average number of characters in the windows of a text."""
+_SLACK = 150
+_ENDS = (re.compile(r"[.!?;:]\s|\n|[\u3002\uff01\uff1f\uff1b]"), re.compile(r"\s"), re.compile(r"[^\w]"))
+"""Places to cut a text at, best first."""
+
+_NOT_TEXT = frozenset({"id", "index", "signature", "encrypted_content", "data", "base64", "call_id", "type"})
+"""Keys of content blocks that hold ids or data."""
+
+
+class Text(NamedTuple):
+    """A searchable text of a message.
+
+    Attributes:
+        text: The text; "" if it is in a payload that was not read.
+        start: Its first character in the payload; -1 if it is not in the payload.
+        source_id: The source that it belongs to, 0 for none.
+        label: Title and address of the source, which are searched with the beginning of the text.
+        is_rest: It may repeat other texts of the message.
+    """
+
+    text: str
+    start: int = -1
+    source_id: int = 0
+    label: str = ""
+    is_rest: bool = False
+
+
+def texts_of(
+    stored: EntryMessage, sources: Sequence[EntrySource], message: BaseMessage, payload: str | None
+) -> list[Text]:
+    """Return the searchable texts of a message; their number and order depend on the message alone.
+
+    Results of the retrieval tool have none, because they are copies.
+
+    Args:
+        stored: The message as stored.
+        sources: Its sources.
+        message: The message decoded without its payload.
+        payload: Its payload; None if it was not read, then texts in it are empty.
+    """
+    if stored.type == "tool" and stored.tool == RETRIEVAL_TOOL:
+        return []
+    found = [text for source in sources for text in _of_source(source, payload)]
+    found += _of_value(message.content, payload, skip=_NOT_TEXT, is_rest=bool(sources))
+    calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
+    parts = [[call.get("name"), call.get("args")] for call in calls if call.get("name") != RETRIEVAL_TOOL]
+    for part in (*parts, message.name, getattr(message, "artifact", None)):
+        found += _of_value(part, payload, is_rest=True)
+    found += _of_value(message.additional_kwargs, payload, skip=_NOT_TEXT, is_rest=True)
+    return found
+
+
+def windows_of(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each window of a text, cut at the ends of sentences or words where there are any.
+
+    >>> windows_of("Short."), [end - start for start, end in windows_of("word " * 500)]
+    ([(0, 6)], [625, 625, 625, 625])
+    """
+    count = -(-len(text) // _WINDOW)
+    starts = [0] + [_cut(text, len(text) * number // count) for number in range(1, count)]
+    return [(start, end) for start, end in pairwise([*starts, len(text)]) if start < end]
+
+
+def _cut(text: str, position: int) -> int:
+    """Return the best place to cut a text shortly before a position."""
+    before = text[position - _SLACK : position]
+    for pattern in _ENDS:
+        if found := list(pattern.finditer(before)):
+            return position - len(before) + found[-1].end()
+    return position
+
+
+def _of_source(source: EntrySource, payload: str | None) -> Iterator[Text]:
+    place = source.place
+    held = source.piece or payload or ""
+    start = -1 if source.piece else place.start
+    label = " ".join(filter(None, (source.title, f"({source.url})" if source.url else "")))
+    yield Text(held[place.start : place.middle], start, source.id, label)
+    item = held[place.middle : place.end]
+    yield Text(item, -1 if source.piece else place.middle, source.id, is_rest=True)
+
+
+def _of_value(value: Any, payload: str | None, *, skip: Collection[str] = (), is_rest: bool) -> Iterator[Text]:
+    """Yield the texts of a value: each part in the payload by itself, all other strings as one text."""
+    strings: list[str] = []
+    ranges: list[PayloadRange] = []
+    _collect(value, skip, strings, ranges)
+    if strings:
+        yield Text("\n".join(strings), is_rest=is_rest)
+    for part in ranges:
+        yield Text((payload or "")[part.start : part.end], part.start, is_rest=is_rest)
+
+
+def _collect(value: Any, skip: Collection[str], strings: list[str], ranges: list[PayloadRange]) -> None:
+    """Add the strings and payload ranges of a value, in order; iterative, as values may be nested deeply."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, PayloadRange):
+            ranges += [] if one.is_media else [one]
+        elif isinstance(one, Mapping):
+            kept = {} if is_media(one) else {key: part for key, part in one.items() if key not in skip}
+            pending += reversed(kept.values())
+        elif isinstance(one, list | tuple | set | frozenset):
+            pending += reversed(list(one))
+        elif one is not None and not isinstance(one, bool | bytes):
+            text = one if isinstance(one, str) else text_of(one)
+            strings += [text] if text else []

@@ -1,0 +1,217 @@
+"""Split texts of any script into search terms, and queries into groups of alternative terms.
+
+Floor 1, pure. A word is folded (case, accents, width) and stemmed if the language of its text is plain. Scripts without
+spaces become pairs of characters. Identifiers, paths and versions give their parts and the whole.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+import Stemmer
+
+from convstore.messages.text import fold
+
+__all__ = [
+    "ANALYZER_VERSION",
+    "is_single",
+    "language_of",
+    "query_groups",
+    "spans",
+    "terms",
+    "token_terms",
+    "unescaped",
+]
+
+ANALYZER_VERSION = 1
+"""Version of the terms and windows. Segments of another version are ignored and built again."""
+
+_QUERY_CHARACTERS = 4_096
+"""Only so much of a query is read."""
+
+_TERM_CHARACTERS = 64
+_LONG_TOKEN = 200
+"""A longer token without spaces is data; only its beginning is a term."""
+
+_PAIRED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Scripts without spaces between words, and Hangul, whose words carry particles."""
+
+_MARKS = "".join(
+    re.escape(sign)
+    for sign in map(chr, (*range(0x300, 0x1D00), *range(0x1DC0, 0x1E00), *range(0xA800, 0xAC00), 0x200C, 0x200D))
+    if unicodedata.category(sign) in ("Mn", "Mc", "Me", "Cf") and not re.match(f"[{_PAIRED}]", sign)
+)
+"""Combining marks, which Python's ``\\w`` does not match."""
+
+_WORD = rf"[^\W_{_PAIRED}]+(?:[{_MARKS}]+[^\W_{_PAIRED}]*)*"
+_TOKEN = re.compile(rf"[{_PAIRED}]+|{_WORD}(?:[._/\\:@#+~-]{{1,2}}{_WORD})*(?:\+\+|#)?")
+_IS_PAIRED = re.compile(f"[{_PAIRED}]")
+_JOINT = re.compile(r"[._/\\:@#+~-]+")
+_SEPARATOR = re.compile(r"[/\\:@]+")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670]")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf\"\\/])")
+
+_STOP_WORDS = {
+    "english": "the of and to in is that it was for on with as are this be at by from have you what how not",
+    "german": "der die das und ist nicht ein eine zu mit von den auf für im dem des sich wie wir sie ich auch es",
+    "french": "le la les et est une des du que dans pour qui pas sur au avec ce sont nous vous il elle je ne",
+    "spanish": "el la los las y es una de que en por para con no del se lo su al como más pero sus",
+    "italian": "il lo gli e è una di che per con non del della sono si come anche più ma le nel alla i",
+    "portuguese": "o os as e é uma de que em para com não do da se no na por mais dos das como mas ao",
+    "dutch": "de het een en van is dat niet op te zijn met voor in er maar om aan ook als bij ik je wat",
+    "russian": "и в не на что с по это как из у к за от о но для бы же так вы мы он она",
+}
+_LANGUAGES_OF: dict[str, list[str]] = {}
+for _language, _words in _STOP_WORDS.items():
+    for _word in _words.split():
+        _LANGUAGES_OF.setdefault(_word, []).append(_language)
+_local = threading.local()
+_CLEAR = 3
+"""Minimum number of common words by which the language of a text is plain."""
+
+
+def terms(text: str, language: str = "") -> list[str]:
+    """Return the terms of a text in order, repeated ones too.
+
+    >>> terms("The getUserName of src/app.py", "english")
+    ['the', 'getusernam', 'get', 'user', 'name', 'of', 'src/app.py', 'src', 'app.py', 'app', 'py']
+    >>> terms("Zürich 東京都")
+    ['zurich', '東京', '京都']
+    """
+    found: list[str] = []
+    for token in _TOKEN.findall(text):
+        found += _terms_of(token, language)
+    return found
+
+
+def spans(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and text of each token of a text; of scripts without spaces, those of each pair."""
+    for found in _TOKEN.finditer(text):
+        start, end = found.span()
+        if end - start <= 2 or not _IS_PAIRED.match(found[0]):
+            yield start, end, found[0]
+            continue
+        for index in range(start, end - 1):
+            yield index, index + 2, text[index : index + 2]
+
+
+def unescaped(text: str) -> str:
+    r"""Return JSON text with its escapes resolved, those of white space and quotes as spaces.
+
+    >>> print(unescaped(r'{"a": "M\u00fcller\nKoch"}'))
+    {"a": "Müller Koch"}
+    """
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
+
+
+def language_of(text: str) -> str:
+    """Return the language that stems the words of a text; "" if it is not plain.
+
+    >>> language_of("Wo ist das Haus und wie komme ich zu dem See?"), language_of("Running shoes"), language_of("Größe")
+    ('german', 'english', '')
+    """
+    sample = text[:4_000]
+    counts = Counter(
+        language for word in sample.casefold().split() for language in _LANGUAGES_OF.get(word.strip(".,;:!?"), ())
+    )
+    (first, most), (_, second) = [*counts.most_common(2), ("", 0), ("", 0)][:2]
+    if most >= _CLEAR and most > second:
+        return first
+    return "english" if sample.isascii() or first == "english" else ""
+
+
+def query_groups(text: str) -> list[tuple[str, ...]]:
+    """Return the words of a query, each with the terms that it may have in a text, without duplicates.
+
+    A word has one term for each language, as the text that contains it may be in any of them.
+
+    >>> query_groups("Häuser")
+    [('haus', 'hauser')]
+    """
+    groups: dict[tuple[str, ...], None] = {}
+    for token in _TOKEN.findall(text[:_QUERY_CHARACTERS]):
+        by_language = [_terms_of(token, language) for language in ("", *_STOP_WORDS)]
+        for alternatives in zip(*by_language, strict=True):
+            groups[tuple(sorted(set(alternatives)))] = None
+    return list(groups)
+
+
+def is_single(group: Iterable[str]) -> bool:
+    """Return True for one character of a script without spaces, which texts have only in pairs."""
+    return all(len(term) == 1 and _IS_PAIRED.match(term) for term in group)
+
+
+def token_terms(token: str) -> set[str]:
+    """Return all terms that a token may have, in any language."""
+    return {term for language in ("", *_STOP_WORDS) for term in _terms_of(token, language)}
+
+
+def _terms_of(token: str, language: str) -> tuple[str, ...]:
+    if len(token) <= _TERM_CHARACTERS:
+        return _cached_terms(token, language)
+    if _IS_PAIRED.match(token):
+        return _pairs(token)
+    return _split(token, language) if len(token) <= _LONG_TOKEN else (_folded(token[:_TERM_CHARACTERS]),)
+
+
+def _pairs(token: str) -> tuple[str, ...]:
+    folded = _folded(token)
+    return tuple(folded[index : index + 2] for index in range(len(folded) - 1)) or (folded,)
+
+
+@lru_cache(maxsize=50_000)
+def _cached_terms(token: str, language: str) -> tuple[str, ...]:
+    return _pairs(token) if _IS_PAIRED.match(token) else _split(token, language)
+
+
+def _split(token: str, language: str) -> tuple[str, ...]:
+    """Return a token's whole and its parts, each folded and stemmed.
+
+    >>> _split("src/app/main.py", "english")
+    ('src/app/main.py', 'src', 'app', 'main.py', 'main', 'py')
+    """
+    pieces = [piece for piece in _JOINT.split(token) if piece]
+    parts = [part for piece in pieces for part in _CAMEL.split(piece)]
+    if parts == [token]:
+        return (_stemmed(_folded(token), language),)
+    names = [name for name in _SEPARATOR.split(token) if name]
+    if len(names) > 1:
+        parts = [part for name in names for part in _split(name, language)]
+    is_prose = "-" in token and len(parts) == len(pieces) and all(one.isalpha() or one == "-" for one in token)
+    wholes = [] if is_prose else [token]
+    return tuple(_stemmed(_folded(one)[:_TERM_CHARACTERS], language) for one in (*wholes, *parts))
+
+
+def _folded(text: str) -> str:
+    """Fold case, width, and the accents of Latin, Greek, Cyrillic, Arabic and Hebrew letters."""
+    folded = fold(text)
+    if folded.isascii():
+        return folded
+    decomposed = _ACCENTS.sub("", unicodedata.normalize("NFKD", folded))
+    return unicodedata.normalize("NFKC", decomposed)
+
+
+def _stemmed(word: str, language: str) -> str:
+    return _stem(word, language) if language and len(word) > 3 and word.isalpha() else word
+
+
+@lru_cache(maxsize=50_000)
+def _stem(word: str, language: str) -> str:
+    return str(_stemmer(language).stemWord(word))
+
+
+def _stemmer(language: str) -> Stemmer.Stemmer:
+    # Stemmers are not thread-safe, so each thread keeps its own.
+    stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__
+    if language not in stemmers:
+        stemmers[language] = Stemmer.Stemmer(language, 0)
+    return stemmers[language]

@@ -1,0 +1,80 @@
+"""Define a search request, checked before anything is read.
+
+Floor 4, pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from convstore.exceptions import InvalidInputError
+from convstore.index.words import query_groups
+from convstore.messages.encoding import MESSAGE_TYPES
+from convstore.values.scope import check_number
+
+__all__ = ["SearchRequest", "search_request"]
+
+_MAX_HITS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """The words to search for, and the messages to search.
+
+    Attributes:
+        groups: The words, each with the terms that it may have in a text.
+        limit: Maximum number of hits.
+        types: Types of messages; None for all.
+        before: Only messages with a lower ordinal.
+        after: Only messages with a higher ordinal.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    limit: int
+    types: frozenset[str] | None = None
+    before: int = 2**53
+    after: int = 0
+
+    def allows(self, ordinal: int, type_: str) -> bool:
+        """Return True if the filters allow a message."""
+        return self.after < ordinal < self.before and (self.types is None or type_ in self.types)
+
+
+def search_request(
+    text: str,
+    *,
+    limit: int,
+    types: Collection[str] | None = None,
+    before: int | None = None,
+    after: int | None = None,
+) -> SearchRequest:
+    """Return the request for a query and its filters.
+
+    Raises:
+        InvalidInputError: The text is not a str, or a filter is invalid.
+    """
+    if not isinstance(text, str):
+        raise InvalidInputError(f"text must be a str, not {type(text).__name__}")
+    check_number(limit, name="limit", minimum=1, maximum=_MAX_HITS)
+    for name, ordinal in (("before", before), ("after", after)):
+        if ordinal is not None:
+            check_number(ordinal, name=name, minimum=0, maximum=2**53)
+    return SearchRequest(
+        tuple(query_groups(text)),
+        limit,
+        None if types is None else _checked_types(types),
+        2**53 if before is None else before,
+        after or 0,
+    )
+
+
+def _checked_types(types: Collection[str]) -> frozenset[str]:
+    known = ", ".join(sorted(MESSAGE_TYPES))
+    if isinstance(types, str) or not isinstance(types, Collection):
+        raise InvalidInputError(
+            f'types must be a list of message types ({known}), such as ["human"], not {types!r:.60}'
+        )
+    if unknown := [one for one in types if not isinstance(one, str) or one not in MESSAGE_TYPES]:
+        raise InvalidInputError(f"unknown message type {unknown[0]!r:.60}; the types are {known}")
+    return frozenset(types)

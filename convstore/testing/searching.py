@@ -1,0 +1,180 @@
+"""Search: every active message of a conversation is found by its words.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.store import ConversationStore
+from convstore.testing.samples import new_id, rag_turn
+
+__all__ = ["SearchContract"]
+
+_FILLER = "The weather on the island stayed calm for the whole week. "
+
+
+def _turn_with_sources() -> list[BaseMessage]:
+    found = [
+        Document(
+            _FILLER * 40 + "Narwhals dive deepest.", metadata={"title": "Arctic", "url": "https://example.org/tusk"}
+        ),
+        Document(_FILLER * 40 + "Belugas whistle.", metadata={"title": "Canaries of the sea", "author": "Okonkwo"}),
+    ]
+    call = {"name": "lookup", "args": {"region": "Svalbard", "order": 47_110_815}, "id": "call-1"}
+    return [
+        SystemMessage("You are a zoologist.", id=new_id()),
+        HumanMessage("Who dives deepest?", id=new_id()),
+        AIMessage("Let me look.", id=new_id(), tool_calls=[call]),
+        ToolMessage("2 hits; licence Zweibrücken", id=new_id(), name="lookup", tool_call_id="call-1", artifact=found),
+        AIMessage([{"type": "text", "text": "Narwhals [1]; see getUserName in src/app.py."}], id=new_id()),
+        HumanMessage("東京の水族館はどこですか", id=new_id()),
+        AIMessage("x" * 40_000 + " the rare word quokka " + "y" * 40_000, id=new_id()),
+    ]
+
+
+class SearchContract:
+    """`Conversation.search`, and the page around a hit."""
+
+    @pytest.mark.parametrize(
+        ("text", "ordinal", "sources"),
+        [
+            ("zoologists", 1, ()),
+            ("svalbard", 3, ()),
+            ("47110815", 3, ()),
+            ("zweibrucken", 4, ()),
+            ("whistling beluga", 4, (2,)),
+            ("canary", 4, (2,)),
+            ("okonkwo", 4, (2,)),
+            ("example.org/tusk", 4, (1,)),
+            ("user name", 5, ()),
+            ("src/app.py", 5, ()),
+            ("水族館", 6, ()),
+            ("館", 6, ()),
+            ("QUOKKA", 7, ()),
+        ],
+    )
+    async def test_all_that_was_appended_is_found(
+        self, chat: Conversation, text: str, ordinal: int, sources: tuple[int, ...]
+    ) -> None:
+        """Texts of every type, calls, results, sources, titles, parts of identifiers; in any script and form."""
+        turn = _turn_with_sources()
+        await chat.append(turn)
+        hit = (await chat.search(text))[0]
+        assert (hit.ordinal, hit.message_id, hit.type) == (ordinal, turn[ordinal - 1].id, turn[ordinal - 1].type)
+        assert hit.source_ids[:1] == sources
+        assert hit.turn_id == (turn[0].id if ordinal == 1 else turn[5].id if ordinal > 5 else turn[1].id)
+        assert hit.tool == ("lookup" if ordinal == 4 else "")
+        page = await chat.list_messages(around=ordinal, limit=3)
+        assert ordinal in [one.ordinal for one in page]
+        assert hit.created_at == next(one.created_at for one in page if one.ordinal == ordinal)
+
+    async def test_snippets_show_the_words(self, chat: Conversation) -> None:
+        """They are cut from the message's own text."""
+        turn = _turn_with_sources()
+        await chat.append(turn)
+        for text, shown in (("narwhals deepest", "Narwhals dive deepest."), ("quokka", " the rare word quokka ")):
+            assert any(shown.strip() in hit.snippet for hit in await chat.search(text))
+        assert all(len(hit.snippet) <= 400 for hit in await chat.search("narwhals deepest quokka weather"))
+
+    async def test_hits_are_active_messages(self, chat: Conversation) -> None:
+        """A rewound message is not found; after an undo it is."""
+        first, second = rag_turn("What about seals?"), rag_turn("What about orcas?")
+        await chat.append(first)
+        await chat.append(second)
+        assert {hit.ordinal for hit in await chat.search("orcas")} == {5, 6, 7, 8}
+        await chat.rewind(before=str(second[0].id))
+        assert await chat.search("orcas") == []
+        await chat.append(HumanMessage("And orcas once more?", id=new_id()))
+        assert [hit.ordinal for hit in await chat.search("orcas")] == [9]
+        await chat.undo_rewind()
+        assert {hit.ordinal for hit in await chat.search("orcas")} == {5, 6, 7, 8}
+
+    async def test_filters_choose_messages(self, chat: Conversation) -> None:
+        """By type and by ordinal; the best remain."""
+        await chat.append(rag_turn("What about orcas?"))
+        await chat.append(rag_turn("More on orcas?"))
+        assert {hit.type for hit in await chat.search("orcas", types=["human"])} == {"human"}
+        assert {hit.ordinal for hit in await chat.search("orcas", before=5)} <= {1, 2, 3, 4}
+        assert {hit.ordinal for hit in await chat.search("orcas", after=4)} <= {5, 6, 7, 8}
+        assert await chat.search("orcas", types=[]) == []
+        every = await chat.search("orcas")
+        assert [hit.ordinal for hit in await chat.search("orcas", limit=2)] == [hit.ordinal for hit in every[:2]]
+        assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
+
+    @pytest.mark.parametrize("text", ["", " \n", "?!", "\x00", "\ud800", '{"$ne": ""}', ".*", "$where: 1", "(" * 100])
+    async def test_a_query_is_only_words(self, chat: Conversation, text: str) -> None:
+        """Operators, patterns and control characters find nothing and break nothing."""
+        await chat.append(HumanMessage("orcas", id=new_id()))
+        assert await chat.search(text) == []
+
+    async def test_a_long_query_is_cut(self, chat: Conversation) -> None:
+        """A megabyte is answered from its beginning."""
+        await chat.append(HumanMessage("orcas sing", id=new_id()))
+        assert len(await chat.search("orcas " + "whale calf " * 100_000)) == 1
+        assert await chat.search("z" * 1_000_000) == []
+
+    @pytest.mark.parametrize(
+        ("text", "options"),
+        [
+            (None, {}),
+            ({"$ne": ""}, {}),
+            ("x", {"limit": 0}),
+            ("x", {"limit": 201}),
+            ("x", {"types": "human"}),
+            ("x", {"types": [{"$ne": ""}]}),
+            ("x", {"before": -1}),
+            ("x", {"after": "1"}),
+        ],
+    )
+    async def test_bad_arguments_of_a_search_are_refused(self, chat: Conversation, text: Any, options: Any) -> None:
+        """The error names the argument."""
+        with pytest.raises(InvalidInputError):
+            await chat.search(text, **options)
+
+    async def test_other_scopes_find_nothing(self, store: ConversationStore, chat: Conversation) -> None:
+        """Another user's words and a missing conversation give the same answer."""
+        await chat.append(rag_turn("What about orcas?"))
+        for user in ("eve", "nobody"):
+            other = store.conversation(user_id=user, thread_id=chat.scope["thread_id"])
+            assert await other.search("orcas") == []
+
+    async def test_copies_by_the_retrieval_tool_are_not_found(self, chat: Conversation) -> None:
+        """The tool's own calls and results repeat what was said."""
+        await chat.append(rag_turn("What about orcas?"))
+        call = {"name": "retrieve_previous_sources", "args": {"find": "orcas"}, "id": "c2"}
+        await chat.append(
+            [
+                HumanMessage("Again?", id=new_id()),
+                AIMessage("", id=new_id(), tool_calls=[call]),
+                ToolMessage("orcas", id=new_id(), name="retrieve_previous_sources", tool_call_id="c2"),
+            ]
+        )
+        assert {hit.ordinal for hit in await chat.search("orcas")} <= {1, 2, 3, 4}
+
+    async def test_a_log_of_many_entries_is_searched_whole(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Another store finds the first message of a long log as well as the last."""
+        for number in range(150):
+            await chat.append(HumanMessage(f"message number {number} of the log, word{number}", id=new_id()))
+        other = new_store().conversation(**chat.scope)
+        for number in (0, 60, 149):
+            assert [hit.ordinal for hit in await other.search(f"word{number}")] == [number + 1]
+
+    async def test_a_page_around_an_ordinal(self, chat: Conversation) -> None:
+        """Half of it before, half after."""
+        await chat.append([HumanMessage(f"m{number}", id=new_id()) for number in range(1, 21)])
+        assert [one.ordinal for one in await chat.list_messages(around=10, limit=5)] == [8, 9, 10, 11, 12]
+        assert [one.ordinal for one in await chat.list_messages(around=1, limit=3)] == [1, 2, 3]
+        assert [one.ordinal for one in await chat.list_messages(around=20, limit=1)] == [20]
+        with pytest.raises(InvalidInputError):
+            await chat.list_messages(around=3, before=9)

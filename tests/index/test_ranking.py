@@ -1,0 +1,59 @@
+"""Ranking by BM25 over windows, however a log is divided into parts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import examples
+
+from convstore.index.part import IndexBuilder, only_terms_of
+from convstore.index.ranking import ranked
+from convstore.index.texts import Text
+from convstore.index.words import query_groups
+from convstore.log.entry import EntryMessage
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+WORDS = st.lists(
+    st.sampled_from(["orca", "orcas", "seal", "the", "猫", "猫が好き", "getUserName", "user"]), max_size=12
+)
+
+
+def part_of(texts: list[str], first: int = 1) -> IndexBuilder:
+    """Return a part with one message for each text."""
+    builder = IndexBuilder()
+    for ordinal, text in enumerate(texts, first):
+        builder.add(EntryMessage(ordinal, f"m{ordinal}", "human", "", b"", 1, 1), [Text(text)], at=AT)
+    return builder
+
+
+@given(st.lists(WORDS.map(" ".join), min_size=1, max_size=12), WORDS.map(" ".join), st.integers(0, 12))
+@examples(200)
+def test_parts_do_not_change_the_ranking(texts: list[str], query: str, cut: int):
+    """Scores and order are those of one part, exactly."""
+    cut = min(cut, len(texts))
+    groups = query_groups(query)
+    whole = ranked([part_of(texts)], groups, is_allowed=lambda _, __: True, limit=20)
+    parts = [part_of(texts[:cut]), part_of(texts[cut:], cut + 1)]
+    divided = ranked(parts, groups, is_allowed=lambda _, __: True, limit=20)
+    assert [(one.message.ordinal, one.score) for one in whole] == [(one.message.ordinal, one.score) for one in divided]
+
+
+@given(st.lists(WORDS.map(" ".join), min_size=1, max_size=12), WORDS.map(" ".join))
+@examples(100)
+def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], query: str):
+    """A scan keeps only what the query asks for."""
+    groups = query_groups(query)
+    lean = IndexBuilder(only_terms_of(groups))
+    for ordinal, text in enumerate(texts, 1):
+        lean.add(EntryMessage(ordinal, f"m{ordinal}", "human", "", b"", 1, 1), [Text(text)], at=AT)
+    results = [ranked([part], groups, is_allowed=lambda _, __: True, limit=20) for part in (part_of(texts), lean)]
+    assert results[0] == results[1]
+
+
+def test_the_rarer_word_wins():
+    """A message with the rare word comes before those with the common one; equal ones by ordinal."""
+    part = part_of(["seal seal", "orca", "seal", "seal", "orca narwhal"])
+    found = ranked([part], query_groups("seal narwhal"), is_allowed=lambda _, __: True, limit=3)
+    assert [one.message.ordinal for one in found] == [5, 1, 3]
