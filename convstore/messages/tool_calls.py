@@ -39,6 +39,7 @@ __all__ = [
     "calls_of",
     "check_pairing",
     "has_calls",
+    "is_paired",
     "missing_result",
     "pair",
     "result_id",
@@ -244,6 +245,8 @@ def pair(messages: Sequence[BaseMessage]) -> Pairing:
     >>> [message.id for message in pair([call]).messages], pair([call]).missing
     (['m1', 'm1:missing-result-0'], ('call_1',))
     """
+    if is_paired(messages):
+        return Pairing(messages=list(messages), indexes=tuple(range(len(messages))), missing=(), orphans=(), moved=())
     slots, orphans = _fill_slots(messages)
     paired: list[BaseMessage] = []
     indexes: list[int | None] = []
@@ -346,6 +349,26 @@ def _calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str
             call_id = inner.get(key) if key else None
             if isinstance(call_id, str) and call_id:
                 yield call_id, str(inner.get("name") or "")
+
+
+def is_paired(messages: Sequence[BaseMessage]) -> bool:
+    """Return True for the usual list, which `pair` leaves unchanged: each result is at its call, whose id is unique.
+
+    >>> is_paired([HumanMessage("Hi!"), AIMessage("Hello!")]), is_paired([ToolMessage("2", tool_call_id="x")])
+    (True, False)
+    """
+    waiting: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if not waiting or waiting.pop() != message.tool_call_id:
+                return False
+        elif waiting:
+            return False
+        elif isinstance(message, AIMessage):
+            waiting = [call.id for call in reversed(calls_of(message))]
+            if len(waiting) > 1 and len(set(waiting)) < len(waiting):
+                return False
+    return not waiting
 
 
 def _fill_slots(messages: Sequence[BaseMessage]) -> tuple[dict[int, list[_Slot]], list[int]]:

@@ -1,7 +1,8 @@
-"""The middleware that attaches a store to an agent of LangChain's ``create_agent``, in one line.
+"""The middleware that attaches a store to an agent of LangChain's ``create_agent``.
 
-Floor 7. The hooks find the conversation of the run and do the steps of `steps`, async on the store itself, sync on its
-twin. Placed first, it is the outermost around calls of the model and of tools, and the last behind the model.
+Floor 7. The hooks find the conversation of the run and call the functions of `steps`: async hooks on the store itself,
+sync hooks on its twin. Placed first, the middleware is the outermost around calls of the model and of tools, and runs
+last after the model.
 """
 
 from __future__ import annotations
@@ -40,11 +41,24 @@ try:
 except ImportError as error:
     raise MissingExtraError(package="langchain", extra="langchain") from error
 
-from convstore.ext.langchain.around import check_alone, working_on
-from convstore.ext.langchain.results import call_place, give_result_ids, messages_in, with_ids
-from convstore.ext.langchain.run import CHANNEL, AgentRun, ConversationAgentState, Ticket, run_in
+from convstore.ext.langchain.results import (
+    call_position,
+    give_result_ids,
+    messages_in,
+    schema_names,
+    structured_response,
+    with_ids,
+)
+from convstore.ext.langchain.run import (
+    CHANNEL,
+    AgentRun,
+    ConversationAgentState,
+    Ticket,
+    check_alone,
+    run_in,
+    working_on,
+)
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
-from convstore.ext.langchain.structured import schema_names, structured_response
 from convstore.ext.langchain.turn import linked
 
 __all__ = ["ConversationMiddleware"]
@@ -53,46 +67,46 @@ _Result = TypeVar("_Result")
 _ToolOutput = ToolMessage | Command[Any]
 _ModelOutput = ExtendedModelResponse[Any]
 _INNER = "|"
-"""Parts the names of nested graphs in a run's ``checkpoint_ns``."""
+"""Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 _WHEN = Literal["at_once", "after_hooks"]
-_FEWEST_TURN_TOKENS = 1_000
+_MIN_TURN_TOKENS = 1_000
 
 
 class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     """Keeps an agent's conversation in a store and shows the model its view.
 
-    Every message that the agent's state gets is in the log before the next step, once, under the id that it has in the
-    state; the model is shown the view of the log and behind it this turn. The state holds this turn only, so that a
-    checkpointer beside it stays small. A step that the log already answers is taken from it and not run again: a
-    question that is asked again under its id is answered without the model once its turn is finished, and goes on
-    where it broke off before that. Place it first in ``middleware=[...]``.
+    Every message that enters the agent's state is in the log before the next step, once, under its id in the state. The
+    model is shown the view of the log followed by this turn. The state holds this turn only, which keeps checkpoints
+    small. A step that the log has is not run again: a question repeated under its id is answered from the log, or
+    continues where its run broke off. Place it first in ``middleware=[...]``.
 
-    Async agents work on any store, sync ones on those made by ``ConversationStore.connect``. Making one does no I/O.
+    Async agents work on any store, sync agents on stores made by ``ConversationStore.connect``. The constructor does no
+    I/O.
 
     Args:
-        store: Where the conversations are.
-        scope: Values for some of the store's scope keys, or a function from a `Run` to them. What it does not say is
-            taken from the run's context, a dict, a dataclass or a pydantic model, else from ``config["configurable"]``;
-            never from the model.
-        policy: What the view of earlier turns may hold; None takes the store's. This turn is always shown whole.
+        store: The store of the conversations.
+        scope: Values for some of the store's scope keys, or a function from a `Run` to them. Other keys are taken from
+            the run's context, a dict, a dataclass or a pydantic model, else from ``config["configurable"]``; never from
+            the model.
+        policy: Policy for the view of earlier turns; None for the store's. This turn is always shown whole.
         number_sources: Names of tools whose sources get numbers of the conversation before the model sees them.
-        turn_tokens: Within a turn that takes more, older results are shown as stubs, down to half of it; at least
-            1,000. None shows them all. Counted with `approximate_tokens`.
-        tool_results: "at_once" appends the result of a tool before anything else happens with it, so that it survives
-            a crash. "after_hooks" appends it with the next call of the model: for middleware that changes results,
-            such as ``PIIMiddleware(apply_to_tool_results=True)``, whose changes the log is to have.
-        compact: Whether to summarise behind a turn when the store's summarizer says that it is time.
-        prompt: Put behind the agent's system prompt; "" for nothing.
+        turn_tokens: In a turn that takes more, older results are shown as stubs, down to half of it; at least 1,000.
+            None shows them all. Counted with `approximate_tokens`.
+        tool_results: "at_once" appends the result of a tool at once, so that it survives a crash. "after_hooks" appends
+            it before the next call of the model: for middleware that changes results, such as
+            ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed ones.
+        compact: Summarise after a turn if the store's summarizer says that it is due.
+        prompt: Appended to the agent's system prompt; "" for nothing.
         page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
         unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
 
     Attributes:
-        store: As given.
+        store: The store.
         tools: `retrieve_previous_sources`, which the agent gets with the middleware.
 
     Raises:
-        InvalidInputError: A value that cannot be; from a run, that the conversation cannot take a message.
+        InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message.
         InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
             works on the same conversation.
         SyncUnsupportedError: From a sync run on a store that works on your client.
@@ -119,7 +133,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if not isinstance(store, ConversationStore):
             raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
         if turn_tokens is not None:
-            check_number(turn_tokens, name="turn_tokens", minimum=_FEWEST_TURN_TOKENS)
+            check_number(turn_tokens, name="turn_tokens", minimum=_MIN_TURN_TOKENS)
         if tool_results not in get_args(_WHEN):
             raise InvalidInputError(f'tool_results is "at_once" or "after_hooks", not {tool_results!r}')
         self.store = store
@@ -139,7 +153,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     @hook_config(can_jump_to=["end"])
     async def abefore_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Load the view, and let earlier turns leave the state; a question that was answered goes to the end."""
+        """Load the view and remove earlier turns from the state; jump to the end if the question was answered."""
         chat = self._chat(runtime)
         return _begun(*await begin(chat, self._rules, state["messages"], is_inner=_is_inner()))
 
@@ -152,7 +166,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> _ModelOutput:
-        """Append what the hooks before left, and show the model the view and this turn."""
+        """Append the messages of earlier hooks, and show the model the view and this turn."""
         chat = self._chat(request.runtime)
         run, shown = await self._prepare(chat, request.state, request.messages)
         if isinstance(shown, AIMessage):
@@ -174,7 +188,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return _said(run, response, request)
 
     async def aafter_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Append what the model said, as the other middleware left it."""
+        """Append the model's message, as the other middleware left it."""
         return _ticket(await self._catch_up(self._chat(runtime), state), state)
 
     def after_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -186,9 +200,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> _ToolOutput:
         """Take the result from the log, or run the tool and append its result."""
         chat = self._chat(request.runtime)
-        run, left = await self._left(chat, request)
-        if left:
-            return _as_output(left)
+        run, stored = await self._stored(chat, request)
+        if stored:
+            return _as_output(stored)
         with working_on(chat):
             output = await handler(self._equipped(chat, request))
         named, messages = _results(output, request, run.turn_id)
@@ -200,9 +214,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> _ToolOutput:
         """`awrap_tool_call` for sync agents."""
         chat = self._chat(request.runtime)
-        run, left = self._wait(chat, lambda one: self._left(one, request))
-        if left:
-            return _as_output(left)
+        run, stored = self._wait(chat, lambda one: self._stored(one, request))
+        if stored:
+            return _as_output(stored)
         with working_on(chat):
             output = handler(self._equipped(chat, request))
         named, messages = _results(output, request, run.turn_id)
@@ -210,7 +224,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return named
 
     async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Append what is left, and summarise if it is time."""
+        """Append the remaining messages, and summarise if it is due."""
         return await self._end(self._chat(runtime), state)
 
     def after_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -218,14 +232,14 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return self._wait(self._chat(runtime), lambda one: self._end(one, state))
 
     def _chat(self, runtime: Any) -> Conversation:
-        """The conversation of the run; no I/O."""
+        """Return the conversation of the run; no I/O."""
         scope = scope_of(self.store, context=runtime.context, config=_config(), chosen=self._scope)
         chat = self.store.conversation(**scope)
         check_alone(chat)
         return chat
 
     def _wait(self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Do a step on the store's twin, for a sync caller."""
+        """Run a step on the store's twin, for a sync caller."""
         return self.store.run_sync(
             lambda twin: step(twin.conversation(**chat.scope)), instead="`await agent.ainvoke(...)`"
         )
@@ -241,12 +255,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         await catch_up(chat, self._rules, run, state["messages"])
         return run
 
-    async def _left(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
-        """The run, and what an earlier one left of a call: its result, and what its tool put beside that."""
+    async def _stored(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
+        """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
         messages = request.state["messages"]
         run = run_in(request.state, chat.scope) or await take_up(chat, messages)
-        ai_message_id, position = call_place(messages, request.tool_call)
-        return run, run.left_for(ai_message_id, str(request.tool_call["id"]), position)
+        ai_message_id, position = call_position(messages, request.tool_call)
+        return run, run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
 
     async def _append(self, chat: Conversation, run: AgentRun, messages: list[BaseMessage]) -> None:
         if self._appends_results:
@@ -261,7 +275,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return request.override(messages=messages, system_message=_with_prompt(request.system_message, self._prompt))
 
     def _equipped(self, chat: Conversation, request: ToolCallRequest) -> ToolCallRequest:
-        """The call with a tool that knows its conversation."""
+        """Return the call with a tool that knows its conversation."""
         name, tool = request.tool_call["name"], request.tool
         if name == RETRIEVAL_TOOL and tool is self._retrieval:
             return request.override(tool=chat.retrieve_previous_sources_tool(page_tokens=self._page_tokens))
@@ -310,7 +324,7 @@ def _response(run: AgentRun, result: list[Any], structured: Any, request: ModelR
 
 
 def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
-    """A step that the log answers, with what LangChain adds to one of the model."""
+    """Return a step that the log answers, with the results that LangChain adds to a step of the model."""
     results = run.results_of(answer, schema_names(request.response_format))
     structured = structured_response(request.response_format, answer)
     return _response(run, [answer, *results], structured, request)
@@ -334,21 +348,21 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
     return _response(run, result, response.structured_response, request)
 
 
-def _as_output(left: list[BaseMessage]) -> _ToolOutput:
+def _as_output(stored: list[BaseMessage]) -> _ToolOutput:
     """Return the results an interrupted run already stored for this call, as a tool returns them."""
-    [first, *more] = left
-    return Command(update={"messages": left}) if more or not isinstance(first, ToolMessage) else first
+    [first, *more] = stored
+    return Command(update={"messages": stored}) if more or not isinstance(first, ToolMessage) else first
 
 
 def _results(output: Any, request: ToolCallRequest, turn_id: str | None) -> tuple[_ToolOutput, list[BaseMessage]]:
     """Return a tool's output, its messages with ids, and the messages to append."""
-    ai_message_id, position = call_place(request.state["messages"], request.tool_call)
+    ai_message_id, position = call_position(request.state["messages"], request.tool_call)
     output = with_ids(output, request.tool_call, ai_message_id=ai_message_id, position=position, turn_id=turn_id)
     return output, list(messages_in(output, request.tool_call))
 
 
 def _with_prompt(system: SystemMessage | None, prompt: str) -> SystemMessage | None:
-    """The system message of a request with the paragraph on shortened results behind it."""
+    """Return the system message of a request with the paragraph on shortened results appended."""
     if not prompt or (system is not None and prompt in system.text):
         return system
     if system is None:

@@ -1,7 +1,7 @@
-"""Finds out which messages of a run's input the log already has, when a client sends the whole history again.
+"""Find the messages of a run's input that the log already has, if a client sends the whole history again.
 
-Floor 7. Such a client gives no ids, so LangGraph makes new ones at every request and the log cannot know them. Only an
-input with earlier messages under unknown ids is compared; one with the new question alone costs nothing.
+Floor 7. Such a client gives no ids, so LangGraph makes new ones for every request, which the log cannot know. Only an
+input with earlier messages under unknown ids is compared; an input with the new question alone costs nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
 from convstore.conversation import Conversation
 from convstore.exceptions import HistoryDivergedError
-from convstore.ext.langchain.logged import read_turn
-from convstore.ext.langchain.turn import is_made_up, last_question
+from convstore.ext.langchain.turn import is_made_up, last_question, read_turn
 
-__all__ = ["ResentInput", "find_resent"]
+__all__ = ["ResentInput", "find_resent", "removal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,10 @@ class ResentInput:
     """An input whose beginning may be in the log.
 
     Attributes:
-        messages: What is left of the state's messages once the known ones are gone.
-        changes: What changes in the state's messages to get there.
-        known: The messages that are gone, as the client sent them, for the append that compares again; None if all is
-            known.
+        messages: The state's messages without the known ones.
+        changes: The changes to the state's messages that remove them.
+        known: The removed messages, as the client sent them, for the append that compares again; None if all messages
+            are known.
         logged: Ids of those of `messages` that are in the log.
     """
 
@@ -44,7 +43,7 @@ class ResentInput:
 async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logged: set[str]) -> ResentInput | None:
     """Compare an input with the log; None if there is nothing to compare.
 
-    Questions alone, without an answer between them, are no history: their runs broke off before they were logged.
+    Questions without an answer between them are no history: their runs broke off before they were logged.
 
     Args:
         chat: The conversation.
@@ -54,14 +53,14 @@ async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logge
     Raises:
         HistoryDivergedError: The input is another history than the log.
     """
-    place = last_question(messages)
-    said = [one for one in messages[: (place or 0) + 1] if not is_made_up(one)]
+    question = last_question(messages)
+    said = [one for one in messages[: (question or 0) + 1] if not is_made_up(one)]
     first = next((at for at, one in enumerate(said) if one.id not in logged), len(said))
-    if place is None or first >= len(said) - 1:
+    if question is None or first >= len(said) - 1:
         return None
     resender = (await chat.store.services()).resender
     error: HistoryDivergedError | None = None
-    # The state may hold a turn that is logged and, after it, all of the history once more; or one without ids in part.
+    # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
     for batch in filter(is_history, [said[first:], said] if first else [said]):
         try:
             decision = await resender.decide(tuple(chat.scope.items()), batch)
@@ -78,20 +77,20 @@ async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logge
 async def _without_known(
     chat: Conversation, messages: Sequence[BaseMessage], batch: list[BaseMessage], decision: Decision, logged: set[str]
 ) -> ResentInput:
-    """The input without what the log has.
+    """Return the input without the messages that the log has.
 
-    If the client gives no ids, what is left gets ids that every worker would give it, so that the same request sent to
-    two of them is one question.
+    If the client gives no ids, the other messages get ids that every worker derives alike, so that a request sent to
+    two workers is one question.
     """
     question = batch[-1]
     is_last = messages[-1] is question
     count = min(decision.known, len(batch) - 1)
     known, rest = batch[:count], batch[count:]
-    gone = {one.id for one in known}
+    known_ids = {one.id for one in known}
     if not decision.is_known or not is_last or any(one.id in logged for one in known if one.type == "human"):
-        left = [one for one in messages if one.id not in gone]
-        return ResentInput(left, [_remove(one) for one in known], known)
-    changes = [_remove(one) for one in batch]
+        left = [one for one in messages if one.id not in known_ids]
+        return ResentInput(left, [removal(one) for one in known], known)
+    changes = [removal(one) for one in batch]
     left = [one for one in messages if all(one is not other for other in batch)]
     if decision.known == len(batch):
         question_id = decision.places[-1].id
@@ -99,17 +98,18 @@ async def _without_known(
         named = [found.question if found else question.model_copy(update={"id": question_id})]
         return ResentInput([*left, *named], [*changes, *named], logged=frozenset({question_id}))
     named = [
-        one.model_copy(update={"id": _derived_id(decision, place)}) for place, one in enumerate(rest, decision.known)
+        one.model_copy(update={"id": _derived_id(decision, index)}) for index, one in enumerate(rest, decision.known)
     ]
     return ResentInput([*left, *named], [*changes, *named], known)
 
 
-def _derived_id(decision: Decision, place: int) -> str:
-    """An id made from what the log has and what is new; after a rewind another one."""
-    before, digest = decision.places[-1].id, decision.batch[place].digest.hex()
-    made_of = ["convstore resent", before, decision.tail.rewind_entry, place - decision.known, digest]
+def _derived_id(decision: Decision, index: int) -> str:
+    """Return an id derived from the log, its last rewind and the new message."""
+    before, digest = decision.places[-1].id, decision.batch[index].digest.hex()
+    made_of = ["convstore resent", before, decision.tail.rewind_entry, index - decision.known, digest]
     return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
 
 
-def _remove(message: BaseMessage) -> BaseMessage:
+def removal(message: BaseMessage) -> BaseMessage:
+    """Return the update that removes a message from a state."""
     return RemoveMessage(str(message.id))

@@ -1,12 +1,17 @@
 """What a run of an agent knows of its conversation, from one hook of the middleware to the next.
 
 Floor 7. It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a
-resume or on another worker, it is made again from the log.
+resume or on another worker, it is rebuilt from the log.
+
+An agent that a tool of another agent calls inherits its configuration, and with it the scope. If both wrote into one
+conversation, each would be shown the other's unfinished turn. So the inner one is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
@@ -15,35 +20,39 @@ from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
-from convstore.ext.langchain.evicted import is_evicted
+from convstore.ext.langchain.shortened import is_evicted
 from convstore.ext.langchain.turn import answers, came_with, is_made_up
 from convstore.messages.tool_calls import result_id
 from convstore.values.models import History
 
-__all__ = ["CHANNEL", "AgentRun", "ConversationAgentState", "Ticket", "run_in"]
+__all__ = ["CHANNEL", "AgentRun", "ConversationAgentState", "Ticket", "check_alone", "run_in", "working_on"]
 
 CHANNEL = "convstore_run"
+_OUTER: ContextVar[tuple[tuple[Any, dict[str, str]], ...]] = ContextVar("convstore_outer_agents", default=())
 
 
 @dataclass(slots=True, eq=False)
 class AgentRun:
-    """A run, or what is left of one.
+    """A run, or the rest of one.
 
     Attributes:
-        scope: Whose conversation it works on.
+        scope: Scope of its conversation.
         turn_id: Id of the human message that it answers; None if there is none.
-        logged: Messages that are in the log, by id; None where only that much is known.
-        ahead: The turn's messages as an earlier run left them, if there was one; the state gets them step by step.
-        is_known: Whether the log was asked what it has of the turn.
+        logged: Messages that are in the log, by id; None if only their id is known.
+        ahead: The turn's messages from an earlier run, if there was one; the state gets them step by step.
+        is_known: True once the log was asked for the turn.
         history: The view as it was loaded.
-        view: Of it what precedes the turn; None if it has to be loaded.
-        folded: Ids of messages of the turn that the view's summary stands for.
-        first: Ordinal of the human message; None if it is not known.
-        is_answered: Whether the run only gives again what the log has, its question being answered.
-        resent: For the next append, the messages of the client's history that precede what is new; None if the client
-            sent no history.
-        stubs: Results of this turn as the log's stubs, by id; None for one that has none.
+        view: Its part before the turn; None if it has to be loaded.
+        folded: Ids of messages of the turn that the view's summary covers.
+        first: Ordinal of the human message; None if unknown.
+        is_answered: True if the log has the answer, so the run only repeats it.
+        resent: For the next append, the messages of the client's history before the new ones; None if the client sent
+            no history.
+        stubs: Stubs of results of this turn, by id; None for a result without one.
+        paired: The messages last shown to the model, if each result was at its call.
     """
 
     scope: dict[str, str]
@@ -58,34 +67,36 @@ class AgentRun:
     is_answered: bool = False
     resent: list[BaseMessage] | None = None
     stubs: dict[str, ToolMessage | None] = field(default_factory=dict)
+    paired: list[BaseMessage] = field(default_factory=list)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
-        """These messages are in the log as they are."""
+        """Record that the log has these messages as they are."""
         self.logged |= {str(message.id): message for message in messages}
 
     def missing(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
-        """Those of some messages that the log has not, or not as they are now."""
-        return [message for message in messages if not is_made_up(message) and not self._has(message)]
+        """Return the messages that the log does not have, or not as they are now."""
+        changed = [message for message in messages if self.logged.get(message.id or "") is not message]
+        return [message for message in changed if not is_made_up(message) and not self._has(message)]
 
     def _has(self, message: BaseMessage) -> bool:
         if message.id not in self.logged:
             return False
         known = self.logged[message.id]
-        return known is None or known is message or known == message or is_evicted(message, known)
+        return known is None or known == message or is_evicted(message, known)
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
-        """Return the model's answer at this step from an earlier run; None if it has to be asked."""
-        here = ids_of(messages)
+        """Return the model's answer at this step from an earlier run; None if the model has to be called."""
+        here = ids_of(messages) if self.ahead else ()
         said = (one for one in self.ahead if isinstance(one, AIMessage) and not came_with(one))
         return next((one for one in said if one.id not in here), None)
 
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
-        """The results that an earlier run left for the calls of some tools."""
+        """Return the results that an earlier run stored for the calls of some tools."""
         called = {call["id"] for call in ai.tool_calls if call["name"] in names}
         return [result for result in answers(self.ahead, ai) if result.tool_call_id in called]
 
-    def left_for(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
-        """The result that an earlier run left for a call, with what its tool put beside it; empty if there is none."""
+    def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
+        """Return the result that an earlier run stored for a call, and the messages that its tool added."""
         wanted = result_id(ai_message_id, call_id, position)
         ai = next((one for one in self.ahead if isinstance(one, AIMessage) and one.id == ai_message_id), None)
         found = [one for one in answers(self.ahead, ai) if one.tool_call_id == call_id] if ai else []
@@ -103,7 +114,7 @@ class Ticket(str):
 
     @classmethod
     def to(cls, run: AgentRun) -> Ticket:
-        """A ticket to a run."""
+        """Return a ticket to a run."""
         ticket = cls(run.turn_id or "")
         ticket.run = run
         return ticket
@@ -116,6 +127,30 @@ class ConversationAgentState(AgentState[Any]):
 
 
 def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:
-    """The run that a state tells of; None after a resume."""
+    """Return the run in a state; None after a resume."""
     run = getattr(state.get(CHANNEL), "run", None)
     return run if isinstance(run, AgentRun) and run.scope == scope else None
+
+
+@contextmanager
+def working_on(chat: Conversation) -> Iterator[None]:
+    """Refuse agents called in this context that work on the same conversation."""
+    token = _OUTER.set((*_OUTER.get(), (chat.store, chat.scope)))
+    try:
+        yield
+    finally:
+        _OUTER.reset(token)
+
+
+def check_alone(chat: Conversation) -> None:
+    """Check that no outer agent works on this conversation.
+
+    Raises:
+        InvalidScopeError: One does.
+    """
+    if any(store is chat.store and scope == chat.scope for store, scope in _OUTER.get()):
+        raise InvalidScopeError(
+            f"this agent was called by another one that works on the same conversation ({chat.scope}); give it a "
+            "conversation of its own: make the store with one more scope key, say 'agent', and each middleware with "
+            "scope={'agent': '...'}; or leave the middleware out of the inner agent"
+        )

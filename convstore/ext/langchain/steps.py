@@ -1,7 +1,7 @@
-"""What the middleware does at each hook, as functions of a conversation and a run.
+"""The work of the middleware at each hook, as functions of a conversation and a run.
 
-Floor 7. Each is called by an async hook with the store's own conversation, and by a sync hook with that of the store's
-twin. All of them may be done again: an append of what is there writes nothing.
+Floor 7. Async hooks call them with the store's own conversation, sync hooks with that of the store's twin. All of them
+may run again: appending messages that the log has writes nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
-from convstore.ext.langchain.evicted import SETTING, as_in_state
-from convstore.ext.langchain.logged import LoggedTurn, ids_in_log, read_turn
-from convstore.ext.langchain.resent import find_resent
-from convstore.ext.langchain.results import give_result_ids
+from convstore.ext.langchain.resent import find_resent, removal
+from convstore.ext.langchain.results import give_result_ids, may_be_structured
 from convstore.ext.langchain.run import AgentRun
-from convstore.ext.langchain.shorten import stubbed_until
-from convstore.ext.langchain.structured import may_be_structured
-from convstore.ext.langchain.turn import is_answer, is_made_up, last_question, turn_of
+from convstore.ext.langchain.shortened import SETTING, as_in_state, stubbed_until
+from convstore.ext.langchain.turn import (
+    LoggedTurn,
+    ids_in_log,
+    is_answer,
+    is_made_up,
+    last_question,
+    read_turn,
+    turn_of,
+)
 from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tool_calls import is_paired
 from convstore.values.models import History, Receipt
 from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import fit_for
@@ -35,7 +41,7 @@ __all__ = ["Rules", "begin", "catch_up", "end", "prepare", "take_up"]
 
 _Result = TypeVar("_Result")
 _NO_STREAM = "nostream"
-"""LangGraph streams no model call with this tag as the agent's."""
+"""Tag of model calls that LangGraph does not stream as the agent's."""
 _STUB_LIMIT = 1_000
 
 
@@ -53,20 +59,19 @@ class Rules:
 async def begin(
     chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], *, is_inner: bool
 ) -> tuple[AgentRun, list[BaseMessage]]:
-    """Load the view, let earlier turns leave the state, and find out whether the question came before.
+    """Load the view, remove earlier turns from the state, and look up the question in the log if its id came before.
 
-    One load for a new question. A message of an earlier turn that the log has not, because its run broke off, stays
-    in the state and is appended with the question.
+    A new question costs one load. A message of an earlier turn that the log does not have, because its run broke off,
+    stays in the state and is appended with the question.
 
     Args:
         chat: The conversation.
-        rules: How the middleware works.
-        messages: The state's, the question last.
-        is_inner: The agent is a part of another graph, which may have put more behind the question.
+        rules: The settings of the middleware.
+        messages: The messages of the state, the question last.
+        is_inner: True if the agent is part of another graph, which may have added messages after the question.
 
     Returns:
-        What is known of the run, and what changes in the state's messages. If the question is answered, its turn is
-        among these or in the state.
+        The run, and the changes to the state's messages. If the question is answered, they complete its turn.
     """
     history = await _load(chat, rules)
     shown = ids_of(one for one in history.messages if not is_made_up(one))
@@ -77,11 +82,11 @@ async def begin(
     resent = await find_resent(chat, messages, logged)
     if resent:
         messages, changes, logged = resent.messages, list(resent.changes), logged | resent.logged
-    place = last_question(messages) or 0
-    earlier, turn = messages[:place], messages[place:]
+    start = last_question(messages) or 0
+    earlier, turn = messages[:start], messages[start:]
     run = AgentRun(chat.scope, _turn_id(messages), dict.fromkeys(logged), history=history)
     run.resent = resent.known if resent else None
-    changes += [_remove(one) for one in earlier if one.id in logged or is_made_up(one)]
+    changes += [removal(one) for one in earlier if one.id in logged or is_made_up(one)]
     if run.turn_id not in logged and len(turn) <= 1:
         run.view = None if _is_unfinished(history) else history.messages
         return run, changes
@@ -94,12 +99,12 @@ async def begin(
     if run.is_answered:
         here = ids_of(turn)
         return run, [*changes, *(one for one in run.ahead if one.id not in here)]
-    # The state gets them back one by one, so that each passes the hooks again that it had not passed.
-    return run, [*changes, *map(_remove, turn[1:])]
+    # They enter the state again one by one, so that each passes the hooks that it had not passed.
+    return run, [*changes, *map(removal, turn[1:])]
 
 
 async def take_up(chat: Conversation, messages: Sequence[BaseMessage]) -> AgentRun:
-    """The run of a state that lost it: after a resume, or on another worker."""
+    """Rebuild the run of a state that lost it: after a resume, or on another worker."""
     run = AgentRun(chat.scope, _turn_id(messages))
     found = await read_turn(chat, run.turn_id)
     _take_note(run, found)
@@ -108,7 +113,7 @@ async def take_up(chat: Conversation, messages: Sequence[BaseMessage]) -> AgentR
 
 
 async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Append what the log has not; one command, none if it has all.
+    """Append the messages that the log does not have; one command, none if it has all.
 
     Raises:
         ContentConflictError: A message was changed after it was appended.
@@ -137,11 +142,11 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
 
 
 async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
-    """Append messages of the state, those of a client's history after comparing all of it with the log once more."""
+    """Append messages of the state. A client's history is compared with the log once more."""
     how: dict[str, Any] = {"unencodable": rules.unencodable, "on_source_clash": rules.on_source_clash}
     if run.resent is None:
         return await chat.append(missing, **how)
-    # Copies: what is known gets the ids of the log, and the state keeps its own.
+    # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [one.model_copy() for one in (*run.resent, *missing)]
     return await chat.append(history, resent="skip", **how)
 
@@ -157,10 +162,10 @@ async def prepare(
 
     Args:
         chat: The conversation.
-        rules: How the middleware works.
+        rules: The settings of the middleware.
         run: The run.
         messages: The turn in the request, as other middleware left it.
-        state: The state's messages, which have whole what the request may show shortened.
+        state: The messages of the state, in full where the request may have them shortened.
     """
     give_result_ids(messages)
     await catch_up(chat, rules, run, as_in_state(messages, state))
@@ -170,24 +175,33 @@ async def prepare(
         await _load_view(chat, rules, run, messages)
     turn = [message for message in messages if message.id not in run.folded]
     shown = await _shortened(chat, rules, run, turn)
-    return fit_for([*(run.view or ()), *shown], rules.policy.provider)
+    return _fitted([*(run.view or ()), *shown], run, rules.policy.provider)
+
+
+def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) -> list[BaseMessage]:
+    """`fit_for`, which reads only the messages added since the last step if those before were paired."""
+    known = len(run.paired)
+    if provider is None and messages[:known] == run.paired and is_paired(messages[known:]):
+        run.paired = messages
+        return messages
+    return fit_for(messages, provider)
 
 
 async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Append what is left, and summarise if it is time; gives what changes in the state's messages.
+    """Append the remaining messages, and summarise if it is due; return the changes to the state's messages.
 
-    Where the log gave the answer, nothing is appended: hooks of other middleware ran at the end of the first run, and
-    what they add now leaves the state again.
+    If the answer came from the log, nothing is appended: hooks of other middleware ran at the end of the first run, and
+    what they add now is removed from the state.
     """
     if run.is_answered:
-        return [_remove(one) for one in run.missing(messages[last_question(messages) or 0 :])]
+        return [removal(one) for one in run.missing(messages[last_question(messages) or 0 :])]
     await catch_up(chat, rules, run, messages)
     await _summarise(chat, rules, run, messages)
     return []
 
 
 async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Summarise if it is time."""
+    """Summarise if it is due."""
     if not rules.compact or run.history is None:
         return
     compactor = (await chat.store.services()).compactor
@@ -197,23 +211,24 @@ async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: 
 
 
 def _turn_id(messages: Sequence[BaseMessage]) -> str | None:
-    """Id of the human message that a state answers, which another middleware may have taken out of it."""
-    place = last_question(messages)
-    if place is not None:
-        return messages[place].id
+    """Return the id of the human message that a state answers, even if another middleware removed that message."""
+    index = last_question(messages)
+    if index is not None:
+        return messages[index].id
     return next((turn for one in reversed(messages) if (turn := turn_of(one))), None)
 
 
 def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
+    """Record what the log has of the turn."""
     run.is_known = True
     if found:
         run.first = found.first
         run.logged |= dict.fromkeys(ids_of(found.later))
-        run.note([found.question])  # asked in other words it is not the same
+        run.note([found.question])  # as logged, so that a question in other words is a conflict
 
 
 async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages of a turn that only the state has, from a run that broke off before it logged them."""
+    """Return the messages of a turn that only the state has, because their run broke off before it logged them."""
     known = ids_of(found.later)
     extra = [one for one in state if one.id not in known and not is_made_up(one)]
     rewound = await ids_in_log(chat, ids_of(extra))
@@ -221,7 +236,7 @@ async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[Base
 
 
 def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence[BaseMessage]) -> bool:
-    """Return True if the very same question was answered, in a way that needs nothing else done."""
+    """Return True if the same question was answered, and the answer needs no further work."""
     if not found.is_finished or len(ahead) > len(found.later) or turn[0] != found.question:
         return False
     answer = found.later[-1]
@@ -234,29 +249,25 @@ def _is_unfinished(history: History) -> bool:
     return bool(said) and said[-1].type != "system" and not is_answer(said[-1])
 
 
-def _remove(message: BaseMessage) -> BaseMessage:
-    return RemoveMessage(str(message.id))
-
-
 async def _load(chat: Conversation, rules: Rules) -> History:
     return await _unstreamed(chat.load_history(rules.policy))
 
 
 async def _load_view(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Load what precedes the turn, when the log has the turn's beginning already."""
+    """Load the view before the turn, if the log has the turn's beginning already."""
     run.history = history = await _load(chat, rules)
     ids = [message.id for message in messages]
     own = {*ids, *ids_of(run.ahead)}
     start = next((at for at, one in enumerate(history.messages) if one.id in own), len(history.messages))
     run.view = history.messages[:start]
     if history.summary is not None and start < len(history.messages):
-        # A compaction in the middle of a long turn: its beginning is in the summary.
-        place = ids.index(history.messages[start].id) if history.messages[start].id in ids else 0
-        run.folded = frozenset(str(each) for each in ids[:place] if each in run.logged)
+        # A compaction during a long turn: the summary covers its beginning.
+        end = ids.index(history.messages[start].id) if history.messages[start].id in ids else 0
+        run.folded = frozenset(str(each) for each in ids[:end] if each in run.logged)
 
 
 async def _shortened(chat: Conversation, rules: Rules, run: AgentRun, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The turn, its older results as stubs if it is over its budget."""
+    """Return the turn, its older results as stubs if it exceeds its budget."""
     if rules.turn_tokens is None:
         return list(turn)
     until, is_guess = stubbed_until(turn, run.stubs, budget=rules.turn_tokens)
@@ -268,7 +279,7 @@ async def _shortened(chat: Conversation, rules: Rules, run: AgentRun, turn: Sequ
 
 
 async def _read_stubs(chat: Conversation, rules: Rules, run: AgentRun, unread: Sequence[ToolMessage]) -> None:
-    """The stubs that the log made of some results; of those that policies leave whole there are none."""
+    """Read the stubs of some results from the log; those that the policy exempts have none."""
     page = await chat.list_messages(after=(run.first or 1) - 1, limit=_STUB_LIMIT)
     short = {one.message.id: one.message for one in page}
     for result in unread:
@@ -283,7 +294,7 @@ async def _read_stubs(chat: Conversation, rules: Rules, run: AgentRun, unread: S
 
 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Do work of the store's; calls of a summarizer's model are traced, but not streamed as the agent's."""
+    """Run work of the store. Calls of a summarizer's model in it are traced, but not streamed as the agent's."""
     config: RunnableConfig = dict(var_child_runnable_config.get() or {})  # type: ignore[assignment]
     config["tags"] = [*(config.get("tags") or ()), _NO_STREAM]
     with set_config_context(config) as context:

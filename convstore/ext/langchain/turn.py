@@ -1,48 +1,114 @@
-"""What belongs to one turn of an agent: ids of its results, and which messages of a log are its own.
+"""The messages of one turn of an agent: which messages of a log belong to it, and what the log already has of it.
 
-Floor 7, pure. Two runs may work on one conversation at once, and then their messages stand between each other's in the
-log. So each AI message that an agent appends says which human message it answers, and each result has an id that is
-made from the AI message and the call that it answers. A message that a tool puts beside its result, an image as a
-human message, say, says both: so it is no question.
+Floor 7. Two runs may work on one conversation at once, so their messages are interleaved in the log. Therefore each AI
+message that an agent appends names the human message that it answers, and each result has an id made from the AI
+message and the call that it answers. A message that a tool adds to its result, such as an image as a human message,
+names both, so it is not taken for a question.
+
+The log is read only if a turn may have begun before: a question whose id came before, or a run that is resumed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from convstore.conversation import Conversation
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import calls_of, has_calls, result_id
+from convstore.values.models import StoredMessage
 
 __all__ = [
+    "LoggedTurn",
     "answers",
     "came_with",
+    "ids_in_log",
     "is_answer",
     "is_made_up",
     "is_question",
     "last_question",
     "linked",
     "own_messages",
+    "read_turn",
     "strays",
     "turn_of",
 ]
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 _LINK = "convstore"
+_PAGE = 200
+_MAX_READ = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTurn:
+    """A turn as stored in the log.
+
+    Attributes:
+        question: The human message that begins it.
+        first: Its ordinal.
+        later: The turn's other messages, in the order of the log, in full.
+    """
+
+    question: BaseMessage
+    first: int
+    later: list[BaseMessage]
+
+    @property
+    def is_finished(self) -> bool:
+        """Return True if it has its answer."""
+        return bool(self.later) and is_answer(self.later[-1])
+
+
+async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | None:
+    """Read the turn that begins with a human message; None if the log does not have it, or it was rewound.
+
+    Reads up to a thousand messages, because other runs may have written at the same time.
+    """
+    found = await chat.get_tool_messages([turn_id]) if turn_id else []
+    if not turn_id or not found:
+        return None
+    first = found[0].ordinal
+    read: list[StoredMessage] = []
+    while True:
+        page = await chat.list_messages(after=read[-1].ordinal if read else first - 1, limit=_PAGE, full=True)
+        read += page
+        if not read or read[0].message.id != turn_id:
+            return None
+        later = [one.message for one in read[1:]]
+        earlier = await _before(chat, first) if strays(later) else []
+        turn = LoggedTurn(read[0].message, first, own_messages(later, turn_id, earlier))
+        is_over = turn.is_finished and any(map(is_question, later))
+        if is_over or len(page) < _PAGE or len(read) >= _MAX_READ:
+            return turn
+
+
+async def _before(chat: Conversation, first: int) -> list[BaseMessage]:
+    """Read messages before a question, without payloads; a run not over then has its results after the question."""
+    page = await chat.list_messages(before=first, limit=_PAGE)
+    return [one.message for one in page]
+
+
+async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
+    """Return the ids that the log has; one command, no payloads."""
+    if not ids:
+        return set()
+    services = await chat.store.services()
+    cached = await services.reader.find(tuple(chat.scope.items()))
+    return set(await services.reader.messages_by_id(cached, list(ids))) if cached else set()
 
 
 def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
-    """The message, saying to whose turn it belongs.
-
-    It says so in ``response_metadata``, which no provider is sent.
+    """Return the message with a link to its turn in ``response_metadata``, which is not sent to providers.
 
     Args:
-        message: What the model said, or what a tool put beside its result.
-        turn_id: Id of the human message that the turn answers; None says nothing.
-        result: For what stands beside a result, its `result_id`.
+        message: A message of the model, or one that a tool added to its result.
+        turn_id: Id of the human message that the turn answers; None for no link.
+        result: For a message that a tool added, the `result_id` of the result.
 
     >>> turn_of(linked(AIMessage("Hello"), "question-1"))
     'question-1'
@@ -54,37 +120,37 @@ def linked(message: _Message, turn_id: str | None, *, result: str | None = None)
 
 
 def turn_of(message: BaseMessage) -> str | None:
-    """Id of the human message to whose turn a message of an agent belongs; None if it does not say."""
-    return _said(message, "turn")
+    """Return the id of the human message that a message of an agent is linked to; None without a link."""
+    return _linked_to(message, "turn")
 
 
 def came_with(message: BaseMessage) -> str | None:
-    """The `result_id` of the result beside which a tool put a message; None if no tool did."""
-    return _said(message, "result")
+    """Return the `result_id` of the result that a tool added a message to; None for any other message."""
+    return _linked_to(message, "result")
 
 
-def _said(message: BaseMessage, key: str) -> str | None:
+def _linked_to(message: BaseMessage, key: str) -> str | None:
     link = message.response_metadata.get(_LINK)
     value = link.get(key) if isinstance(link, dict) else None
     return value if isinstance(value, str) else None
 
 
 def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[BaseMessage] = ()) -> list[BaseMessage]:
-    """Return those messages after a question in the log that belong to its turn, whatever stands between.
+    """Return the messages after a question in the log that belong to its turn, also between those of other turns.
 
-    A message belongs to the turn that it says, a result to that of its call; what does not say belongs to the question
-    before it.
+    A message belongs to the turn that it is linked to, a result to that of its call, any other to the question before
+    it.
 
     Args:
         later: The messages after the question.
         turn_id: Id of the question.
-        earlier: Messages before it, whose calls may have their results after it: their runs were not over.
+        earlier: Messages before it, whose calls may have their results after it.
 
     >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
     >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
     (['Here.'], ['So.'])
     """
-    # Calls of earlier turns are found by the id of their results alone: a call id comes again in every turn.
+    # Calls of earlier turns are found by the ids of their results alone, because call ids may repeat in every turn.
     calling = (message for message in earlier if isinstance(message, AIMessage))
     owners: dict[str, str | None] = {key: None for one in calling for key in _keys_of_results(one) if key[:3] == "id "}
     current: str | None = turn_id
@@ -119,11 +185,11 @@ def _keys_of_results(message: AIMessage) -> list[str]:
 
 
 def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
-    """The results of an AI message among its turn's messages: those behind it, up to what the model said next."""
-    place = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
+    """Return the results of an AI message among its turn's messages: those before the model's next message."""
+    index = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
     called = {call.id for call in calls_of(ai)}
     found: list[ToolMessage] = []
-    for message in later[place + 1 :]:
+    for message in later[index + 1 :]:
         if isinstance(message, AIMessage) and not came_with(message):
             break
         if isinstance(message, ToolMessage) and message.tool_call_id in called:
@@ -132,12 +198,12 @@ def answers(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
 
 
 def is_answer(message: BaseMessage) -> bool:
-    """Return True if a message ends a turn: an AI message without calls, which no tool put there."""
+    """Return True if a message ends a turn: an AI message without calls that no tool added."""
     return isinstance(message, AIMessage) and not has_calls(message) and not came_with(message)
 
 
 def is_question(message: BaseMessage) -> bool:
-    """Return True if a message begins a turn: a human message, which no tool put there."""
+    """Return True if a message begins a turn: a human message that no tool added."""
     return isinstance(message, HumanMessage) and turn_of(message) is None
 
 
@@ -147,6 +213,6 @@ def is_made_up(message: BaseMessage) -> bool:
 
 
 def last_question(messages: Sequence[BaseMessage]) -> int | None:
-    """Place of the last human message that somebody said."""
-    places = range(len(messages) - 1, -1, -1)
-    return next((at for at in places if is_question(messages[at]) and not is_made_up(messages[at])), None)
+    """Return the index of the last human message that a user sent; None if there is none."""
+    indexes = range(len(messages) - 1, -1, -1)
+    return next((at for at in indexes if is_question(messages[at]) and not is_made_up(messages[at])), None)
