@@ -23,7 +23,6 @@ from convstore.sources.source import MAX_SOURCES
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
-    ErasureReceipt,
     History,
     Receipt,
     SearchHit,
@@ -34,6 +33,7 @@ from convstore.values.models import (
     Turn,
 )
 from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope, check_choice, check_id, check_ids, check_number
 
 if TYPE_CHECKING:

@@ -45,12 +45,9 @@ from convstore.values.models import (
     Compaction,
     ConversationInfo,
     ConversationPage,
-    ErasureReceipt,
-    Finding,
     History,
     HistoryReport,
     MessagePreview,
-    Migration,
     Receipt,
     SearchHit,
     Source,
@@ -59,9 +56,9 @@ from convstore.values.models import (
     Summary,
     ToolRecord,
     Turn,
-    VerifyReport,
 )
 from convstore.values.policy import HistoryPolicy
+from convstore.values.reports import ErasureReceipt, Finding, Growth, Migration, StoreStats, VerifyReport
 from convstore.view.render import get_conversational_history
 
 __all__ = [
@@ -80,6 +77,7 @@ __all__ = [
     "CorruptDocumentError",
     "ErasureReceipt",
     "Finding",
+    "Growth",
     "History",
     "HistoryDivergedError",
     "HistoryPolicy",
@@ -104,6 +102,7 @@ __all__ = [
     "SourcePage",
     "StoreClosedError",
     "StoreError",
+    "StoreStats",
     "StoreUnavailableError",
     "StoredMessage",
     "Summary",

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Retention
+from convstore.admin.statistics import StatsReader
 from convstore.append.resent_history import Resender
 from convstore.append.rewinder import Rewinder
 from convstore.append.writer import Writer
@@ -27,6 +28,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.log import Log
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.newest import Newest
+from convstore.mongo.statistics import Statistics
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
 from convstore.readback.annotations import Annotator
@@ -69,6 +71,7 @@ class Services:
     searcher: Searcher
     directory: Catalog
     retention: Retention
+    stats: StatsReader
     verifier: Verifier
     compactor: Compactor
     kept: SummaryHistory
@@ -136,6 +139,7 @@ def make_services(
         searcher=Searcher(reader, LogParts(reader, newest, codec=codec)),
         directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
         retention=Retention(tombstones, log, annotations, summaries, clock=clock, forget=forget),
+        stats=StatsReader(Statistics(driver, prefix=prefix), open_heads),
         verifier=Verifier(
             Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
         ),

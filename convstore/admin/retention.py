@@ -22,7 +22,7 @@ from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import HeadKey, Tombstones
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
 from convstore.runtime.parallel import in_parallel
-from convstore.values.models import ErasureReceipt
+from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
 
 __all__ = ["LEAST_AGE", "Retention"]

@@ -16,7 +16,7 @@ from rich.text import Text
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
 from convstore.cli.output import plain, run, screen, table_of, write_json
 from convstore.values.addresses import safe_address
-from convstore.values.models import Finding, VerifyReport
+from convstore.values.reports import Finding, VerifyReport
 
 __all__ = ["DOCTOR", "FOUND", "doctor_command"]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
 from convstore.cli.output import run, screen, table_of, write_json
 from convstore.values.addresses import safe_address
-from convstore.values.models import ErasureReceipt
+from convstore.values.reports import ErasureReceipt
 
 __all__ = ["ERASE", "erase_command", "print_receipt"]
 

@@ -15,7 +15,7 @@ from convstore.cli.erase import print_receipt
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
 from convstore.cli.output import run, screen, write_json
 from convstore.values.addresses import safe_address
-from convstore.values.models import ErasureReceipt
+from convstore.values.reports import ErasureReceipt
 
 __all__ = ["PRUNE", "prune_command", "read_age"]
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["LoopThread"]
+from convstore.exceptions import StoreClosedError
+
+__all__ = ["LoopThread", "Twin"]
 
 _Result = TypeVar("_Result")
 
@@ -59,3 +61,56 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+class _Closable(Protocol):
+    async def close(self) -> None:
+        """Release everything that it holds."""
+        ...
+
+
+_Store = TypeVar("_Store", bound=_Closable)
+
+
+class Twin(Generic[_Store]):
+    """A second store on an event loop of its own, made when a sync caller first needs it.
+
+    Args:
+        make: Makes the store; called once.
+    """
+
+    def __init__(self, make: Callable[[], _Store]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._made: tuple[LoopThread, _Store] | None = None
+        self._is_closed = False
+
+    def run(self, work: Callable[[_Store], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Run work on the second store and wait for the result.
+
+        Raises:
+            StoreClosedError: `close` was called before the work ended.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise StoreClosedError("this store was closed; make a new store")
+            if self._made is None:
+                self._made = LoopThread(), self._make()
+            thread, store = self._made
+        try:
+            return thread.run(work(store))
+        except CancelledError as error:
+            raise StoreClosedError("this store was closed in the middle of the call; make a new one") from error
+
+    async def close(self) -> None:
+        """Close the second store and end its thread; sync callers get `StoreClosedError`."""
+        # A thread of its own: those of the loop may all be waiting for the second store.
+        with ThreadPoolExecutor(1) as thread:
+            await asyncio.get_running_loop().run_in_executor(thread, self._stop)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._is_closed, made, self._made = True, self._made, None
+        if made is not None:
+            thread, store = made
+            thread.run(store.close())
+            thread.stop()

@@ -19,7 +19,8 @@ from convstore.runtime import cache as known
 from convstore.runtime.clock import Clock, as_of, is_backdated
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
-from convstore.values.models import ConversationInfo, ErasureReceipt
+from convstore.values.models import ConversationInfo
+from convstore.values.reports import ErasureReceipt
 
 __all__ = ["HandMovedTime", "ListContract"]
 

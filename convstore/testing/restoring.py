@@ -18,7 +18,7 @@ from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
 from convstore.testing.verifying import clock_ahead
-from convstore.values.models import VerifyReport
+from convstore.values.reports import VerifyReport
 
 __all__ = ["RestoreContract", "RestoreFixtures", "conversation_of", "restore", "saved", "talk", "texts"]
 

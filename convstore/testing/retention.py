@@ -26,8 +26,8 @@ from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
-from convstore.values.models import ErasureReceipt
 from convstore.values.policy import CompactionRule
+from convstore.values.reports import ErasureReceipt
 
 __all__ = ["RetentionContract"]
 

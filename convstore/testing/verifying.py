@@ -22,8 +22,8 @@ from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
-from convstore.values.models import Finding, VerifyReport
 from convstore.values.policy import CompactionRule
+from convstore.values.reports import Finding, VerifyReport
 
 __all__ = ["SUMMARY_RULE", "VerifyContract", "VerifyFixtures", "clock_ahead", "fill_with_everything", "kinds"]
 

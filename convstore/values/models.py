@@ -17,12 +17,9 @@ __all__ = [
     "Compaction",
     "ConversationInfo",
     "ConversationPage",
-    "ErasureReceipt",
-    "Finding",
     "History",
     "HistoryReport",
     "MessagePreview",
-    "Migration",
     "Receipt",
     "SearchHit",
     "Source",
@@ -31,7 +28,6 @@ __all__ = [
     "Summary",
     "ToolRecord",
     "Turn",
-    "VerifyReport",
 ]
 
 
@@ -167,24 +163,6 @@ class History(_Value):
     tokens: int = 0
     report: HistoryReport
     compaction: Compaction | None = None
-
-
-class ErasureReceipt(_Value):
-    """Counts of the documents that were removed from the database.
-
-    Attributes:
-        conversations: Conversations that this call deleted; one whose removal was interrupted earlier was counted then.
-        entries: Appended batches.
-        payload_chunks: Chunks of large results and of other large parts of messages.
-        summaries: Summaries, including earlier versions.
-        annotations: Annotated messages.
-    """
-
-    conversations: int = 0
-    entries: int = 0
-    payload_chunks: int = 0
-    summaries: int = 0
-    annotations: int = 0
 
 
 class Source(_Value):
@@ -370,70 +348,3 @@ class ConversationPage(_Value):
 
     conversations: list[ConversationInfo] = []
     next_cursor: str | None = None
-
-
-class Migration(_Value):
-    """A step that brings a database to the shape that this version expects.
-
-    Attributes:
-        name: Its name, which begins with its number.
-        summary: What it does.
-        is_applied: True if it has run on this database.
-    """
-
-    name: str
-    summary: str
-    is_applied: bool
-
-
-class Finding(_Value):
-    """A defect found in the database.
-
-    Attributes:
-        kind: Kind of the defect; docs/operations.md lists all kinds.
-        collection: Name of the collection, without the store's prefix.
-        document_id: The ``_id`` of the document, of the first of several, or the name of an index.
-        problem: Description of the defect. It contains no text of messages.
-        conversation: The id of the conversation in the log; "" if it belongs to none.
-        repairable: True if ``repair=True`` can repair it without guessing.
-        repaired: True if it was repaired.
-    """
-
-    kind: str
-    collection: str
-    document_id: str
-    problem: str
-    conversation: str = ""
-    repairable: bool = False
-    repaired: bool = False
-
-
-class VerifyReport(_Value):
-    """The result of `verify`: counts of the documents checked, and the defects found.
-
-    Attributes:
-        conversations: Conversations that were read to their end.
-        entries: Their entries.
-        messages: The messages in them.
-        payload_chunks: Their payload chunks, each read and compared with its checksum.
-        summaries: Their summaries.
-        annotations: Their annotated messages.
-        findings: The first 1,000 findings.
-        counts: Number of findings of each kind, including those not listed.
-        left: Number of findings that were not repaired.
-    """
-
-    conversations: int = 0
-    entries: int = 0
-    messages: int = 0
-    payload_chunks: int = 0
-    summaries: int = 0
-    annotations: int = 0
-    findings: tuple[Finding, ...] = ()
-    counts: dict[str, int] = {}
-    left: int = 0
-
-    @property
-    def ok(self) -> bool:
-        """True if no defect was found, or every one was repaired."""
-        return self.left == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import HEADS, entry_id
-from convstore.values.models import Finding, VerifyReport
+from convstore.values.reports import Finding, VerifyReport
 
 __all__ = ["BETWEEN_LOOKS", "Checked", "Findings", "Recheck"]
 

@@ -24,7 +24,7 @@ from convstore.mongo.inspection import Inspection, log_fields
 from convstore.mongo.keys import ANNOTATIONS, HEADS, SUMMARIES, annotation_id, entry_id, summary_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
-from convstore.values.models import Finding
+from convstore.values.reports import Finding
 from convstore.verify.findings import Checked, Findings, Recheck
 from convstore.verify.log import ORPHAN_AGE, LogCheck
 from convstore.verify.repair import Repairer

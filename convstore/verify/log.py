@@ -25,7 +25,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_from
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import LOG, chunk_id, entry_id
-from convstore.values.models import Finding
+from convstore.values.reports import Finding
 from convstore.verify.entry import check_entry, check_shown, check_totals
 from convstore.verify.findings import Checked
 from convstore.verify.rewinds import ActiveTotals

@@ -16,7 +16,7 @@ from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
 from convstore.mongo.inspection import SchemaInspection
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
 from convstore.mongo.migrator import Migrator
-from convstore.values.models import Finding
+from convstore.values.reports import Finding
 from convstore.verify.findings import Findings
 
 __all__ = ["SchemaCheck"]

@@ -15,7 +15,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import ANNOTATIONS, LOG, SUMMARIES
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
-from convstore.values.models import Finding, VerifyReport
+from convstore.values.reports import Finding, VerifyReport
 from convstore.values.scope import Scope
 from convstore.verify.findings import BETWEEN_LOOKS, Findings, Recheck
 from convstore.verify.heads import ConversationCheck

@@ -232,6 +232,7 @@ async def test_the_commands_are_counted(
         ("chat", "info"): chat.info,
         ("chat", "update"): lambda: chat.update(title="Fish"),
         ("store", "migrations"): store.migrations,
+        ("store", "stats"): lambda: store.stats(user_id="nobody"),
         ("store", "list_conversations"): lambda: store.list_conversations(limit=1, user_id="nobody"),
     }
     took: dict[tuple[str, str], int] = {}

@@ -1,0 +1,70 @@
+"""Add up all conversations, or those with some scope values.
+
+Floor 4. `store` calls it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date
+
+from convstore.mongo.keys import ANNOTATIONS, LOG, SUMMARIES
+from convstore.mongo.statistics import Amount, HeadTotals, Statistics
+from convstore.runtime.open_heads import OpenHeads
+from convstore.values.reports import Growth, StoreStats
+from convstore.values.scope import Scope
+
+__all__ = ["StatsReader"]
+
+_AT_ONCE = 200
+_COLLECTIONS = (LOG, SUMMARIES, ANNOTATIONS)
+
+
+class StatsReader:
+    """Counts and measures what is stored."""
+
+    def __init__(self, statistics: Statistics, open_heads: OpenHeads) -> None:
+        self._statistics, self._open_heads = statistics, open_heads
+
+    async def read(self, partial_scope: Scope) -> StoreStats:
+        """Return the statistics; see `ConversationStore.stats`."""
+        await self._open_heads.flush(partial_scope)
+        heads = [head async for head in self._statistics.heads(dict(partial_scope))]
+        amounts: list[Amount] = []
+        for conversations in _batches([head.conversation for head in heads]) if partial_scope else [None]:
+            for collection in _COLLECTIONS:
+                amounts += await self._statistics.amounts(collection, conversations)
+        sizes = Counter[str]()
+        for amount in amounts:
+            sizes[amount.kind] += amount.size
+        return StoreStats(
+            conversations=len(heads),
+            messages=sum(head.messages for head in heads),
+            turns=sum(head.turns for head in heads),
+            tokens=sum(head.tokens for head in heads),
+            saved_by_stubs=sum(head.tokens - head.view_tokens for head in heads),
+            saved_by_summaries=sum(head.folded - head.summary for head in heads),
+            summarized=sum(head.folded > 0 for head in heads),
+            bytes={kind: sizes[kind] for kind in ("entries", "payloads", SUMMARIES, ANNOTATIONS)},
+            growth=_growth(heads, amounts),
+        )
+
+
+def _batches(ids: Sequence[str]) -> list[Sequence[str] | None]:
+    return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+
+
+def _growth(heads: Sequence[HeadTotals], amounts: Sequence[Amount]) -> list[Growth]:
+    """Return the days on which something was written, in order."""
+    conversations = Counter(head.created_at.date() for head in heads)
+    messages, sizes = Counter[date](), Counter[date]()
+    for amount in amounts:
+        if amount.kind == "entries" and amount.day:
+            day = date.fromisoformat(amount.day)
+            messages[day] += amount.messages
+            sizes[day] += amount.size
+    return [
+        Growth(day=day, conversations=conversations[day], messages=messages[day], bytes=sizes[day])
+        for day in sorted({*conversations, *messages})
+    ]

@@ -1,0 +1,108 @@
+"""Statistics: sums over the conversations with some scope values.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from convstore.exceptions import InvalidScopeError
+from convstore.runtime.clock import Clock
+from convstore.store import ConversationStore
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing.samples import new_id, rag_turn
+from convstore.values.policy import CompactionRule
+from convstore.values.reports import StoreStats
+
+__all__ = ["StatsContract"]
+
+_RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
+
+
+class StatsContract:
+    """`stats`, of one user and of all."""
+
+    async def test_statistics_are_sums_over_conversations(self, new_store: Callable[..., ConversationStore]) -> None:
+        """Counts and tokens are those of `info`, what stubs save is what views save, and others are not counted."""
+        store, user = new_store(), new_id()
+        await store.setup()
+        chats = [store.conversation(user_id=user, thread_id=f"t{number}") for number in range(3)]
+        for number, chat in enumerate(chats):
+            for question in range(number + 1):
+                await chat.append(rag_turn(f"What of whales, {question}?"))
+        await store.conversation(user_id=new_id(), thread_id="t").append(rag_turn("What of seals?"))
+        await chats[0].append(HumanMessage("Wrong.", id="wrong"))
+        await chats[0].rewind(before="wrong")
+        stats, infos = await store.stats(user_id=user), [await chat.info() for chat in chats]
+        assert (stats.conversations, stats.turns) == (3, 6)
+        assert stats.messages == sum(info.message_count for info in infos) == 24
+        assert stats.tokens == sum(info.tokens for info in infos)
+        views = [await chat.load_history() for chat in chats]
+        assert stats.saved_by_stubs == stats.tokens - sum(view.tokens for view in views) > 0
+        assert (stats.summarized, stats.saved_by_summaries) == (0, 0)
+        one = await store.stats(**chats[0].scope)
+        assert (one.conversations, one.messages) == (1, 4)
+
+    async def test_statistics_tell_what_summaries_save(self, new_store: Callable[..., ConversationStore]) -> None:
+        """Views are smaller by that much, until the summary is undone."""
+        store, user = new_store(summarizer=HeadTailSummarizer(_RULE)), new_id()
+        await store.setup()
+        chat = store.conversation(user_id=user, thread_id="t")
+        for number in range(4):
+            await chat.append([HumanMessage(f"{number}?", id=new_id()), AIMessage("Well. " * 80, id=new_id())])
+        before = (await chat.load_history()).tokens
+        assert (await chat.compact()).status == "done"
+        stats = await store.stats(user_id=user)
+        assert stats.summarized == 1
+        assert 0 < stats.saved_by_summaries <= before
+        assert await chat.undo_compaction()
+        assert (await store.stats(user_id=user)).summarized == 0
+
+    async def test_sizes_are_told_by_kind_and_day(self, new_store: Callable[..., ConversationStore]) -> None:
+        """A large result is a payload; a message counts on the day on which it was appended."""
+        now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+        store, user = new_store(clock=Clock(now=lambda: now)), new_id()
+        await store.setup()
+        chat = store.conversation(user_id=user, thread_id="t")
+        await chat.append([HumanMessage("Hi"), AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "c"}])])
+        small = (await store.stats(user_id=user)).bytes
+        assert small["entries"] > 0
+        assert small["payloads"] == small["summaries"] == small["annotations"] == 0
+        now += timedelta(days=2)
+        await chat.append(ToolMessage("".join(new_id() for _ in range(500)), id="r", tool_call_id="c"))
+        await chat.annotate("r", label="large")
+        stats = await store.stats(user_id=user)
+        assert stats.bytes["payloads"] > 1_000
+        assert stats.bytes["annotations"] > 0
+        assert [(one.day.isoformat(), one.conversations, one.messages) for one in stats.growth] == [
+            ("2026-03-01", 1, 2),
+            ("2026-03-03", 0, 1),
+        ]
+        assert sum(one.bytes for one in stats.growth) == stats.bytes["entries"]
+
+    async def test_an_empty_scope_has_empty_statistics(self, store: ConversationStore) -> None:
+        """Of a deleted conversation nothing is counted; an unknown key is refused."""
+        user = new_id()
+        chat = store.conversation(user_id=user, thread_id="t")
+        await chat.append(rag_turn("What of whales?"))
+        await chat.delete()
+        nothing = StoreStats(bytes=dict.fromkeys(("entries", "payloads", "summaries", "annotations"), 0))
+        assert await store.stats(user_id=user) == nothing
+        with pytest.raises(InvalidScopeError):
+            await store.stats(tenant="x")
+
+    async def test_statistics_of_all_are_those_of_each(self, store: ConversationStore) -> None:
+        """Without a scope every conversation is counted once."""
+        users = [new_id() for _ in range(3)]
+        before = await store.stats()
+        for user in users:
+            await store.conversation(user_id=user, thread_id="t").append(rag_turn("What of whales?"))
+        stats, each = await store.stats(), [await store.stats(user_id=user) for user in users]
+        assert stats.conversations >= 3
+        assert stats.messages - before.messages >= 12
+        assert stats.bytes["entries"] >= sum(one.bytes["entries"] for one in each)

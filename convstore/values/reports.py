@@ -1,0 +1,144 @@
+"""Return values of the calls that look after a whole store: data without behaviour or I/O.
+
+Floor 0; built by `admin`, `verify` and the store. They are pydantic models like those of `models`.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["ErasureReceipt", "Finding", "Growth", "Migration", "StoreStats", "VerifyReport"]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ErasureReceipt(_Value):
+    """Counts of the documents that were removed from the database.
+
+    Attributes:
+        conversations: Conversations that this call deleted; one whose removal was interrupted earlier was counted then.
+        entries: Appended batches.
+        payload_chunks: Chunks of large results and of other large parts of messages.
+        summaries: Summaries, including earlier versions.
+        annotations: Annotated messages.
+    """
+
+    conversations: int = 0
+    entries: int = 0
+    payload_chunks: int = 0
+    summaries: int = 0
+    annotations: int = 0
+
+
+class Growth(_Value):
+    """What was written on one day.
+
+    Attributes:
+        day: The day (UTC).
+        conversations: Conversations that began on it.
+        messages: Messages appended on it, including those that were rewound later.
+        bytes: Size of their entries, without large results and other large parts of messages.
+    """
+
+    day: date
+    conversations: int
+    messages: int
+    bytes: int
+
+
+class StoreStats(_Value):
+    """Sums over conversations, as `stats` returns them.
+
+    Attributes:
+        conversations: Number of conversations.
+        messages: Their messages, without rewound ones.
+        turns: Human messages among these.
+        tokens: Size of these messages in full.
+        saved_by_stubs: Tokens less that default views need for them, because old results are stubs.
+        saved_by_summaries: Tokens less that these views need with the current summaries.
+        summarized: Conversations with a current summary.
+        bytes: Stored size by kind of document: entries, payloads (large parts of messages, compressed), summaries and
+            annotations. Indexes and the compression of the server are not counted.
+        growth: The days on which something was written, oldest first.
+    """
+
+    conversations: int = 0
+    messages: int = 0
+    turns: int = 0
+    tokens: int = 0
+    saved_by_stubs: int = 0
+    saved_by_summaries: int = 0
+    summarized: int = 0
+    bytes: dict[str, int] = {}
+    growth: list[Growth] = []
+
+
+class Migration(_Value):
+    """A step that brings a database to the shape that this version expects.
+
+    Attributes:
+        name: Its name, which begins with its number.
+        summary: What it does.
+        is_applied: True if it has run on this database.
+    """
+
+    name: str
+    summary: str
+    is_applied: bool
+
+
+class Finding(_Value):
+    """A defect found in the database.
+
+    Attributes:
+        kind: Kind of the defect; docs/operations.md lists all kinds.
+        collection: Name of the collection, without the store's prefix.
+        document_id: The ``_id`` of the document, of the first of several, or the name of an index.
+        problem: Description of the defect. It contains no text of messages.
+        conversation: The id of the conversation in the log; "" if it belongs to none.
+        repairable: True if ``repair=True`` can repair it without guessing.
+        repaired: True if it was repaired.
+    """
+
+    kind: str
+    collection: str
+    document_id: str
+    problem: str
+    conversation: str = ""
+    repairable: bool = False
+    repaired: bool = False
+
+
+class VerifyReport(_Value):
+    """The result of `verify`: counts of the documents checked, and the defects found.
+
+    Attributes:
+        conversations: Conversations that were read to their end.
+        entries: Their entries.
+        messages: The messages in them.
+        payload_chunks: Their payload chunks, each read and compared with its checksum.
+        summaries: Their summaries.
+        annotations: Their annotated messages.
+        findings: The first 1,000 findings.
+        counts: Number of findings of each kind, including those not listed.
+        left: Number of findings that were not repaired.
+    """
+
+    conversations: int = 0
+    entries: int = 0
+    messages: int = 0
+    payload_chunks: int = 0
+    summaries: int = 0
+    annotations: int = 0
+    findings: tuple[Finding, ...] = ()
+    counts: dict[str, int] = {}
+    left: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True if no defect was found, or every one was repaired."""
+        return self.left == 0
