@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canary import Canary, sign_up
 from counting import Commands
 from hypothesis import HealthCheck, settings
 from pymongo import AsyncMongoClient, MongoClient
@@ -28,6 +29,11 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its 
 """Where a server keeps its data if there is such a place: these tests do not pull the plug, and syncing takes time."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Fail each test that shows the password of the server's address."""
+    config.pluginmanager.register(Canary())
+
+
 def pytest_xdist_auto_num_workers() -> int | None:
     """Take one worker where there is one server for all: a test that makes commands fail would fail others."""
     return 1 if os.environ.get("CONVSTORE_TEST_URI") else None
@@ -41,7 +47,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def server_uri() -> Iterator[str]:
-    """The address of a real server: CONVSTORE_TEST_URI, or a private one that is started here."""
+    """The address of a real server: CONVSTORE_TEST_URI, or a private one that is started here, with a password."""
     if given := os.environ.get("CONVSTORE_TEST_URI"):
         yield given
         return
@@ -51,7 +57,7 @@ def server_uri() -> Iterator[str]:
             patch.setattr(tempfile, "tempdir", str(MEMORY))
         server.start()
     with server:
-        yield server.uri
+        yield sign_up(server.uri)
 
 
 @pytest.fixture(scope="session")

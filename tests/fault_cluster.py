@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
+from canary import sign_up
 from pymongo.errors import PyMongoError
 
 from convstore.devserver import DevNode, DevServer, DevServerError
@@ -144,6 +145,7 @@ class Cluster:
         hosts = ",".join(f"{_HOST}:{link.port}" for link in self._links.values())
         self.uri = f"mongodb://{hosts}/?replicaSet={set_name}"
         await self.whole()
+        self.uri = await asyncio.to_thread(sign_up, self.uri)
         return self
 
     async def __aexit__(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bson import json_util
+from canary import sign_up
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -135,7 +136,7 @@ async def make() -> None:
     minutes = iter(range(10_000))
     clock = Clock(now=lambda: START + timedelta(seconds=next(minutes)))
     with DevServer() as server:
-        async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
+        async with AsyncMongoClient[dict[str, Any]](sign_up(server.uri)) as client:
             database = client["first"]
             options: dict[str, Any] = {"scope_keys": KEYS, "summarizer": HeadTailSummarizer(RULE), "clock": clock}
             store = ConversationStore(database, **options)

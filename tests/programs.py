@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from canary import checked
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,4 +28,4 @@ def run_program(path: Path, *arguments: str, **variables: str) -> str:
         if Path(getattr(sys.modules[name], "__file__", None) or ROOT).is_relative_to(ROOT / "examples"):
             del sys.modules[name]  # another example has modules of the same names
     assert complaints.getvalue() == ""
-    return printed.getvalue()
+    return checked(printed.getvalue(), printed.getvalue())

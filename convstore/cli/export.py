@@ -25,6 +25,7 @@ from convstore.cli.problems import print_problems, progress
 from convstore.exceptions import InvalidInputError
 from convstore.transfer import ExportReport, export_conversations
 from convstore.transfer.exporting import ExportFormat
+from convstore.values.addresses import without_addresses
 
 __all__ = ["EXPORT", "export_command"]
 
@@ -151,17 +152,18 @@ def _output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], obj
     Raises:
         InvalidInputError: The file cannot be written, or exists already.
     """
+    name = without_addresses(str(path or "stdout"))
     try:
         if path is None:
             yield sys.stdout.buffer.write
             sys.stdout.buffer.flush()
         elif path.exists() and not force:
-            raise InvalidInputError(f"{path} is there already; name another file, or replace it with --force")
+            raise InvalidInputError(f"{name} is there already; name another file, or replace it with --force")
         else:
             with _whole_file(path) as write:
                 yield write
     except OSError as error:
-        raise InvalidInputError(f"{path or 'stdout'} cannot be written: {error.strerror or error}") from error
+        raise InvalidInputError(f"{name} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

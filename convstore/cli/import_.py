@@ -23,6 +23,7 @@ from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.store import ConversationStore
 from convstore.transfer import ImportReport, Problem, ScopeRule, import_conversations
 from convstore.transfer.files import check_readable
+from convstore.values.addresses import without_addresses
 from convstore.values.scope import check_scope_keys
 
 __all__ = ["IMPORT", "import_command"]
@@ -181,7 +182,8 @@ def _problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
     try:
         file: IO[str] = path.open("w", encoding="utf-8")
     except OSError as error:
-        raise InvalidInputError(f"{path} cannot be written: {error.strerror or error}") from error
+        name = without_addresses(str(path))
+        raise InvalidInputError(f"{name} cannot be written: {error.strerror or error}") from error
     with file:
         yield lambda problem: print(json.dumps(asdict(problem)), file=file, flush=True)
 

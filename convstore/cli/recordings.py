@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from convstore.exceptions import InvalidInputError
 from convstore.transfer.dicts import with_artifact
+from convstore.values.addresses import without_addresses
 
 __all__ = ["BadLine", "Recording", "Turn", "check_readable", "count_lines", "read_recordings"]
 
@@ -53,7 +54,7 @@ def check_readable(path: Path) -> None:
     try:
         _open(path).close()
     except OSError as error:
-        raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise InvalidInputError(f"{without_addresses(str(path))} cannot be read: {error.strerror or error}") from error
 
 
 def count_lines(path: Path) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canary import LOGIN, PASSWORD, USER
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import STRIDE, sampled
@@ -25,11 +26,9 @@ from convstore.devserver import main as run_devserver
 from convstore.mongo.driver import driver_errors, open_client, reason_of
 from convstore.values.addresses import is_address, safe_address, without_addresses
 
-CANARY = "S3cretCanary"
-USER = "AdaCanary"
+CANARY = PASSWORD
 HALF = "H4lfCanary"
 NUMBER = "40961"
-LOGIN = f"{USER}:{CANARY}"
 
 MALFORMED = {
     "another scheme": f"mongo://{LOGIN}@db/app",
@@ -95,7 +94,11 @@ async def test_a_malformed_address_is_refused_and_not_repeated(uri):
     assert not tells_secret(safe_address(uri), without_addresses(f"not {uri!r}"))
 
 
-@pytest.mark.parametrize("uri", [f"mongodb://{LOGIN}@db/app".encode(), [f"mongodb://{LOGIN}@db"], Path(LOGIN), None])
+@pytest.mark.parametrize(
+    "uri",
+    [f"mongodb://{LOGIN}@db/app".encode(), [f"mongodb://{LOGIN}@db"], Path(LOGIN), None],
+    ids=["bytes", "list", "path", "None"],
+)
 async def test_what_is_no_text_is_not_repeated_either(uri):
     """Only its type is named."""
     with pytest.raises(InvalidInputError, match=type(uri).__name__) as caught:
@@ -145,7 +148,7 @@ async def test_an_unknown_option_is_a_warning_without_its_name_or_value():
 
 async def test_a_wrong_password_says_so(server_uri):
     """And says nothing else of the login."""
-    uri = server_uri.replace("mongodb://", f"mongodb://{LOGIN}@").replace("?", "?authSource=admin&")
+    uri = server_uri.replace(f"{LOGIN}@", f"{USER}:{HALF}@")
     async with await ConversationStore.connect(uri) as store:
         with pytest.raises(StoreError, match="refused the user name or the password") as caught:
             await store.setup()
@@ -156,7 +159,7 @@ async def test_a_wrong_password_says_so(server_uri):
 
 async def test_a_password_that_cannot_be_sent_says_so(server_uri):
     """SASLprep refuses some characters before anything is sent."""
-    uri = server_uri.replace("mongodb://", f"mongodb://{LOGIN}%00@").replace("?", "?authMechanism=SCRAM-SHA-256&")
+    uri = server_uri.replace(f"{LOGIN}@", f"{LOGIN}%00@").replace("?", "?authMechanism=SCRAM-SHA-256&")
     async with await ConversationStore.connect(uri) as store:
         with pytest.raises(StoreError, match="contains a character that cannot be sent") as caught:
             await store.setup()

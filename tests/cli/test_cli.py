@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canary import LOGIN, checked
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import MongoClient
 from typer.testing import CliRunner, Result
@@ -70,7 +71,7 @@ def convstore(*arguments: str | Path, width: int = 80) -> Result:
     )
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
-    return result
+    return checked(result, result.output)
 
 
 def figures(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
@@ -84,9 +85,10 @@ def figures(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
 def run_module(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a module in a process of its own."""
     command, environment = [sys.executable, "-m", *arguments], {**os.environ, "PYTHONIOENCODING": "utf-8", **variables}
-    return subprocess.run(  # noqa: S603 - our own code
+    ended = subprocess.run(  # noqa: S603 - our own code
         command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
     )
+    return checked(ended, ended.stdout, ended.stderr)
 
 
 @pytest.fixture
@@ -481,7 +483,7 @@ def test_a_newer_database_is_left_alone(memory: Any):
 def test_a_server_that_does_not_answer_is_told_in_one_line(command: str, file: Path):
     """No traceback, no description of the topology, but what to do."""
     # A process of its own: PyMongo leaves a socket open when it is closed while it connects.
-    uri = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"
+    uri = f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=200"
     ended = run_module("convstore", command, *([str(file)] if command == "replay" else []), "--uri", uri)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert len(ended.stderr.splitlines()) == 1
@@ -491,7 +493,7 @@ def test_a_server_that_does_not_answer_is_told_in_one_line(command: str, file: P
 
 def test_an_address_that_makes_no_sense_is_told_in_one_line():
     """The error says what an address looks like."""
-    result = convstore("demo", "--uri", "http://localhost")
+    result = convstore("demo", "--uri", f"http://{LOGIN}@localhost")
     assert result.exit_code == 1
     assert "an address begins with mongodb://" in result.stderr
 

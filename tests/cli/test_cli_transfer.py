@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canary import LOGIN, checked
 from langchain_core.messages import HumanMessage, message_to_dict
 from properties import STRIDE
 from pymongo import MongoClient
@@ -159,7 +160,7 @@ def test_an_empty_source_is_told(uri, tmp_path):
 )
 def test_a_command_line_that_makes_no_sense(file, arguments, told):
     """Exit code 2, before anything is opened."""
-    result = convstore("import", file, "--uri", "mongodb://nobody.invalid/x", *arguments, width=200)
+    result = convstore("import", file, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", *arguments, width=200)
     assert result.exit_code == 2
     assert told in result.stderr
 
@@ -167,7 +168,7 @@ def test_a_command_line_that_makes_no_sense(file, arguments, told):
 @pytest.mark.parametrize("name", ["none.jsonl", "."])
 def test_a_file_that_can_not_be_read(uri, name):
     """One line on stderr, before the store is opened."""
-    result = convstore("import", name, "--uri", "mongodb://nobody.invalid/x", "--scope", "user_id=ada")
+    result = convstore("import", name, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", "--scope", "user_id=ada")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cannot be read" in result.stderr
 
@@ -233,9 +234,10 @@ def test_a_file_that_is_there_is_kept(uri, file, tmp_path):
     assert "--force" in refused.stderr
     assert convstore("export", "--uri", uri, "-o", path, "--force").exit_code == 0
     assert path.read_bytes() == exported(uri)
-    nobody = "mongodb://127.0.0.1:1/x?serverSelectionTimeoutMS=50"
+    nobody = f"mongodb://{LOGIN}@127.0.0.1:1/x?serverSelectionTimeoutMS=50"
     failed = process("export", "--uri", nobody, "-o", tmp_path / "b", stderr=subprocess.PIPE)
-    assert b"cannot be reached" in failed.communicate(timeout=300)[1]
+    said = failed.communicate(timeout=300)[1].decode()
+    assert "cannot be reached" in checked(said, said)
     assert failed.returncode == 1
     assert sorted(one.name for one in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
 

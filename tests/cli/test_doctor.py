@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from canary import checked
 from pymongo import MongoClient
 from typer.testing import CliRunner, Result
 
@@ -59,7 +60,7 @@ def convstore(*arguments: str) -> Result:
     """Run the command line; it must not end in an exception of Python."""
     result = CliRunner(env={"COLUMNS": "80", "FORCE_COLOR": None}).invoke(app, list(arguments))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return checked(result, result.output)
 
 
 def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t") -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from canary import sign_up
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import AsyncMongoClient
@@ -90,7 +91,7 @@ async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again)
 async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(time: Time):
     """The caller was told that it failed; nothing that is appended afterwards is lost."""
     with DevServer() as server:
-        async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
+        async with AsyncMongoClient[dict[str, Any]](sign_up(server.uri)) as client:
             store = ConversationStore(client["app"], clock=time.clock)
             await store.setup()
             chat = store.conversation(user_id="u", thread_id="t")

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from canary import LOGIN, sign_up
 from fastapi import FastAPI
 from langchain_core.messages import AIMessage, BaseMessage
 from programs import ROOT, run_program
@@ -581,7 +582,7 @@ async def test_a_store_that_does_not_answer():
     broken = {"failCommands": ["find", "insert", "findAndModify", "update"], "closeConnection": True}
     with DevServer() as server, MongoClient[dict[str, Any]](server.uri) as admin:
         model = ScriptedModel()
-        app = new_app(server.uri, model)
+        app = new_app(sign_up(server.uri), model)
         async with app.router.lifespan_context(app):
             site = Site(app, model)
             assert (await site.ask("r1", "hello")).status_code == 200
@@ -629,7 +630,7 @@ def test_the_demonstration_tells_what_happens(where, uri):
 
 def test_a_server_starts_it_from_the_environment(monkeypatch):
     """As the module says; nothing is connected to before it starts, and no token is kept as it is."""
-    monkeypatch.setenv("MONGODB_URI", "mongodb://localhost:1/nowhere")
+    monkeypatch.setenv("MONGODB_URI", f"mongodb://{LOGIN}@localhost:1/nowhere")
     monkeypatch.setenv("ASSISTANT_TOKENS", "ada=secret-1, grace=secret-2,=x,y=")
     app = app_from_environment()
     assert sorted(app.state.users.values()) == ["ada", "grace"]
