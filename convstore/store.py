@@ -30,7 +30,7 @@ from convstore.summarization.summarizers import SummarizerLike
 from convstore.values.models import ConversationPage, ToolRecord
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, Migration, StoreStats, VerifyReport
-from convstore.values.scope import check_partial_scope, check_scope, check_scope_keys, check_seconds
+from convstore.values.scope import check_id, check_partial_scope, check_scope, check_scope_keys, check_seconds
 
 __all__ = ["ConversationStore"]
 
@@ -65,6 +65,7 @@ class ConversationStore:
     Attributes:
         scope_keys: The scope keys.
         policy: The default policy.
+        token_counter: The token counter, which measures all sizes.
         source_extractors: The functions passed to `register_source_extractor`, by tool name.
     """
 
@@ -88,6 +89,7 @@ class ConversationStore:
         driver = Driver(database)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
+        self.token_counter = named(token_counter, token_counter_name)
         if self.policy.compact == "before_load" and summarizer is None:
             raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
         self._codec = Codec()
@@ -102,7 +104,7 @@ class ConversationStore:
             self._migrator,
             self._known,
             codec=self._codec,
-            counter=named(token_counter, token_counter_name),
+            counter=self.token_counter,
             clock=self._clock,
             folder=None if summarizer is None else as_strategy(summarizer),
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
@@ -206,6 +208,15 @@ class ConversationStore:
             InvalidScopeError: A key is missing or unknown, or a value is not a plain non-empty str.
         """
         return Conversation(self, check_scope(self.scope_keys, scope))
+
+    async def find_conversation(self, conversation_id: str, /, **partial_scope: str) -> Conversation | None:
+        """Return the handle of the conversation with a random id (`ConversationInfo.conversation_id`). One command.
+
+        None if it is missing, deleted or has other scope values. Without any, it finds conversations of all users.
+        """
+        wanted = check_partial_scope(self.scope_keys, partial_scope)
+        scope = await (await self.services()).directory.scope_of(check_id(conversation_id, name="id"), wanted)
+        return self.conversation(**scope) if scope and set(scope) == set(self.scope_keys) else None
 
     async def get_tool_messages(self, *, tool_message_ids: Sequence[str], **scope: str) -> list[ToolRecord]:
         """Return messages of one conversation in full; see `Conversation.get_tool_messages`."""

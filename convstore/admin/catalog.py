@@ -54,6 +54,11 @@ class Catalog:
         updated_at = totals.updated_at or head.updated_at
         return self._info(replace(head, totals=totals, updated_at=updated_at))
 
+    async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
+        """Return the scope of the conversation with an id; None if there is none with these scope values."""
+        head = await self._heads.find_by_conversation(conversation_id)
+        return head.scope if head and set(partial_scope) <= set(head.scope.items()) else None
+
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
@@ -119,11 +124,13 @@ class Catalog:
         title, metadata = self._details(head)
         return ConversationInfo(
             scope=head.scope,
+            conversation_id=head.conversation,
             title=title,
             metadata=metadata,
             created_at=head.created_at,
             updated_at=head.updated_at,
             message_count=totals.active,
+            turns=totals.turns,
             tokens=totals.tokens,
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,

@@ -132,6 +132,13 @@ class Heads:
             document = await self._heads.find_one({"_id": head_id(scope)})
         return head_from(document) if document else None
 
+    async def find_by_conversation(self, conversation: str) -> Head | None:
+        """Return the head of a conversation that was not deleted, or None. One command."""
+        async with driver_errors():
+            # The deleted ones keep their id in their tombstone, without a date.
+            document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
+        return head_from(document) if document else None
+
     async def claim(self, scope: Mapping[str, str], *, at: datetime) -> tuple[Head, bool]:
         """Return the head of a scope, created if missing, and True if this call created it. One command.
 

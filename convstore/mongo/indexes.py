@@ -31,12 +31,15 @@ LOG_INDEXES = (
 
 
 def head_indexes(scope_keys: Sequence[str]) -> list[Index]:
-    """Return the indexes for listing newest first, for all heads and by one scope key, and for due sweeps."""
+    """Return the indexes for listing newest first, for all heads and by one scope key, for ids and for due sweeps."""
     by_key = [
         Index(f"scope_{key}", ((f"scope.{key}", 1), ("updated_at", -1), ("_id", -1)), present=f"scope.{key}")
         for key in scope_keys
     ]
-    return [*by_key, Index("newest", (("updated_at", -1), ("_id", -1)), present="updated_at"), _DUE]
+    return [*by_key, Index("newest", (("updated_at", -1), ("_id", -1)), present="updated_at"), _CONVERSATION, _DUE]
+
+
+_CONVERSATION = Index("conversation", (("conversation", 1),), present="updated_at")
 
 
 _DUE = Index("due", (("sweep_at", 1),), present="sweep_at")

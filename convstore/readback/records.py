@@ -12,6 +12,7 @@ from langchain_core.messages import ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
+from convstore.log.rewind import NO_REWINDS
 from convstore.log.selection import PlacedMessage
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
@@ -58,8 +59,8 @@ class Records:
             records = await run_in_thread_if_long(decode, characters=characters_of(messages, payloads))
         return [records[id_] for id_ in ids if id_ in records]
 
-    async def page(self, scope: Scope, span: Span, *, limit: int, full: bool) -> list[StoredMessage]:
-        """Return messages by ordinal, oldest first, in full or as views show them."""
+    async def page(self, scope: Scope, span: Span, *, limit: int, full: bool, rewound: bool) -> list[StoredMessage]:
+        """Return messages by ordinal, oldest first, in full or as views show them, with or without rewound ones."""
         if sum(ordinal is not None for ordinal in span) > 1:
             raise InvalidInputError("pass only one of before=, after= and around=")
         for name, ordinal in span._asdict().items():
@@ -70,7 +71,8 @@ class Records:
         if cached is None:
             return []
         async with self._reader.reading(cached):
-            rows = await self._rows(cached, span, limit)
+            rows = await self._rows(cached, span, limit, rewound=rewound)
+            rewinds = (await self._reader.snapshot(cached)).rewinds if rewound else NO_REWINDS
             stored = [message for message, _ in rows]
             if full:
                 messages = await self._reader.decode_whole(cached, stored)
@@ -79,20 +81,24 @@ class Records:
             annotations = await self._annotator.of(cached, [row.ordinal for row, _ in rows])
         return [
             StoredMessage(
-                ordinal=row.ordinal, created_at=at, message=message, annotations=annotations.get(row.ordinal, {})
+                ordinal=row.ordinal,
+                created_at=at,
+                message=message,
+                annotations=annotations.get(row.ordinal, {}),
+                tokens=row.tokens,
+                is_rewound=not rewinds.is_active(row.ordinal),
             )
             for (row, at), message in zip(rows, messages, strict=True)
         ]
 
-    async def _rows(self, cached: CachedConversation, span: Span, limit: int) -> list[PlacedMessage]:
+    async def _rows(self, cached: CachedConversation, span: Span, limit: int, *, rewound: bool) -> list[PlacedMessage]:
         if span.around is None:
-            return await self._reader.page(cached, before=span.before, after=span.after, limit=limit)
+            return await self._reader.page(cached, before=span.before, after=span.after, limit=limit, rewound=rewound)
         until = span.around + 1
-        rows = await self._reader.page(cached, before=until, after=None, limit=limit // 2 + 1)
-        further = limit - len(rows)
-        return rows + (
-            await self._reader.page(cached, before=None, after=span.around, limit=further) if further else []
-        )
+        rows = await self._reader.page(cached, before=until, after=None, limit=limit // 2 + 1, rewound=rewound)
+        if further := limit - len(rows):
+            rows += await self._reader.page(cached, before=None, after=span.around, limit=further, rewound=rewound)
+        return rows
 
     def _record(self, row: StoredMessageRow, payload: str | None) -> ToolRecord:
         message = self._reader.decode(row.message, payload)

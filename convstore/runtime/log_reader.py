@@ -365,14 +365,21 @@ class LogReader:
                 yield entry, stored, message
 
     async def page(
-        self, cached: CachedConversation, *, before: int | None, after: int | None, limit: int
+        self,
+        cached: CachedConversation,
+        *,
+        before: int | None,
+        after: int | None,
+        limit: int,
+        rewound: bool = False,
     ) -> list[PlacedMessage]:
-        """Return up to `limit` active messages before or after an ordinal, or the last ones, each with its date.
+        """Return up to `limit` messages before or after an ordinal, or the last ones, each with its date.
 
-        The first read estimates the number of entries from their average size; more are read if needed.
+        Rewound messages are left out unless `rewound` is true. The first read estimates the number of entries from
+        their average size; more are read if needed.
         """
         snapshot = await self.snapshot(cached)
-        tail, rewinds = snapshot.tail, snapshot.rewinds
+        tail, rewinds = snapshot.tail, NO_REWINDS if rewound else snapshot.rewinds
         at_once = min(about(limit, tail.messages, tail.entries), _MAXIMUM_ENTRIES)
         if after is None:
             return await self._page_before(cached, rewinds, 2**53 if before is None else before, limit, at_once)

@@ -239,12 +239,16 @@ class StoredMessage(_Value):
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
         annotations: Values set with `annotate`.
+        tokens: Its size as appended, by the token counter of the store that appended it.
+        is_rewound: True if it was rewound.
     """
 
     ordinal: int
     created_at: datetime
     message: SerializeAsAny[BaseMessage]
     annotations: dict[str, Any] = {}
+    tokens: int = 0
+    is_rewound: bool = False
 
 
 class SearchHit(_Value):
@@ -314,11 +318,14 @@ class ConversationInfo(_Value):
 
     Attributes:
         scope: The scope that owns it.
+        conversation_id: Its random id, "" for a scope without a conversation. A scope that is used again after a
+            deletion has another one.
         title: Set with `update`, None if never.
         metadata: Set with `update`, {} if never.
         created_at: When its first message was appended (UTC); None for a scope without a conversation.
         updated_at: When its last message was appended (UTC); in a listing up to 15 s old.
         message_count: Messages in the log, without rewound ones.
+        turns: Human messages among them.
         tokens: Their size, by the token counter of the store that appended last.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
             model is "unknown" for messages that do not name one.
@@ -327,11 +334,13 @@ class ConversationInfo(_Value):
     """
 
     scope: dict[str, str]
+    conversation_id: str = ""
     title: str | None = None
     metadata: dict[str, Any] = {}
     created_at: datetime | None = None
     updated_at: datetime | None = None
     message_count: int = 0
+    turns: int = 0
     tokens: int = 0
     usage: dict[str, dict[str, int]] = {}
     last_message: MessagePreview | None = None

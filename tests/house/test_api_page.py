@@ -92,8 +92,8 @@ def names() -> Iterator[tuple[ModuleType, Told]]:
 
 
 def properties_of(owner: type) -> dict[str, Any]:
-    """The properties that a class defines."""
-    return {name: one for name, one in vars(owner).items() if isinstance(one, property)}
+    """The properties of a class."""
+    return dict(inspect.getmembers(owner, lambda one: isinstance(one, property)))
 
 
 def attributes_of(owner: type) -> set[str]:
@@ -133,7 +133,7 @@ def test_every_method_is_told_as_it_is():
     for (owner, name), one in listed.items():
         if one.arguments is not None:
             one.check(getattr(owner, name))
-    open_ = {(owner, name) for owner in OWNERS.values() for name in vars(owner) if not name.startswith("_")}
+    open_ = {(owner, name) for owner in OWNERS.values() for name in dir(owner) if not name.startswith("_")}
     attributes = {(owner, name) for owner in OWNERS.values() for name in {*attributes_of(owner), *properties_of(owner)}}
     assert set(listed) == open_ | attributes
     assert {key for key, one in listed.items() if one.arguments is None} == attributes

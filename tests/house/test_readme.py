@@ -156,7 +156,7 @@ def test_the_commands_are_those_of_the_command_line():
 
 def test_every_method_is_told():
     """What store and handle can do is on the page."""
-    methods = {name for class_ in (Conversation, ConversationStore) for name in vars(class_) if name[0] != "_"}
+    methods = {name for class_ in (Conversation, ConversationStore) for name in dir(class_) if name[0] != "_"}
     inner = {"codec", "services", "run_sync"}
     assert {name for name in methods - inner if not re.search(rf"\b{name}\b", README)} == set()
 

@@ -1,0 +1,129 @@
+"""The ASGI application of the inspector: its addresses, and what each of them reads.
+
+Floor 7. Every page reads what it shows, through the public API. Addresses name a conversation by its random id. A
+conversation that the request may not see answers exactly like a missing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from convstore.conversation import Conversation
+from convstore.exceptions import ConvstoreError, InvalidInputError, InvalidScopeError, StoreUnavailableError
+from convstore.ext.inspector.pages import (
+    conversation_page,
+    export_page,
+    listing_page,
+    message_page,
+    source_page,
+    summary_page,
+)
+from convstore.ext.inspector.rendering import render
+from convstore.ext.inspector.security import Authorize, Guard, scope_for
+from convstore.store import ConversationStore
+from convstore.values.addresses import without_addresses
+
+__all__ = ["inspector"]
+
+_STATIC = {
+    path.name: (path.read_bytes(), {".css": "text/css", ".svg": "image/svg+xml"}[path.suffix])
+    for path in sorted((Path(__file__).parent / "static").iterdir())
+}
+
+_Page = Callable[[Request, Conversation], Awaitable[Response]]
+
+_PAGES: dict[str, _Page] = {
+    "": conversation_page.page,
+    "/view.json": export_page.page,
+    "/messages/{ordinal:int}": message_page.page,
+    "/sources/{number:int}": source_page.page,
+    "/summaries/{version:int}": summary_page.page,
+}
+
+
+def inspector(store: ConversationStore, *, authorize: Authorize | None = None) -> ASGIApp:
+    """Return an ASGI application that shows a store's conversations and changes nothing.
+
+    Mount it in a backend, where `authorize` decides at every request which conversations it may show. Everything on the
+    pages falls under it: messages, sources, annotations, metadata and exports.
+
+    Args:
+        store: The store.
+        authorize: Sync or async function from the request to scope values such as ``{"user_id": "ada"}``. It returns
+            None to refuse the request, or `EVERYTHING` for a person who may see all conversations.
+
+    Raises:
+        InvalidInputError: `authorize` is missing, or `store` is no `ConversationStore`.
+    """
+    if not isinstance(store, ConversationStore):
+        raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
+    if not callable(authorize):
+        raise InvalidInputError(
+            "pass authorize=, a function from the request to the scope values that it may see; without it anybody who "
+            "reaches the address could read every conversation"
+        )
+    site = _Site(store, authorize)
+    app = Starlette(
+        routes=[
+            Route("/", site.listing),
+            Route("/static/{name}", site.static),
+            *(Route(f"/c/{{conversation_id}}{path}", site.page(page)) for path, page in _PAGES.items()),
+        ],
+        exception_handlers={HTTPException: _problem, ConvstoreError: _problem},
+    )
+    return Guard(app)
+
+
+class _Site:
+    """The handlers, with the store and the permission to read it."""
+
+    def __init__(self, store: ConversationStore, authorize: Authorize) -> None:
+        self._store, self._authorize = store, authorize
+
+    async def listing(self, request: Request) -> Response:
+        """Return a page of the conversations that the request may see."""
+        permitted = await scope_for(self._authorize, request)
+        return HTMLResponse(await listing_page.page(request, self._store, permitted))
+
+    async def static(self, request: Request) -> Response:
+        """Return the style sheet or the icon."""
+        await scope_for(self._authorize, request)
+        content, kind = _STATIC.get(request.path_params["name"], (b"", ""))
+        if not kind:
+            raise HTTPException(404)
+        return Response(content, media_type=kind)
+
+    def page(self, page: _Page) -> Callable[[Request], Awaitable[Response]]:
+        """Return the handler of a page about one conversation."""
+
+        async def handle(request: Request) -> Response:
+            permitted = await scope_for(self._authorize, request)
+            chat = await self._store.find_conversation(request.path_params["conversation_id"], **permitted)
+            if chat is None:
+                raise HTTPException(404)
+            return await page(request, chat)
+
+        return handle
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    """Return the page for an error: what happened and what to do."""
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    elif isinstance(error, StoreUnavailableError):
+        status, text = 503, without_addresses(str(error))
+    elif isinstance(error, InvalidInputError) and not isinstance(error, InvalidScopeError):
+        status, text = 404, ""
+    else:
+        status, text = 500, without_addresses(str(error))
+    if status == 404:
+        text = "There is no such page, or you may not see it."
+    return HTMLResponse(render("problem.html", request, status=status, text=text), status)

@@ -1,0 +1,97 @@
+"""Render the templates: escaping, dates, numbers, and addresses below the path where the inspector is mounted.
+
+Floor 7.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from convstore.ext.inspector.text import clip, finalize, pretty, rendered
+
+__all__ = ["number_in", "render"]
+
+_MAX_NUMBER = 2**53
+_UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
+
+
+def render(name: str, request: Request, **context: Any) -> str:
+    """Return a page."""
+    base = str(request.scope.get("root_path", "")).rstrip("/")
+    return _environment().get_template(name).render(base=base, now=datetime.now(UTC), **context)
+
+
+def number_in(request: Request, name: str, default: int | None = None) -> int | None:
+    """Return a number of the query, the default if it is missing.
+
+    Raises:
+        HTTPException: It is no number from 0 to 2**53.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= _MAX_NUMBER):
+        raise HTTPException(404)
+    return int(text)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ago": _ago,
+        "clip": clip,
+        "count": _count,
+        "date": _date,
+        "iso": _iso,
+        "markdown": rendered,
+        "pretty": pretty,
+    }
+    return environment
+
+
+def _count(number: int, unit: str = "") -> str:
+    """Format a number, and a word in the singular or plural.
+
+    >>> _count(1, "message"), _count(12345, "message")
+    ('1 message', '12,345 messages')
+    """
+    return f"{number:,} {unit}{'' if number == 1 else 's'}" if unit else f"{number:,}"
+
+
+def _date(at: datetime) -> str:
+    return f"{at:%d %b %Y, %H:%M:%S} UTC"
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")
+
+
+def _ago(at: datetime, now: datetime) -> str:
+    """Return how long ago something was, or its date if that is long.
+
+    >>> now = datetime(2026, 11, 22, 10, tzinfo=UTC)
+    >>> [_ago(now.replace(day=day, hour=hour), now) for day, hour in ((22, 10), (22, 8), (20, 9), (1, 1))]
+    ['just now', '2 h ago', '2 days ago', '01 Nov 2026']
+    """
+    seconds = int((now - at).total_seconds())
+    if seconds < 60:
+        return "just now"
+    for size, unit, limit in _UNITS:
+        if seconds < size * limit:
+            return f"{seconds // size} {unit} ago"
+    return f"{at:%d %b %Y}"

@@ -1,0 +1,141 @@
+"""Who may see the pages: headers of every answer, GET alone, the authorization of a mounted inspector, the local gate.
+
+Floor 7. A mounted inspector asks `authorize` at every request. One that the command line opens accepts connections of
+this machine only, with a token that works once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from convstore.exceptions import InvalidScopeError
+
+__all__ = ["EVERYTHING", "Authorize", "Everything", "Guard", "LocalGate", "scope_for"]
+
+
+class Everything(Enum):
+    """The type of `EVERYTHING`."""
+
+    EVERYTHING = "everything"
+
+
+EVERYTHING: Final = Everything.EVERYTHING
+"""Returned by `authorize` for a person who may see the conversations of all users."""
+
+_Permission = Mapping[str, str] | Everything | None
+
+Authorize = Callable[[Request], _Permission | Awaitable[_Permission]]
+"""Returns the scope values whose conversations a request may see, None for none, or `EVERYTHING`."""
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Guard:
+    """Sets the security headers on every answer, also on errors, and refuses every method but GET."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        app = self._app
+        if scope["method"] != "GET":
+            app = PlainTextResponse("The inspector only reads: use GET.", 405, {"Allow": "GET"})
+        await app(scope, receive, send_with_headers)
+
+
+async def scope_for(authorize: Authorize, request: Request) -> dict[str, str]:
+    """Return the scope values that limit a request; an empty dict for `EVERYTHING`.
+
+    Raises:
+        HTTPException: The request may see nothing.
+        InvalidScopeError: `authorize` returned something else than a mapping, None or `EVERYTHING`.
+    """
+    permission: Any = await run_in_threadpool(authorize, request)  # a sync function may block
+    if inspect.isawaitable(permission):
+        permission = await permission
+    if permission is EVERYTHING:
+        return {}
+    if permission is None:
+        raise HTTPException(403, "You may not see conversations here.")
+    if not isinstance(permission, Mapping):
+        raise InvalidScopeError(f"authorize returns scope values, None or EVERYTHING, not {type(permission).__name__}")
+    if not permission:
+        raise HTTPException(403, "authorize returned no scope values; it returns EVERYTHING to show all conversations.")
+    return dict(permission)
+
+
+class LocalGate:
+    """Admits the browser that opens an address with the token; it works once and is replaced by a cookie.
+
+    Args:
+        app: The application.
+        port: The port on which it is served; requests must name it and this machine as their host.
+        token: The token.
+    """
+
+    def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
+        self._app, self._token = app, token
+        self._session = secrets.token_urlsafe(32)
+        self._cookie = f"convstore_inspector_{port}"
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._is_used = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        app = (self._admit(Request(scope)) or self._app) if scope["type"] == "http" else self._app
+        await app(scope, receive, send)
+
+    def _admit(self, request: Request) -> Response | None:
+        """Return None for a request that may pass, else the answer to it."""
+        if request.headers.getlist("host") not in [[host] for host in self._hosts]:
+            return PlainTextResponse("This address belongs to this machine only.", 403)
+        is_known = _is_equal(request.cookies.get(self._cookie, ""), self._session)
+        if (token := request.query_params.get("token")) is not None:
+            if is_known:
+                return RedirectResponse("/", 303)
+            if not self._is_used and _is_equal(token, self._token):
+                self._is_used = True
+                answer = RedirectResponse("/", 303)
+                answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+                return answer
+        if is_known:
+            return None
+        return PlainTextResponse(
+            "This address was opened before, or has no valid token. Run convstore inspect again for a new one.", 403
+        )
+
+
+def _is_equal(given: str, expected: str) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "replace"), expected.encode())

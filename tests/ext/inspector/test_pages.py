@@ -1,0 +1,226 @@
+"""The inspector's pages: what each of them shows of a conversation, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import httpx
+import pytest
+from conftest import text_in
+from langchain_core.messages import HumanMessage, convert_to_messages, messages_from_dict
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from convstore import HistoryPolicy
+from convstore.ext.inspector import EVERYTHING, inspector
+from convstore.testing.samples import rag_turn
+
+
+async def page(client, path, **query: str):
+    """The body of a page that must be there."""
+    answer = await client.get(path, params=query or None)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def test_the_list_shows_each_conversation_newest_first(browse, chat, store, here):
+    """Title, scope, turns, messages, tokens and the beginning of the last message."""
+    await store.conversation(user_id="grace", thread_id="t").append(HumanMessage("Hello there"))
+    text = text_in(await page(browse(), "/"))
+    info = await chat.info()
+    assert text.index("Hello there") < text.index("On whales")
+    for fact in (f"{info.turns} turns", "user_id ada", f"{info.message_count} messages", f"{info.tokens:,} tokens"):
+        assert " ".join(reversed(fact.split())) in text or fact in text
+
+
+async def test_the_list_is_paged(browse, store):
+    """Each conversation is on one page, and the last page has no link to another."""
+    for number in range(120):
+        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(f"Question {number}."))
+    client, path, seen = browse(), "/", []
+    while path:
+        body = await page(client, path)
+        seen += re.findall(r"<bdi>Question (\d+)\.</bdi></a>", body)
+        found = re.search(r'rel="next" href="([^"]+)"', body)
+        path = found[1].replace("&amp;", "&") if found else ""
+    assert seen == [str(number) for number in range(119, -1, -1)]
+
+
+async def test_conversations_of_one_user_are_found_without_naming_the_user(browse, chat, store, here):
+    """The address names another conversation of the user instead."""
+    await store.conversation(user_id="ada", thread_id="other").append(HumanMessage("Also Ada's"))
+    await store.conversation(user_id="grace", thread_id="t").append(HumanMessage("Grace's"))
+    text = text_in(await page(browse(), "/", key="user_id", like=here.removeprefix("/c/")))
+    assert "Also Ada" in text
+    assert "Grace" not in text
+    for query in ({"key": "user_id", "like": "x"}, {"key": "team", "like": here.removeprefix("/c/")}, {"key": "x"}):
+        assert (await browse().get("/", params=query)).status_code == 404
+
+
+async def test_each_message_is_beside_what_the_model_gets(browse, chat, here):
+    """Whole, as a stub, in the summary or rewound; the numbers are those of the view."""
+    body = await page(browse(), here)
+    history = await chat.load_history()
+    rows = re.findall(r'<li class="row state-row-(\w+).*?</li>', body, re.DOTALL)
+    assert rows == [
+        "whole",
+        "summarised",
+        "whole",
+        "whole",
+        "stub",
+        *["whole"] * 3,
+        "stub",
+        "whole",
+        "whole",
+        "rewound",
+    ]
+    text = text_in(body)
+    assert f"{history.tokens:,}" in text
+    assert "5 to 9" not in text
+    assert "in summary 1 2 to 9" in text
+    assert "rating 1" in text
+    assert "A wrong answer" in text
+    assert history.report.stubbed
+    assert all(f"&#34;tool_message_id&#34;: &#34;{id_}&#34;" in body for id_ in history.report.stubbed)
+
+
+async def test_a_note_stands_beside_the_turns_that_it_replaces(store, browse):
+    """The reason is the budget."""
+    store.policy = HistoryPolicy(max_tokens=400)
+    chat = store.conversation(user_id="ada", thread_id="long")
+    for number in range(8):
+        await chat.append([HumanMessage(f"{number} {'long words ' * 30}")])
+    body = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
+    [left_out] = re.findall(r'<li class="row state-row-left_out.*?</li>', body, re.DOTALL)
+    assert "turns are left out here to save context" in left_out
+    assert "budget" in left_out
+
+
+async def test_the_bar_adds_up_to_the_view(browse, chat, here):
+    """For screen readers it is a table."""
+    body = await page(browse(), here)
+    table = re.search(r'<table class="keys">.*?</table>', body, re.DOTALL)
+    tokens = [int(number.replace(",", "")) for number in re.findall(r"<td>([\d,]+) tokens</td>", table[0])]
+    assert sum(tokens) == (await chat.load_history()).tokens
+    names = re.findall(r"</span>([A-Z][\w ]+)</th>", table[0])
+    assert names == ["System messages", "Summary", "Stubs", "Finished turns", "Turn in progress", "Budget used"]
+
+
+async def test_usage_and_metadata_are_shown(browse, chat, here):
+    """By model, as `info` has them."""
+    message = rag_turn("One more?")[-1]
+    message.usage_metadata = {"input_tokens": 1_234, "output_tokens": 7, "total_tokens": 1_241}
+    message.response_metadata = {"model_name": "model-7"}
+    await chat.append(message)
+    text = text_in(await page(browse(), here))
+    assert "model-7 1,234 7 1,241" in text
+    assert "&#34;team&#34;: &#34;sea&#34;" in text
+
+
+async def test_the_log_is_walked_both_ways(browse, store):
+    """Every message is on exactly one page, from the newest back and forth again."""
+    chat = store.conversation(user_id="ada", thread_id="walk")
+    await chat.append([HumanMessage(f"Number {number}") for number in range(1, 101)])
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+
+    async def walk(path, rel):
+        seen = []
+        while path:
+            body = await page(client, path)
+            seen.append([int(one) for one in re.findall(r'id="m(\d+)"', body)])
+            found = re.search(rf'rel="{rel}" href="([^"]+)"', body)
+            path = found and found[1]
+        return seen
+
+    back = await walk(here, "prev")
+    assert [one for ordinals in reversed(back) for one in ordinals] == list(range(1, 101))
+    forward = await walk(f"{here}?after=0", "next")
+    assert [one for ordinals in forward for one in ordinals] == list(range(1, 101))
+
+
+async def test_a_stub_opens_to_its_whole_result_page_by_page(browse, store):
+    """The slices, joined, are the content."""
+    chat = store.conversation(user_id="ada", thread_id="large")
+    turn = rag_turn("What about krill?")
+    turn[2].content = " ".join(f"word{number}" for number in range(4_000))
+    await chat.append(turn)
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    assert f'href="{here}/messages/3">Open the whole result' in await page(client, here)
+    path, whole = f"{here}/messages/3", ""
+    while path:
+        body = await page(client, path)
+        part = re.search(r'<section class="panel" id="part-1">(.*?)</section>', body, re.DOTALL)[1]
+        whole += re.search(r"<pre[^>]*>(.*?)</pre>", part, re.DOTALL)[1]
+        found = re.search(r'rel="next" href="([^"]+)"', part)
+        path = found and found[1].replace("&amp;", "&")
+    assert whole == turn[2].content
+    for query in ({"slice": "0"}, {"slice": "9999"}, {"slice": "x"}, {"slice": "-1"}):
+        assert (await client.get(f"{here}/messages/3", params=query)).status_code == 404
+
+
+async def test_a_source_is_found_by_its_number(browse, chat, here):
+    """With the result that brought it, the answers that cite it and the results that repeat it."""
+    client = browse()
+    text = text_in(await page(client, f"{here}/sources/2"))
+    assert "Source 2 Orcas 2" in text
+    assert "found by message 4" in text or "message 4 found by" in text
+    assert "cited in message 9" in text
+    await chat.append(rag_turn("What about orcas?", sources=3))
+    assert re.search(r"shown again by message \d+ as source 14", text_in(await page(client, f"{here}/sources/2")))
+    for missing in ("0", "999", "9" * 30, "x"):
+        assert (await client.get(f"{here}/sources/{missing}")).status_code == 404
+
+
+async def test_a_summary_opens_to_the_messages_that_it_covers(browse, chat, here):
+    """Its text, its size, and each message as it is in the log."""
+    text = text_in(await page(browse(), f"{here}/summaries/1"))
+    [summary] = await chat.summaries()
+    assert f"{summary.first} to {summary.last}" in text
+    assert "What about orcas?" in text
+    assert "What about squid?" not in text
+    assert (await browse().get(f"{here}/summaries/2")).status_code == 404
+
+
+async def test_a_view_is_exported_to_run_elsewhere(browse, chat, here):
+    """In LangChain's form it comes back equal, in OpenAI's it has the same texts and calls."""
+    history = await chat.load_history()
+    given = json.loads(await page(browse(), f"{here}/view.json", form="langchain"))
+    assert messages_from_dict(given) == history.messages
+    openai = convert_to_messages(json.loads(await page(browse(), f"{here}/view.json", form="openai")))
+    assert [(one.type, one.text, getattr(one, "tool_calls", None)) for one in openai] == [
+        (one.type, one.text, getattr(one, "tool_calls", None)) for one in history.messages
+    ]
+    assert (await browse().get(f"{here}/view.json", params={"form": "xml"})).status_code == 404
+
+
+async def test_an_empty_conversation_has_a_page(browse, store):
+    """One that has a title alone."""
+    chat = store.conversation(user_id="ada", thread_id="empty")
+    await chat.update(title="Nothing yet")
+    assert "Nothing had to be left out" in await page(browse(), f"/c/{(await chat.info()).conversation_id}")
+
+
+async def test_a_view_that_would_summarise_first_does_not(store, chat, browse, here):
+    """A page changes nothing, whatever the policy."""
+    store.policy = HistoryPolicy(compact="before_load")
+    await page(browse(), here)
+    assert len(await chat.summaries()) == 1
+
+
+@pytest.mark.parametrize("path", ["/messages/999", "/messages/0", "/messages/x", "/nothing", "?before=x", "?after=-1"])
+async def test_what_is_not_there_is_not_found(browse, here, path):
+    """Numbers out of range and addresses that do not exist."""
+    assert (await browse().get(here + path)).status_code == 404
+
+
+async def test_it_works_below_any_path(store, chat, here):
+    """Mounted in another application, its links begin with the path of the mount."""
+    app = Starlette(routes=[Mount("/admin/chats", inspector(store, authorize=lambda _: EVERYTHING))])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
+        body = await page(client, "/admin/chats/")
+        assert f'href="/admin/chats{here}"' in body
+        body = await page(client, f"/admin/chats{here}")
+        links = re.findall(r'(?:href|src)="([^"]+)"', body)
+        assert all(link.startswith(("/admin/chats/", "#", "?")) for link in links), links
+        assert (await client.get("/admin/chats/static/inspector.css")).status_code == 200

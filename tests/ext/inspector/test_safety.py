@@ -1,0 +1,232 @@
+"""Who sees the pages, and what hostile stored text can do: every rule is tried over HTTP."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from convstore import InvalidInputError, InvalidScopeError
+from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
+from convstore.ext.inspector.security import scope_for
+from convstore.testing.samples import new_id, rag_turn
+
+PAGES = ("", "/messages/2", "/sources/1", "/summaries/1", "/view.json")
+HOSTILE = {
+    "script": "<script>alert(1)</script><img src=x onerror=alert(2)>",
+    "markdown": "[a](javascript:alert(1)) ![i](https://evil.example/pixel.png) <b onclick=x>b</b> [d](data:,x)",
+    "attribute": '" onmouseover="alert(1)" x="',
+    "bidi": "user\u202e gnp.exe \u2066 \u200f end",
+    "terminal": "\x1b[2J\x1b]0;owned\x07 \x9b31m \x00 nul",
+    "surrogate": "broken \ud800 text",
+    "template": "{{ 7 * 191 }} {% raw %} ${7*191}",
+    "entity": "&#x202e; &lt;script&gt; &#60;script&#62;",
+    "long": "x" * 5_000_000,
+    "brackets": "[" * 50_000 + "1" * 50_000,
+    "nested": "> " * 5_000 + "* " * 5_000,
+    "json": '{"a": "</pre><script>alert(1)</script>"}',
+}
+
+
+async def get(app, path, **options: Any):
+    """The answer to one request of a new client."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:4000") as client:
+        return await client.get(path, **options)
+
+
+def test_without_a_rule_who_may_see_what_it_is_not_mounted(store):
+    """Forgetting `authorize` must not open all conversations."""
+    for authorize in (None, {}, "ada"):
+        with pytest.raises(InvalidInputError, match="authorize"):
+            inspector(store, authorize=authorize)
+    with pytest.raises(InvalidInputError, match="ConversationStore"):
+        inspector("mongodb://…", authorize=lambda _: EVERYTHING)
+
+
+async def test_the_permission_limits_every_page(store, chat, here):
+    """Another user's conversation answers exactly like one that does not exist."""
+    app = inspector(store, authorize=lambda request: {"user_id": request.headers["x-user"]})
+    for path in PAGES:
+        own = await get(app, here + path, headers={"x-user": "ada"})
+        foreign = await get(app, here + path, headers={"x-user": "grace"})
+        missing = await get(app, f"/c/{'0' * 24}{path}", headers={"x-user": "grace"})
+        assert (own.status_code, foreign.status_code) == (200, 404)
+        assert (foreign.content, foreign.headers) == (missing.content, missing.headers)
+    listing = await get(app, "/", headers={"x-user": "grace"})
+    assert here not in listing.text
+    like = {"key": "thread_id", "like": here.removeprefix("/c/")}
+    assert (await get(app, "/", params=like, headers={"x-user": "grace"})).status_code == 404
+
+
+async def test_permission_is_asked_for_at_every_request(store, chat, here):
+    """Async functions and objects work too; None is 403, for the style sheet as well."""
+    seen = []
+
+    class Rule:
+        async def __call__(self, request) -> None:
+            seen.append(request.url.path)
+
+    for authorize in (lambda _: None, Rule()):
+        app = inspector(store, authorize=authorize)
+        for path in ("/", "/static/inspector.css", *(here + path for path in PAGES)):
+            assert (await get(app, path)).status_code == 403
+    assert len(seen) == len(PAGES) + 2
+
+
+async def test_an_empty_permission_is_refused(store, here):
+    """A filter that found no value must not mean all users."""
+    answer = await get(inspector(store, authorize=lambda _: {}), here)
+    assert answer.status_code == 403
+    assert "EVERYTHING" in answer.text
+
+
+@pytest.mark.parametrize("permission", [{"team": "x"}, {"user_id": ""}, {"user_id": {"$ne": ""}}, True, ["ada"]])
+async def test_a_wrong_permission_shows_nothing(store, chat, here, permission):
+    """It is an error of the backend, never a wider filter."""
+    app = inspector(store, authorize=lambda _: permission)
+    for path in ("/", here):
+        answer = await get(app, path)
+        assert answer.status_code == 500
+        assert "On whales" not in answer.text
+
+
+async def test_addresses_hold_no_scope_values(store, browse, here):
+    """Every link of every page, for a user whose name would be seen."""
+    chat = store.conversation(user_id="secret-user", thread_id="secret-thread")
+    await chat.append(rag_turn("What about orcas?"))
+    here = f"/c/{(await chat.info()).conversation_id}"
+    for path in ("/", here, f"{here}/messages/3", f"{here}/sources/1"):
+        links = re.findall(r'(?:href|src|action)="([^"]*)"', (await browse().get(path)).text)
+        assert links
+        assert [link for link in links if "secret" in link] == []
+
+
+async def test_every_answer_has_the_headers(store, browse, here):
+    """Pages, exports, the style sheet, errors and refusals."""
+    client = browse()
+    answers = [await client.get(path) for path in ("/", here, f"{here}/view.json", "/static/inspector.css", "/nothing")]
+    answers += [await client.post("/"), await browse(lambda _: None).get("/"), await browse(lambda _: 7).get("/")]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 404, 405, 403, 500]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "script-src" not in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "X"])
+async def test_only_get_is_answered(browse, here, method):
+    """Nothing can be changed, not even by mistake."""
+    assert (await browse().request(method, here)).status_code == 405
+
+
+async def test_pages_load_nothing_from_elsewhere_and_run_no_script(store, browse, chat, here):
+    """No script, no inline style, no event handler, no foreign address."""
+    for path in ("/", *(here + path for path in PAGES[:-1])):
+        body = (await browse().get(path)).text
+        assert not re.search(r"<script|<style|<iframe|<object|<embed|<base\b| style=| on\w+=", body), path
+        sources = re.findall(r'(?:src|href)="([^"]*)"', body)
+        loaded = re.findall(r'<(?:img|link)[^>]*(?:src|href)="([^"]*)"', body)
+        assert sources
+        assert all(one.startswith("/static/") for one in loaded)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_text_is_shown_as_text(store, browse, name):
+    """Wherever it is stored: content, calls, artifacts, annotations, title, metadata, scope, ids."""
+    text = HOSTILE[name]
+    id_ = "x" if "\ud800" in text else text[:100]
+    chat = store.conversation(user_id=id_, thread_id=new_id())
+    call = {"name": text[:500], "args": {text[:50]: text}, "id": "call"}
+    source = [{"title": text[:900], "url": f"javascript:{text[:50]}", "content": text + " source"}]
+    turn = [
+        HumanMessage(text, id=id_),
+        AIMessage([{"type": "text", "text": text}, {"type": text[:50], "x": text[:500]}], tool_calls=[call], id="ai"),
+        ToolMessage(text, tool_call_id="call", artifact=source, id="tool", name=text[:200]),
+        AIMessage(text, id="answer"),
+    ]
+    await chat.append(turn)
+    await chat.annotate("answer", note=text[:50_000])
+    await chat.update(title=text[:900], metadata={"x": text[:900]})
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    for path in ("/", here, *(f"{here}/messages/{ordinal}" for ordinal in range(1, 5)), f"{here}/sources/1"):
+        answer = await client.get(path)
+        assert answer.status_code == 200, answer.text
+        assert len(answer.content) <= 100_000
+        body = answer.text
+        assert not re.search(r"<script|<b\b|<img src=x| on\w+=\"|href=\"(?!https?:|/|#|\?)", body)
+        assert not re.search(r"<img(?! src=\"/static/)", body)
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", body)
+        assert "1337" not in body
+    exported = await client.get(f"{here}/view.json")
+    assert exported.status_code == 200
+    exported.content.decode("ascii")
+
+
+async def test_links_of_a_message_open_without_naming_this_page(store, browse):
+    """Http and https alone, in a window that does not learn where it was opened."""
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    await chat.append(
+        HumanMessage("[a](https://example.org/?q=1) <http://example.org/b> [f](ftp://example.org) [r](/c/x)")
+    )
+    body = (await browse().get(f"/c/{(await chat.info()).conversation_id}")).text
+    links = re.findall(r'<a href="(https?:[^"]*)"([^>]*)>', body)
+    assert [address for address, _ in links] == ["https://example.org/?q=1", "http://example.org/b"]
+    assert all("noreferrer" in rest for _, rest in links)
+
+
+async def hello(scope, receive, send):
+    """An application that says that the gate let the request pass."""
+    await PlainTextResponse("inside")(scope, receive, send)
+
+
+async def test_the_token_works_once_and_becomes_a_cookie():
+    """Then the address is clean; a second browser with the same address is refused."""
+    gate = LocalGate(hello, port=4000, token="token")
+    first = await get(gate, "/?token=token")
+    assert (first.status_code, first.headers["location"]) == (303, "/")
+    cookie = first.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie.replace("Strict", "strict")
+    pair = cookie.partition(";")[0]
+    assert "=token" not in pair
+    assert (await get(gate, "/", headers={"cookie": pair})).text == "inside"
+    assert (await get(gate, "/?token=token", headers={"cookie": pair})).status_code == 303
+    assert (await get(gate, "/?token=token")).status_code == 403
+    assert (await get(gate, "/", headers={"cookie": "convstore_inspector_4000=x"})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/?token=", "/?token=Token", "/?token=token0", "/?token=%F0%9F", "/c/x?token=no"]
+)
+async def test_without_the_token_nothing_is_shown(path):
+    """And a wrong one does not use it up."""
+    gate = LocalGate(hello, port=4000, token="token")
+    assert (await get(gate, path)).status_code == 403
+    assert (await get(gate, "/?token=token")).status_code == 303
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:4001", "localhost.evil.example:4000", "[::1]:4000", ""]
+)
+async def test_only_this_machines_names_are_hosts(host):
+    """A name that an attacker's server resolves to 127.0.0.1 is refused, with the right token too."""
+    gate = LocalGate(hello, port=4000, token="token")
+    assert (await get(gate, "/?token=token", headers={"host": host})).status_code == 403
+    assert (await get(gate, "/?token=token", headers={"host": "localhost:4000"})).status_code == 303
+
+
+async def test_the_error_of_a_permission_is_typed():
+    """A backend's own test sees what it did wrong."""
+    with pytest.raises(InvalidScopeError, match="bool"):
+        await scope_for(lambda _: True, Request({"type": "http"}))
