@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from convstore.exceptions import ContentConflictError, StoreUnavailableError
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError, StoreUnavailableError
 from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log
 from convstore.runtime import cache as known
@@ -378,6 +378,35 @@ class ListContract:
         await time.pass_by(10, appender)
         head = await _head(database, user)
         assert (head["totals"]["active"], "open_until" in head) == (2, False)
+
+    async def test_a_conversation_is_found_by_its_random_id(
+        self, appender: ConversationStore, new_store: _NewStore, user: str
+    ) -> None:
+        """By every store, if it has the scope values; another user's answers like a missing and a deleted one."""
+        chat = appender.conversation(user_id=user, thread_id="t")
+        assert (await chat.info()).conversation_id == ""
+        await chat.append(HumanMessage("Hi"))
+        id_ = (await chat.info()).conversation_id
+        other = new_store()
+        [listed] = (await other.list_conversations(user_id=user)).conversations
+        assert (listed.conversation_id, listed.turns) == (id_, 1)
+        scopes: tuple[dict[str, str], ...] = ({}, {"user_id": user}, {"user_id": user, "thread_id": "t"})
+        for scope in scopes:
+            found = await other.find_conversation(id_, **scope)
+            assert found is not None
+            assert found.scope == chat.scope
+        assert await other.find_conversation(id_, user_id=new_id()) is None
+        assert await other.find_conversation("0" * 24) is None
+        wrongs: tuple[Any, ...] = ("", 7, {"$ne": ""})
+        for wrong in wrongs:
+            with pytest.raises(InvalidInputError):
+                await other.find_conversation(wrong)
+        with pytest.raises(InvalidScopeError):
+            await other.find_conversation(id_, team="x")
+        await chat.delete()
+        assert await other.find_conversation(id_) is None
+        await chat.append(HumanMessage("Again"))
+        assert (await chat.info()).conversation_id != id_
 
 
 async def _fails(*_: Any) -> None:

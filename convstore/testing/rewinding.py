@@ -58,6 +58,21 @@ class RewindContract:
         assert info.last_message is not None
         assert info.last_message.text == "better"
 
+    async def test_rewound_messages_are_listed_on_request(self, chat: Conversation) -> None:
+        """In their place, marked, from every side; each message has its size."""
+        await _talk(chat, 1, 2, 3)
+        await chat.rewind(before="q2")
+        await _talk(chat, 4)
+        await chat.rewind(before="a4")
+        listed = await chat.list_messages(rewound=True)
+        assert [one.message.text for one in listed] == ["q1", "a1", "q2", "a2", "q3", "a3", "q4", "a4"]
+        assert [one.ordinal for one in listed if one.is_rewound] == [3, 4, 5, 6, 8]
+        assert all(one.tokens > 0 for one in listed)
+        assert await chat.list_messages(rewound=True, after=2, limit=3) == listed[2:5]
+        assert await chat.list_messages(rewound=True, before=5, limit=3) == listed[1:4]
+        assert await chat.list_messages(rewound=True, around=4, limit=3) == listed[2:5]
+        assert [one.is_rewound for one in await chat.list_messages()] == [False] * 3
+
     async def test_a_rewind_in_the_middle_of_a_batch(self, chat: Conversation) -> None:
         """The part of the batch before the message stays; open calls are those of that part."""
         turn = rag_turn("What about seals?")
