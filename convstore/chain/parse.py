@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.chain.structure import Chain, Header, Pair, Section, join_humans
+from convstore.chain.structure import Chain, Header, Pair, Section, join_humans, results_by_call
 from convstore.exceptions import MalformedChainError
 from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import Call, calls_of, missing_result
 
-__all__ = ["MISSING_RESULT", "Origins", "Reading", "check_messages", "parse_chain", "read_chain"]
+__all__ = ["MISSING_RESULT", "Origins", "check_messages", "parse_chain", "read_chain"]
 
 MISSING_RESULT: Final = "the call was not handled, please try again"
 """Content of the result that a repair adds to a call without one."""
@@ -27,13 +27,10 @@ _UNKNOWN_TOOL: Final = "unknown"
 
 
 class Origins:
-    """Map from each message of a chain to the indexes of the input messages that it represents.
-
-    Messages are identified by object, so no object may occur twice in a chain.
-    """
+    """Map from each message of a chain, by object, to the indexes of the input messages that it represents."""
 
     def __init__(self) -> None:
-        # Holding a reference prevents Python from reusing the message's `id()`.
+        # The reference prevents Python from reusing the message's `id()`.
         self._indexes_by_object: dict[int, tuple[BaseMessage, tuple[int, ...]]] = {}
         self._summaries: set[int] = set()
 
@@ -84,18 +81,10 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
     >>> [(section.header.human.text, len(section.body), section.size) for section in chain.sections]
     [('Hi!', 1, 9), ('Bye!', 0, 4)]
     """
-    return read_chain(messages, repair=repair).chain
+    return read_chain(messages, repair=repair)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A chain and the origins of its messages."""
-
-    chain: Chain
-    origins: Origins
-
-
-def read_chain(messages: Sequence[BaseMessage], *, repair: bool, seed_faults: bool = False) -> Reading:
+def read_chain(messages: Sequence[BaseMessage], *, repair: bool, seed_faults: bool = False) -> tuple[Chain, Origins]:
     """Parse a chain as `parse_chain` does, and record the origin of each message.
 
     Args:
@@ -159,22 +148,23 @@ class _Reader:
 
     def add(self, index: int, message: BaseMessage) -> None:
         self._origins.put(message, [index])
-        if isinstance(message, SystemMessage) and not self._sections:
-            self._sections.append(_OpenSection(system=message))
-        elif isinstance(message, HumanMessage):
-            self._add_human(index, message)
-        elif isinstance(message, AIMessage):
-            self._add_ai(index, message)
-        elif isinstance(message, ToolMessage):
-            self._add_result(index, message)
-        else:
-            self._keep(message)
+        match message:
+            case SystemMessage() if not self._sections:
+                self._sections.append(_OpenSection(system=message))
+            case HumanMessage():
+                self._add_human(index, message)
+            case AIMessage():
+                self._add_ai(index, message)
+            case ToolMessage():
+                self._add_result(index, message)
+            case _:
+                self._keep(message)
 
-    def finish(self) -> Reading:
-        sections = [
+    def finish(self) -> tuple[Chain, Origins]:
+        sections = tuple(
             Section(self._header_of(opened), tuple(map(self._closed, opened.body))) for opened in self._sections
-        ]
-        return Reading(Chain(tuple(sections), repairs=tuple(self._repairs)), self._origins)
+        )
+        return Chain(sections, repairs=tuple(self._repairs)), self._origins
 
     def _keep(self, message: BaseMessage) -> None:
         """Keep a message of another kind at its position: in the header, or after the last pair."""
@@ -235,15 +225,10 @@ class _Reader:
         pair.repaired = True
 
     def _header_of(self, opened: _OpenSection) -> Header:
-        human, before, after = self._human_of(opened), tuple(opened.before), tuple(opened.after)
-        return Header(opened.system, human, before=before, after=after)
-
-    def _human_of(self, opened: _OpenSection) -> HumanMessage | None:
-        if not opened.humans:
-            return None
-        human = join_humans(opened.humans)
-        self._origins.put(human, self._origins.of(opened.humans))
-        return human
+        human = join_humans(opened.humans) if opened.humans else None
+        if human is not None:
+            self._origins.put(human, self._origins.of(opened.humans))
+        return Header(opened.system, human, before=tuple(opened.before), after=tuple(opened.after))
 
     def _closed(self, opened: _OpenPair) -> Pair:
         ai = opened.ai
@@ -254,19 +239,13 @@ class _Reader:
         if opened.repaired or len(results) < len(opened.calls):
             results = self._completed(ai, opened)
         pair = Pair(ai, results, after=tuple(opened.after))
-        if not self._seed_faults:
-            return pair
-        original = [opened.ai, *opened.results, *opened.after]
-        return replace(pair, uncounted=pair.size - sum(map(size_of, original)))
+        original = sum(map(size_of, [opened.ai, *opened.results, *opened.after])) if self._seed_faults else pair.size
+        return replace(pair, uncounted=pair.size - original) if original != pair.size else pair
 
     def _completed(self, ai: AIMessage, opened: _OpenPair) -> tuple[ToolMessage, ...]:
         """Return one result for each call, in the order of the calls."""
-        waiting: defaultdict[str, list[ToolMessage]] = defaultdict(list)
-        for result in reversed(opened.results):
-            waiting[result.tool_call_id].append(result)
-        return tuple(
-            waiting[call.id].pop() if waiting[call.id] else self._made_result(call, opened) for call in calls_of(ai)
-        )
+        slots = results_by_call(ai, opened.results)
+        return tuple(slot or self._made_result(call, opened) for call, slot in zip(calls_of(ai), slots, strict=True))
 
     def _made_result(self, call: Call, opened: _OpenPair) -> ToolMessage:
         problem = f"the call {call.id!r} has no result"
@@ -277,9 +256,6 @@ class _Reader:
 
     def _repair_or_refuse(self, index: int, message: BaseMessage, problem: str, done: str) -> None:
         if not self._repair:
-            _refuse(index, message, f"{problem}; repair the list, or parse it with repair=True ({done})")
+            problem = f"{problem}; repair the list, or parse it with repair=True ({done})"
+            raise MalformedChainError(problem, index=index, message_id=message.id)
         self._repairs.append(f"message {index}: {problem}: {done}")
-
-
-def _refuse(index: int, message: BaseMessage, problem: str) -> NoReturn:
-    raise MalformedChainError(problem, index=index, message_id=message.id)

@@ -32,6 +32,7 @@ __all__ = [
     "Section",
     "humans_of",
     "join_humans",
+    "results_by_call",
 ]
 
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
@@ -48,14 +49,9 @@ _Content = str | list[str | dict[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The beginning of a section: its system message, its human message and other messages around it.
+    """The beginning of a section: its human message, and other messages before and after it.
 
-    Attributes:
-        system: The system message at the start of the chain; only the first section may have one.
-        human: The human message; None if the section has none.
-        before: Messages of other kinds, and further system messages, before the human message.
-        after: The same after the human message.
-        size: Size of all of them, in bytes.
+    Only the first section has a system message; further ones, and messages of other kinds, are before or after.
     """
 
     system: SystemMessage | None = None
@@ -69,9 +65,7 @@ class Header:
 
     def messages(self) -> list[BaseMessage]:
         """Return all messages of the header, in order."""
-        system = [] if self.system is None else [self.system]
-        human = [] if self.human is None else [self.human]
-        return [*system, *self.before, *human, *self.after]
+        return [one for one in (self.system, *self.before, self.human, *self.after) if one is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +114,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A header and the pairs up to the next header.
-
-    Attributes:
-        header: Its beginning.
-        body: The pairs, in order; empty if there is no answer yet.
-        size: Size of all its messages, in bytes.
-    """
+    """A header and the pairs up to the next header; `size` is in bytes."""
 
     header: Header
     body: tuple[Pair, ...] = ()
@@ -144,10 +132,7 @@ class Section:
 class Chain:
     """Sections in order. Every operation returns a new chain and leaves this one unchanged.
 
-    Attributes:
-        sections: The sections.
-        repairs: One sentence for each repair by the parser; ignored by ``==``.
-        size: Size of all messages, in bytes.
+    `repairs` has one sentence for each repair by the parser, and `size` is in bytes.
     """
 
     sections: tuple[Section, ...] = ()
@@ -191,16 +176,13 @@ class Chain:
         Raises:
             MalformedChainError: No call has that id.
         """
-        positions = [(at, number) for at, section in enumerate(self.sections) for number in range(len(section.body))]
-        for at, number in reversed(positions):
-            section = self.sections[at]
-            if (answered := _answered(section.body[number], response)) is not None:
-                body = (*section.body[:number], answered, *section.body[number + 1 :])
-                changed = Section(section.header, body)
-                return replace(self, sections=(*self.sections[:at], changed, *self.sections[at + 1 :]))
-        raise MalformedChainError(
-            f"no call of this chain has the id {response.tool_call_id!r}; append the call before its result"
-        )
+        called = [pair for pair in self.pairs() if response.tool_call_id in {call.id for call in calls_of(pair.ai)}]
+        if not called:
+            raise MalformedChainError(
+                f"no call of this chain has the id {response.tool_call_id!r}; append the call before its result"
+            )
+        answered = _answered(called[-1], response)
+        return self._with_pairs(lambda pair: answered if pair is called[-1] else pair)
 
     def normalize_tool_call_ids(self, template: str) -> Chain:
         """Return the chain with call ids that fit a template, such as ``call_{r:24:x}`` or ``toolu_{r:24:b}``.
@@ -213,24 +195,18 @@ class Chain:
         """
         form = CallIdTemplate(template)
         ids = NewIds(form, {call.id for pair in self.pairs() for call in calls_of(pair.ai)}, defaultdict(int))
-        return self._with_pairs(lambda pair: rename_calls(pair.ai, pair.results, ids))
+        return self._with_pairs(lambda pair: _changed(pair, *rename_calls(pair.ai, pair.results, ids)))
 
     def clear_reasoning(self) -> Chain:
         """Return the chain without reasoning and provider signatures. All else is unchanged, sizes included."""
-        cleared = self._with_pairs(
-            lambda pair: (without_reasoning(pair.ai), tuple(without_reasoning(result) for result in pair.results))
-        )
-        return replace(cleared, sections=tuple(map(_with_clear_rest, cleared.sections)))
+        return replace(self, sections=tuple(map(_without_reasoning, self.sections)))
 
     def sanitize_tool_call_arguments(self) -> Chain:
         """Return the chain with valid JSON arguments. Arguments that cannot be repaired become ``{}``."""
-        return self._with_pairs(lambda pair: (with_json_arguments(pair.ai), pair.results))
+        return self._with_pairs(lambda pair: _changed(pair, with_json_arguments(pair.ai), pair.results))
 
-    def _with_pairs(self, change: Callable[[Pair], tuple[Any, tuple[Any, ...]]]) -> Chain:
-        sections = [
-            replace(section, body=tuple(_changed(pair, *change(pair)) for pair in section.body))
-            for section in self.sections
-        ]
+    def _with_pairs(self, change: Callable[[Pair], Pair]) -> Chain:
+        sections = [replace(section, body=tuple(map(change, section.body))) for section in self.sections]
         return replace(self, sections=tuple(sections))
 
 
@@ -271,12 +247,10 @@ def _kind_of(ai: AIMessage) -> PairKind:
     return "summarization" if tools == {SUMMARY_TOOL} else "request_response"
 
 
-def _answered(pair: Pair, response: ToolMessage) -> Pair | None:
-    """Return the pair with the response added or replaced; None if it has no such call."""
+def _answered(pair: Pair, response: ToolMessage) -> Pair:
+    """Return a pair with the result of one of its calls added or replaced."""
     wanted = [call.position for call in calls_of(pair.ai) if call.id == response.tool_call_id]
-    if not wanted:
-        return None
-    slots = _slots(pair)
+    slots = results_by_call(pair.ai, pair.results)
     free = [at for at in wanted if (slot := slots[at]) is None or kind_of(slot) == "missing_result"]
     chosen = free[0] if free else wanted[-1]
     old = slots[chosen]
@@ -286,12 +260,12 @@ def _answered(pair: Pair, response: ToolMessage) -> Pair | None:
     return replace(pair, results=tuple(result for result in slots if result is not None))
 
 
-def _slots(pair: Pair) -> list[ToolMessage | None]:
-    """Return the result of each call, or None, in the order of the calls."""
+def results_by_call(ai: AIMessage, results: Sequence[ToolMessage]) -> list[ToolMessage | None]:
+    """Return the result of each call of an AI message, or None, in the order of the calls."""
     waiting: defaultdict[str, list[ToolMessage]] = defaultdict(list)
-    for result in reversed(pair.results):
+    for result in reversed(results):
         waiting[result.tool_call_id].append(result)
-    return [waiting[call.id].pop() if waiting[call.id] else None for call in calls_of(pair.ai)]
+    return [waiting[call.id].pop() if waiting[call.id] else None for call in calls_of(ai)]
 
 
 def _changed(pair: Pair, ai: AIMessage, results: tuple[ToolMessage, ...]) -> Pair:
@@ -299,14 +273,18 @@ def _changed(pair: Pair, ai: AIMessage, results: tuple[ToolMessage, ...]) -> Pai
     return pair if same else replace(pair, ai=ai, results=results)
 
 
-def _with_clear_rest(section: Section) -> Section:
-    """Return the section without reasoning in its header and in the messages after its pairs."""
+def _without_reasoning(section: Section) -> Section:
     old = section.header
-    header = Header(
-        without_reasoning(old.system) if old.system else None,  # type: ignore[arg-type]
-        without_reasoning(old.human) if old.human else None,  # type: ignore[arg-type]
-        before=tuple(map(without_reasoning, old.before)),
-        after=tuple(map(without_reasoning, old.after)),
-    )
-    body = (replace(one, after=tuple(map(without_reasoning, one.after))) if one.after else one for one in section.body)
+    before, after = _all_cleared(old.before), _all_cleared(old.after)
+    header = Header(_cleared(old.system), _cleared(old.human), before=before, after=after)
+    pairs = (_changed(pair, _cleared(pair.ai), _all_cleared(pair.results)) for pair in section.body)
+    body = (replace(pair, after=_all_cleared(pair.after)) if pair.after else pair for pair in pairs)
     return Section(header, tuple(body))
+
+
+def _all_cleared(messages: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(map(_cleared, messages))
+
+
+def _cleared(message: Any) -> Any:
+    return message and without_reasoning(message)

@@ -26,7 +26,7 @@ from convstore.chain.plan import (
     room_for,
     sections_to_fold,
 )
-from convstore.chain.structure import SUMMARY_PREFIX, Chain, Header, Pair, Section, humans_of, join_humans
+from convstore.chain.structure import SUMMARY_PREFIX, Header, Pair, Section, humans_of, join_humans
 from convstore.exceptions import SummaryError
 from convstore.messages.provenance import mark
 from convstore.messages.sizes import bytes_of, size_of
@@ -74,9 +74,8 @@ class Work:
         self, messages: Sequence[BaseMessage], config: ChainSummarizerConfig, *, max_prompt_bytes: int
     ) -> None:
         self._config, self._max_prompt_bytes = config, max_prompt_bytes
-        reading = read_chain(_distinct_objects(messages), repair=True, seed_faults=config.strict_seed)
-        self._chain: Chain = reading.chain
-        self._origins = reading.origins
+        distinct = _distinct_objects(messages)
+        self._chain, self._origins = read_chain(distinct, repair=True, seed_faults=config.strict_seed)
         self._before = self._chain.size
         self._requests: list[_ChainRequest] = []
         self._call_ids = {call.id for pair in self._chain.pairs() for call in calls_of(pair.ai)}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -68,49 +68,35 @@ class CompactionResult:
     messages: Sequence[BaseMessage] = field(default=())
 
 
-class CompactionStrategy(Protocol):
+class CompactionStrategy(ABC):
     """Folds old messages into a replacement.
 
     Attributes:
+        rule: When to compact.
+        name: The name stored as the model of a summary.
         reads_all: True if the strategy is given all messages, not only those that the plan folds.
     """
 
-    reads_all: bool
+    rule: CompactionRule
+    name: str
+    reads_all = False
 
-    @property
-    def rule(self) -> CompactionRule:
-        """Return the rule that says when to compact."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Return the name stored as the model of a summary."""
-        ...
-
+    @abstractmethod
     async def fold(self, request: CompactionRequest) -> CompactionResult | None:
         """Return the replacement for the first messages; None if there is nothing to fold.
 
         Raises:
             SummaryError: The summarizer failed, or messages would be lost.
         """
-        ...
 
 
-class _RunningStrategy:
+class _RunningStrategy(CompactionStrategy):
     """Folds messages into one text."""
-
-    reads_all = False
 
     def __init__(self, summarizer: Summarizer) -> None:
         self._summarizer = summarizer
-
-    @property
-    def rule(self) -> CompactionRule:
-        return getattr(self._summarizer, "rule", None) or CompactionRule()
-
-    @property
-    def name(self) -> str:
-        return str(getattr(self._summarizer, "name", type(self._summarizer).__name__))
+        self.rule = getattr(summarizer, "rule", None) or CompactionRule()
+        self.name = str(getattr(summarizer, "name", type(summarizer).__name__))
 
     async def fold(self, request: CompactionRequest) -> CompactionResult:
         earlier = request.earlier
@@ -122,7 +108,7 @@ class _RunningStrategy:
         return CompactionResult(request.cut, text)
 
 
-class _ChainStrategy:
+class _ChainStrategy(CompactionStrategy):
     """Replaces old pairs of the chain by summary pairs; human messages stay as headers."""
 
     reads_all = True

@@ -1,13 +1,13 @@
-"""Select the messages to fold into a summary, and the number of messages in each model call.
+"""Select the messages to fold into a summary, and those of each model call.
 
-Floor 1, pure. `pairing` says which result answers which call; from that follow the places where a list may be cut
-without parting a call from its results. A place is the number of messages before it.
+Floor 1, pure. A cut is the number of messages before it. `pair` says which result answers which call; from that follow
+the cuts that do not separate them.
 
-- A call that has no result may still get one. Nothing is cut behind it before a human message follows: then it is
-  given up, and is folded like any other message.
-- A cut never follows a human message: its answer is yet to come. Nor does it follow an AI message whose calls lack a
-  result, as long as the limit can be kept without that.
-- Within that, the limit comes first: an answered question is folded with its answer rather than that too much stays.
+- A call without a result may still get one, so no cut follows it. Once a human message follows the call, it is given
+  up and folded like any other message.
+- A cut never follows a human message, whose answer is still to come. Nor does it follow an AI message whose calls lack
+  a result, if the limit allows that.
+- The limit comes first: an answered question is folded with its answer rather than exceeding the limit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from convstore.messages.provenance import kind_of
-from convstore.messages.tool_calls import Pairing, has_calls, pair
+from convstore.messages.tool_calls import has_calls, pair
 
 __all__ = ["Cuts", "choose_cut", "find_trigger", "next_step"]
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """An AI message with calls: its index, that of its last result, and whether all results are there."""
+    """An AI message with calls: its index, that of its last result, and whether it has all results."""
 
     start: int
     end: int
@@ -33,106 +33,74 @@ class _Exchange:
 
 
 class Cuts:
-    """The places where a list may be cut.
+    """The cuts of a list, as flags by the number of messages before the cut.
+
+    Attributes:
+        messages: The list.
+        keeps_pairs: True if no result after the cut answers a call before it.
+        permitted: True if the messages before the cut may be folded, even if they end with a given-up call.
+        good: True if they may be folded and nothing before the cut waits for a reply.
+        orphans: Indexes of results without a call.
 
     >>> from langchain_core.messages import AIMessage
     >>> calls = [{"name": "search", "args": {}, "id": id} for id in ("x", "y")]
     >>> results = [ToolMessage("found", tool_call_id=id) for id in ("x", "y")]
     >>> cuts = Cuts([HumanMessage("Find both."), AIMessage("", tool_calls=calls), *results, AIMessage("Here.")])
-    >>> [place for place in range(6) if cuts.keeps_pairs(place)], [place for place in range(6) if cuts.is_good(place)]
+    >>> [cut for cut in range(6) if cuts.keeps_pairs[cut]], [cut for cut in range(6) if cuts.good[cut]]
     ([0, 1, 4, 5], [4, 5])
     """
 
     def __init__(self, messages: Sequence[BaseMessage]) -> None:
         self.messages = messages
-        pairing = pair(messages)
-        exchanges, owners = _exchanges(messages, pairing)
-        in_place = set(pairing.indexes)
-        self.orphans = frozenset(
-            index
-            for index, message in enumerate(messages)
-            if isinstance(message, ToolMessage) and index not in in_place
-        )
-        self._reach = _reaches(exchanges, len(messages))
-        self._limit = _first_in_flight(exchanges, messages)
-        self._owners = owners
-
-    def keeps_pairs(self, place: int) -> bool:
-        """Return True if no result behind the place answers a call before it."""
-        return self._reach[place] < place
-
-    def is_good(self, place: int) -> bool:
-        """Return True if the messages before the place form a valid unit to summarize."""
-        return self.is_permitted(place) and not self._waits(place, calls=True)
-
-    def is_permitted(self, place: int) -> bool:
-        """Return True if the messages before the place may be folded, even if they end with a given-up call."""
-        return 0 < place <= self._limit and self.keeps_pairs(place) and not self._waits(place, calls=False)
-
-    def permitted_from(self, place: int) -> int:
-        """The first permitted place from one on; 0 if there is none."""
-        return next(filter(self.is_permitted, range(place, self._limit + 1)), 0)
-
-    def permitted_until(self, place: int) -> int:
-        """The last permitted place up to one; 0 if there is none."""
-        return next(filter(self.is_permitted, range(place, 0, -1)), 0)
-
-    def good_until(self, place: int) -> int:
-        """The last good place up to one; 0 if there is none."""
-        return next((found for found in range(place, 0, -1) if self.is_good(found)), 0)
-
-    def closed_from(self, place: int) -> int:
-        """The first place from one on that keeps pairs."""
-        while not self.keeps_pairs(place):
-            place = self._reach[place] + 1
-        return place
+        self._exchanges = _exchanges(messages)
+        humans = [index for index, message in enumerate(messages) if _is_human(message)]
+        results = {index for index, message in enumerate(messages) if isinstance(message, ToolMessage)}
+        self.orphans = results - self._exchanges.keys()
+        in_flight = (one.start for one in self._exchanges.values() if not one.answered)
+        end = next((start for start in in_flight if start > max(humans, default=-1)), len(messages))
+        self.keeps_pairs, self.permitted, self.good = [True], [False], [False]
+        last_result, waiting = -1, ""
+        for index, message in enumerate(messages):
+            if exchange := self._exchanges.get(index):
+                last_result, waiting = max(last_result, exchange.end), "" if exchange.answered else "call"
+            elif not _is_result(message):
+                waiting = "human" if _is_human(message) else ""
+            self.keeps_pairs.append(last_result <= index)
+            self.permitted.append(last_result <= index < end and waiting != "human")
+            self.good.append(self.permitted[-1] and not waiting)
 
     def waits_at(self, index: int) -> bool:
         """Return True if a message is a human one, or an AI message that has a call without a result."""
-        owner = self._owners.get(index)
-        calls_wait = owner is not None and owner.start == index and not owner.answered
-        return calls_wait or _is_human(self.messages[index])
-
-    def _waits(self, place: int, *, calls: bool) -> bool:
-        """Return True if the last message before a place, or the AI message it answers, still waits for a reply."""
-        for index in range(place - 1, -1, -1):
-            owner = self._owners.get(index)
-            if owner is not None:
-                return calls and not owner.answered
-            if not _is_result(self.messages[index]):
-                return _is_human(self.messages[index])
-        return False  # nothing but results of calls that are not here
+        exchange = self._exchanges.get(index)
+        return _is_human(self.messages[index]) or bool(exchange and exchange.start == index and not exchange.answered)
 
 
 def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> int:
-    """The first place where the sum reaches `before_summary` and the rest fits `room`; 0 if there is none.
+    """Return the first cut where the sum reaches `before_summary` and the rest fits `room`; 0 if there is none.
 
     >>> find_trigger([10, 10, 10, 10], before_summary=20, room=10), find_trigger([10, 10], before_summary=30, room=10)
     (3, 0)
     """
     total, so_far = sum(tokens), 0
-    for place, each in enumerate(tokens, start=1):
-        so_far += each
+    for cut, size in enumerate(tokens, start=1):
+        so_far += size
         if so_far >= before_summary and total - so_far <= room:
-            return place
+            return cut
     return 0
 
 
 def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: int, unfolded_room: int) -> int:
-    """Return the number of messages to fold.
+    """Return the number of messages to fold; 0 for none.
 
-    What stays fits, wherever a permitted cut makes it fit; if none does, all is folded that may be. Else it is those up
-    to the place where `before_summary` is reached, less a message there that waits for its answer.
+    The rest fits, if any permitted cut makes it fit; otherwise as much is folded as permitted. Within that, the cut is
+    where `before_summary` is reached, less a message there that waits for its answer.
 
     Args:
-        cuts: Where what has not been summarised yet may be cut.
+        cuts: The messages that are not summarised yet.
         tokens: The size of each message.
-        before_summary: Messages are folded once they are so large.
-        room: At most this many tokens should stay behind a new summary.
-        unfolded_room: At most this many should stay if nothing is folded.
-
-    Returns:
-        The number of messages, 0 if none are folded.
+        before_summary: Messages are folded once they are this large.
+        room: Maximum tokens of the rest after a new summary.
+        unfolded_room: Maximum tokens of the rest if nothing is folded.
 
     >>> from langchain_core.messages import AIMessage
     >>> cuts = Cuts([HumanMessage("paste"), AIMessage("Yes."), HumanMessage("And?"), AIMessage("No.")])
@@ -142,92 +110,75 @@ def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: 
     0
     """
     trigger = find_trigger(tokens, before_summary=before_summary, room=room)
-    cut = _preferred(cuts, trigger)
+    cut = _preferred(cuts, trigger) if trigger else 0
     if sum(tokens[cut:]) <= (room if cut else unfolded_room):
         return cut
     # Before the sum is reached, half of the room is left free, so that not every turn costs a call of the model.
     wanted = trigger or find_trigger(tokens, before_summary=0, room=room // 2)
-    return (cuts.permitted_from(wanted) if wanted else 0) or cuts.permitted_until(len(tokens))
+    return (_first(cuts.permitted, wanted) if wanted else 0) or _last(cuts.permitted, len(tokens))
 
 
 def _preferred(cuts: Cuts, trigger: int) -> int:
     """Return the number of messages to fold if only the trigger counts, not the limit.
 
-    A message that waits for its answer stays out, with all that belongs to it. An AI message whose results follow is
+    A message that waits for its answer is kept, with all that belongs to it. An AI message whose results follow is
     folded with all of them, unless a human message is among them.
     """
-    if not trigger:
-        return 0
-    messages = cuts.messages
     if cuts.waits_at(trigger - 1):
-        return cuts.good_until(trigger - 1)
-    onward = cuts.closed_from(trigger)
-    passes_human = any(map(_is_human, messages[trigger:onward]))
-    return onward if cuts.is_good(onward) and not passes_human else cuts.good_until(trigger - 1)
+        return _last(cuts.good, trigger - 1)
+    onward = _first(cuts.keeps_pairs, trigger)
+    passes_human = any(map(_is_human, cuts.messages[trigger:onward]))
+    return onward if cuts.good[onward] and not passes_human else _last(cuts.good, trigger - 1)
 
 
 def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> int:
-    """Return the end of the next step: as many messages as fit the budget, with calls and results together.
+    """Return the cut after the next step: as many messages as fit the budget, with calls and results together.
 
-    A step that is not the last ends before a human message where it can: some providers refuse a list that begins
-    with a call. A message that does not fit, or one with calls together with its results, is a step of its own: the
-    model that answered it had to take it whole as well.
+    A step before the last one ends before a human message if possible, because some providers reject a list that begins
+    with a call. A message that does not fit, or one with calls and its results, is a step of its own.
 
     Args:
-        cuts: Where all that is folded may be cut.
+        cuts: The messages that are folded.
         tokens: The size of each message.
-        start: Where the step before ended; at least one message is left.
-        budget: At most this many tokens of a step.
-
-    Returns:
-        The place, behind `start`.
+        start: The end of the step before; at least one message is left.
+        budget: Maximum tokens of a step.
     """
     messages, size, end, before_human = cuts.messages, 0, start, 0
-    for place in filter(cuts.keeps_pairs, range(start + 1, len(messages) + 1)):
-        size += sum(tokens[end:place])
+    for cut in filter(cuts.keeps_pairs.__getitem__, range(start + 1, len(messages) + 1)):
+        size += sum(tokens[end:cut])
         if end > start and size > budget:
             return before_human or end
-        end = place
+        end = cut
         if end < len(messages) and isinstance(messages[end], HumanMessage):
             before_human = end
     return end
 
 
-def _exchanges(messages: Sequence[BaseMessage], pairing: Pairing) -> tuple[list[_Exchange], dict[int, _Exchange]]:
-    """All exchanges in order, and for each message with calls, and each result, the one that it belongs to."""
-    exchanges: list[_Exchange] = []
-    owners: dict[int, _Exchange] = {}
-    for index in pairing.indexes:
+def _exchanges(messages: Sequence[BaseMessage]) -> dict[int, _Exchange]:
+    """Return the exchange of each message with calls and of each result, by index, in the order of the pairs."""
+    exchanges: dict[int, _Exchange] = {}
+    latest = _Exchange(-1, -1)
+    for index in pair(messages).indexes:
         if index is None:
-            exchanges[-1].answered = False  # a made result stands behind its call
-            continue
-        if isinstance(messages[index], ToolMessage):
-            exchanges[-1].end = max(exchanges[-1].end, index)
+            latest.answered = False  # a generated result follows its call
+        elif isinstance(messages[index], ToolMessage):
+            latest.end = max(latest.end, index)
+            exchanges[index] = latest
         elif has_calls(messages[index]):
-            exchanges.append(_Exchange(index, index))
-        else:
-            continue
-        owners[index] = exchanges[-1]
-    return exchanges, owners
+            latest = exchanges[index] = _Exchange(index, index)
+    return exchanges
 
 
-def _reaches(exchanges: Sequence[_Exchange], length: int) -> list[int]:
-    """For each place the index of the last result of a call before it; -1 if there is none."""
-    ends = {exchange.start + 1: exchange.end for exchange in exchanges}
-    reach = [-1]
-    for place in range(1, length + 1):
-        reach.append(max(reach[-1], ends.get(place, -1)))
-    return reach
+def _first(flags: Sequence[bool], start: int) -> int:
+    return next((cut for cut in range(start, len(flags)) if flags[cut]), 0)
 
 
-def _first_in_flight(exchanges: Sequence[_Exchange], messages: Sequence[BaseMessage]) -> int:
-    """Index of the first message with a call whose result may still come; the length if there is none."""
-    last_human = max((i for i, message in enumerate(messages) if _is_human(message)), default=-1)
-    return next((e.start for e in exchanges if not e.answered and e.start > last_human), len(messages))
+def _last(flags: Sequence[bool], end: int) -> int:
+    return next((cut for cut in range(end, 0, -1) if flags[cut]), 0)
 
 
 def _is_human(message: BaseMessage) -> bool:
-    """Return True if a user wrote it: a late result that is shown as text of a human message is none."""
+    """Return True if a user wrote it; a late result shown as text of a human message is none."""
     return isinstance(message, HumanMessage) and kind_of(message) != "late_result"
 
 
