@@ -8,7 +8,7 @@ Zaragoza, "The Probabilistic Relevance Framework" (2009).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from convstore.index.part import IndexedMessage, Part
@@ -22,6 +22,12 @@ _MAX_GROUPS = 64
 _SATURATION, _LENGTH_WEIGHT = 1.2, 0.75
 _FURTHER_WINDOWS = 0.1
 """Weight of the other windows of a message, in addition to its best one."""
+
+_NEIGHBOURS, _NEIGHBOUR_WEIGHT = 3, 0.3
+"""A word in one of so many messages before or after a match counts as well, if the match lacks it: an answer seldom
+repeats its question."""
+_MAX_NEIGHBOURED = 500
+"""Words in more windows than this do not count for neighbours: they say little about them, and cost time."""
 
 
 class Found(NamedTuple):
@@ -55,8 +61,8 @@ def ranked(
         is_allowed: Filter by the index of the part and the message; statistics ignore it.
         limit: Maximum number of messages.
     """
-    scores = _window_scores(parts, groups)
-    found = []
+    scores, nearby = _scores(parts, groups)
+    found, first = [], 0
     for index, part in enumerate(parts):
         by_message: dict[int, list[tuple[float, int]]] = {}
         for window, score in scores[index].items():
@@ -66,24 +72,50 @@ def ranked(
             if is_allowed(index, message):
                 windows.sort(key=lambda one: (-one[0], one[1]))
                 score = windows[0][0] + _FURTHER_WINDOWS * sum(score for score, _ in windows[1:])
+                score += nearby.get(first + number, 0.0)
                 found.append(Found(index, message, score, tuple(window for _, window in windows)))
+        first += len(part.messages)
     return sorted(found, key=lambda one: (-one.score, one.part, one.message.ordinal))[:limit]
 
 
-def _window_scores(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[dict[int, float]]:
-    """Return the score of each matching window, by part."""
+def _scores(
+    parts: Sequence[Part], groups: Iterable[tuple[str, ...]]
+) -> tuple[list[dict[int, float]], dict[int, float]]:
+    """Return the score of each matching window by part, and what the neighbours of messages add, by message.
+
+    Messages are numbered from 0 through all parts.
+    """
     lengths = [part.lengths for part in parts]
     count, total = sum(map(len, lengths)), sum(map(sum, lengths))
     average = total / count if count else 1.0
     scores: list[dict[int, float]] = [{} for _ in parts]
+    nearby: dict[int, float] = {}
     for frequency, _, counts in _rarest(parts, groups):
         weight = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
-        for of_part, of_term, part_lengths in zip(scores, counts, lengths, strict=True):
+        best, first = dict[int, float](), 0
+        for part, of_part, of_term, part_lengths in zip(parts, scores, counts, lengths, strict=True):
+            message_of = part.message_of
             for window, times in of_term.items():
                 norm = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * part_lengths[window] / average
                 gain = weight * times * (_SATURATION + 1) / (times + _SATURATION * norm)
                 of_part[window] = of_part.get(window, 0.0) + gain
-    return scores
+                message = first + message_of[window]
+                best[message] = max(gain, best.get(message, 0.0))
+            first += len(part.messages)
+        if frequency <= _MAX_NEIGHBOURED:
+            _add_neighbours(nearby, best)
+    return scores, nearby
+
+
+def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None:
+    """Add what a word gives to the neighbours of the messages that have it, from its best score in each message."""
+    near: dict[int, float] = {}
+    for message, score in best.items():
+        for neighbour in range(message - _NEIGHBOURS, message + _NEIGHBOURS + 1):
+            near[neighbour] = max(_NEIGHBOUR_WEIGHT * score, near.get(neighbour, 0.0))
+    for message, score in near.items():
+        if score > best.get(message, 0.0):
+            nearby[message] = nearby.get(message, 0.0) + score - best.get(message, 0.0)
 
 
 _Counted = tuple[int, tuple[str, ...], list[dict[int, int]]]

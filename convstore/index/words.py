@@ -179,6 +179,7 @@ def _split(token: str, language: str) -> tuple[str, ...]:
     >>> _split("src/app/main.py", "english")
     ('src/app/main.py', 'src', 'app', 'main.py', 'main', 'py')
     """
+    token = unicodedata.normalize("NFC", token)
     pieces = [piece for piece in _JOINT.split(token) if piece]
     parts = [part for piece in pieces for part in _CAMEL.split(piece)]
     if parts == [token]:

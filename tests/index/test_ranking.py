@@ -54,6 +54,13 @@ def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], q
 
 def test_the_rarer_word_wins():
     """A message with the rare word comes before those with the common one; equal ones by ordinal."""
-    part = part_of(["seal seal", "orca", "seal", "seal", "orca narwhal"])
+    part = part_of(["seal seal", "orca", "seal", "seal", "orca", "orca", "orca", "orca narwhal"])
     found = ranked([part], query_groups("seal narwhal"), is_allowed=lambda _, __: True, limit=3)
-    assert [one.message.ordinal for one in found] == [5, 1, 3]
+    assert [one.message.ordinal for one in found] == [8, 1, 3]
+
+
+def test_an_answer_counts_the_words_of_its_question():
+    """Of two equal messages the one beside the other words of the query comes first; both contain a word."""
+    part = part_of(["it is narwhal", *["seal"] * 5, "which orca", "it is narwhal", *["seal"] * 5])
+    found = ranked([part], query_groups("orca narwhal"), is_allowed=lambda _, __: True, limit=9)
+    assert [one.message.ordinal for one in found] == [7, 8, 1]
