@@ -18,6 +18,7 @@ from convstore.cli.doctor import DOCTOR, doctor_command
 from convstore.cli.erase import ERASE, erase_command
 from convstore.cli.export import EXPORT, export_command
 from convstore.cli.import_ import IMPORT, import_command
+from convstore.cli.inspect import INSPECT, inspect_command
 from convstore.cli.migrate import MIGRATE, migrate_command
 from convstore.cli.prune import PRUNE, prune_command
 from convstore.cli.replay.command import REPLAY, replay_command
@@ -83,6 +84,7 @@ app.command("replay", help=REPLAY)(replay_command)
 app.command("migrate", help=MIGRATE)(migrate_command)
 app.command("import", help=IMPORT)(import_command)
 app.command("export", help=EXPORT)(export_command)
+app.command("inspect", help=INSPECT)(inspect_command)
 app.command("erase", help=ERASE)(erase_command)
 app.command("prune", help=PRUNE)(prune_command)
 app.command("doctor", help=DOCTOR)(doctor_command)

@@ -247,6 +247,7 @@ COMMANDS = {
     "erase": ["--everything"],
     "prune": ["--older-than", "90d"],
     "doctor": [],
+    "inspect": [],
 }
 WITHOUT_JSON = {"export"}
 

@@ -1,11 +1,16 @@
 """``convstore demo``: run the demo and print what was stored, shown and read back.
 
-Floor 8. Parses the options of `run_demo`.
+Floor 8. Parses the options of `run_demo`, or opens the inspector.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from convstore.cli.demo.demo import demo_as_json, print_demo, run_demo
+from convstore.cli.inspect import NoBrowser, Port
 from convstore.cli.options import AnyUri, Json
 from convstore.cli.output import run, screen, write_json
 
@@ -24,13 +29,34 @@ Examples:
   convstore demo
   convstore demo --uri mongodb://localhost:27017/app
   convstore demo --json | jq .tokens
+  convstore demo --inspect
 """
 
 
-def demo_command(*, uri: AnyUri = "memory://", as_document: Json = False) -> None:
+def demo_command(
+    *,
+    uri: AnyUri = "memory://",
+    inspect: Annotated[
+        bool, typer.Option("--inspect", help="Open three example conversations in the inspector instead.")
+    ] = False,
+    port: Port = 0,
+    no_browser: NoBrowser = False,
+    as_document: Json = False,
+) -> None:
     """See `DEMO`."""
+    if inspect:
+        run(_inspect(uri, port=port, open_browser=not no_browser, as_document=as_document), as_document=as_document)
+        return
     demo = run(run_demo(uri), as_document=as_document)
     if as_document:
         write_json(demo_as_json(demo))
     else:
         print_demo(screen(), demo)
+
+
+async def _inspect(uri: str, *, port: int, open_browser: bool, as_document: bool) -> None:
+    from convstore.cli.demo.conversations import opened_demo  # noqa: PLC0415
+    from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
+
+    async with opened_demo(uri) as store:
+        await serve(store, {}, port=port, open_browser=open_browser, as_document=as_document)

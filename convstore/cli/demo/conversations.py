@@ -1,0 +1,124 @@
+"""The demo's conversations for the inspector, which together have everything that its pages show.
+
+Floor 8. ``command`` fills a store with them and removes them again; the pictures of the documentation are made of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
+from convstore.cli.options import opened
+from convstore.conversation import Conversation
+from convstore.store import ConversationStore
+from convstore.values.policy import HistoryPolicy
+
+__all__ = ["opened_demo"]
+
+_BUDGET = 4_000
+_MODEL = "demo-model"
+_SYSTEM = SystemMessage("You are a patient tutor. Cite your sources by number, like [3].")
+_SUMMARY = (
+    "The user is new to machine learning and asked for an introduction, then about deep learning.\n\n"
+    "- Machine learning finds a function from examples; with answers it is supervised [2], without them "
+    "unsupervised [3]. Models are judged on data they have not seen [6].\n"
+    "- Deep learning learns its own features in many layers [11] and wins on images, sound and text [20]."
+)
+_FIRST = (
+    "Machine learning finds a function from examples instead of having it written down [1]. With answers to learn from "
+    "it is **supervised** [2], without it is **unsupervised** [3]. Judge a model only on data it has not seen [6]."
+)
+_SECOND = (
+    "Deep learning is machine learning with models of many layers that learn their own features [11]. It wins where "
+    "the input is raw and plentiful, such as images, sound and text, and seldom on small tables [20]."
+)
+_THIRD = (
+    "It does much better on what it was trained on than on what it was not [6]:\n\n"
+    "| data | error |\n|---|--:|\n| seen in training | 2 % |\n| held back | 19 % |\n\n"
+    "Plot both errors while you train, and stop when the second one rises [19]."
+)
+_FOURTH = "Sources [21] to [23]. The second of them is the passage that I cited before as [6]."
+
+
+@asynccontextmanager
+async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
+    """Open a store with the demo's conversations; they are removed at the end."""
+    policy = HistoryPolicy(max_tokens=_BUDGET)
+    async with opened(uri, policy=policy, summarizer=_summarize) as store:
+        run = secrets.token_hex(4)
+        chats = [
+            store.conversation(user_id=f"{user}-{run}", thread_id=thread)
+            for user, thread in (("grace", "reading-list"), ("ada", "one-question"), ("ada", "ml-101"))
+        ]
+        try:
+            await _reading_list(chats[0])
+            await _one_question(chats[1])
+            await _lesson(chats[2])
+            yield store
+        finally:
+            for chat in chats:
+                await chat.delete()
+
+
+async def _summarize(messages: Sequence[BaseMessage], earlier: str | None) -> str:  # noqa: ARG001 - scripted
+    """Return the summary that a model would write."""
+    return _SUMMARY
+
+
+async def _lesson(chat: Conversation) -> None:
+    """Append a conversation with a summary, stubs, a rewound answer, a rating and a turn in progress."""
+    await chat.append(_SYSTEM)
+    await chat.append(_searched("Tell me about machine learning", MACHINE_LEARNING, _answer(_FIRST)))
+    await chat.append(_searched("What is deep learning?", DEEP_LEARNING, _answer(_SECOND)))
+    await chat.compact(force=True)
+    wrong, right = _answer("You cannot notice it; just train longer."), _answer(_THIRD)
+    await chat.append([HumanMessage("How do I notice that my model is overfitting?"), wrong])
+    await chat.rewind(before=str(wrong.id))
+    await chat.append(right)
+    await chat.annotate(str(right.id), rating=1, comment="clear at last")
+    await chat.append(_searched("Which sources say so? Look again.", MACHINE_LEARNING[4:7], _answer(_FOURTH)))
+    question = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
+    await chat.append([question, _call("rag_search_tool", {"query": "deep learning on small tables"}, "call-now")])
+    await chat.update(title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"})
+
+
+async def _one_question(chat: Conversation) -> None:
+    """Append one question whose turn is in progress, so that its result is whole."""
+    await chat.append([_SYSTEM, *_searched("What are transformers?", DEEP_LEARNING[:2], None)])
+
+
+async def _reading_list(chat: Conversation) -> None:
+    """Append more turns than the budget holds."""
+    for passage in [*MACHINE_LEARNING, *DEEP_LEARNING] * 2:
+        await chat.append([HumanMessage(f"Explain this chapter: {passage['title']}"), _answer(passage["text"])])
+    await chat.update(title="A reading list, chapter by chapter")
+
+
+def _searched(question: str, passages: Sequence[Passage], answer: AIMessage | None) -> list[BaseMessage]:
+    call = f"call-{secrets.token_hex(4)}"
+    shown = "\n\n".join(f"{one['title']}\nURL: {one['url']}\n{one['text']}" for one in passages)
+    result = ToolMessage(shown, artifact=list(passages), name="rag_search_tool", tool_call_id=call)
+    return [
+        HumanMessage(question),
+        _call("rag_search_tool", {"query": question}, call),
+        result,
+        *([answer] if answer else []),
+    ]
+
+
+def _call(tool: str, arguments: dict[str, str], id_: str) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": tool, "args": arguments, "id": id_}], **_used(600, 20))
+
+
+def _answer(text: str) -> AIMessage:
+    return AIMessage(text, id=f"answer-{secrets.token_hex(6)}", **_used(1_200, len(text) // 4))
+
+
+def _used(read: int, wrote: int) -> dict[str, object]:
+    """Return the fields in which a provider reports its token counts."""
+    usage = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
+    return {"usage_metadata": usage, "response_metadata": {"model_name": _MODEL}}

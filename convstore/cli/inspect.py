@@ -1,0 +1,57 @@
+"""``convstore inspect``: open the inspector of a store on this machine.
+
+Floor 8. Parses the options of `serve`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
+from convstore.cli.output import run
+
+__all__ = ["INSPECT", "NoBrowser", "Port", "inspect_command"]
+
+INSPECT = """Open pages that show each conversation beside what the model gets.
+
+\b
+The pages are served on this machine only, and change nothing. The address
+works once; the browser that opens it keeps a cookie until the command
+ends. Needs the extra inspector: pip install 'convstore[cli,inspector]'.
+
+\b
+Examples:
+  convstore inspect --uri mongodb://localhost:27017/app
+  convstore inspect --uri mongodb://… --scope user_id=ada --port 8000
+"""
+
+Port = Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)]
+
+
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
+
+
+def inspect_command(
+    *,
+    uri: Uri,
+    port: Port = 0,
+    no_browser: NoBrowser = False,
+    scope: ScopeValues = None,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
+) -> None:
+    """See `INSPECT`."""
+    chosen = read_pairs("--scope", scope)
+
+    async def work() -> None:
+        from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
+
+        async with await connect(uri, scope_key, collection_prefix, chosen) as store:
+            store.codec.keep_unknown()
+            await store.list_conversations(limit=1, **chosen)  # fails now if the server does not answer
+            await serve(store, chosen, port=port, open_browser=not no_browser, as_document=as_document)
+
+    run(work(), as_document=as_document)

@@ -1,0 +1,85 @@
+"""Serve the inspector on this machine until the command is interrupted.
+
+Floor 8. ``inspect`` and ``demo --inspect`` call it. Only 127.0.0.1 is listened on, and the address carries a token that
+works once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import socket
+import sys
+import webbrowser
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from convstore.cli.output import screen, write_json
+from convstore.exceptions import InvalidInputError, MissingExtraError
+from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
+from convstore.store import ConversationStore
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise MissingExtraError(package="uvicorn", extra="inspector") from error
+
+__all__ = ["serve"]
+
+_STOP_SECONDS = 2
+
+
+async def serve(
+    store: ConversationStore, scope: Mapping[str, str], *, port: int, open_browser: bool, as_document: bool
+) -> None:
+    """Serve the conversations with these scope values, all without any, and print the address.
+
+    Raises:
+        InvalidInputError: The port is in use.
+    """
+    with _listening(port) as listener:
+        number, token = listener.getsockname()[1], secrets.token_urlsafe(24)
+        gate = LocalGate(inspector(store, authorize=lambda _: scope or EVERYTHING), port=number, token=token)
+        config = uvicorn.Config(
+            gate,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+        )
+        address = f"http://127.0.0.1:{number}/?token={token}"
+        _announce(address, as_document=as_document)
+        if open_browser and sys.stdout.isatty():
+            await asyncio.to_thread(webbrowser.open, address)
+        await _Server(config).serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that ends at a signal without raising it again, so that the command can clean up."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle the signals that end the command."""
+        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+
+def _listening(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise InvalidInputError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from error
+
+
+def _announce(address: str, *, as_document: bool) -> None:
+    if as_document:
+        write_json({"address": address})
+        sys.stdout.flush()
+        return
+    screen().print(f"The inspector is open at\n\n  {address}\n\nThe address works once. Press Ctrl-C to stop.")

@@ -1,0 +1,103 @@
+"""``convstore inspect`` and ``convstore demo --inspect``: a server of their own on this machine, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+from langchain_core.messages import HumanMessage
+from programs import ROOT
+from pymongo import MongoClient
+
+from convstore import ConversationStore
+
+
+class Command:
+    """A running command, and the client of the browser that opened its address."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "convstore", *arguments, "--json"]
+        self.process = subprocess.Popen(  # noqa: S603 - our own program
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert self.process.stdout is not None
+        lines = [self.process.stdout.readline() for _ in range(3)]
+        assert self.process.poll() is None, self.process.communicate()[1]
+        self.address = json.loads("".join(lines))["address"]
+        self.client = httpx.Client(follow_redirects=True)
+
+    def end(self, by: signal.Signals = signal.SIGINT) -> None:
+        """Send a signal: the command ends well and says nothing."""
+        self.client.close()
+        self.process.send_signal(by)
+        out, err = self.process.communicate(timeout=20)
+        assert (self.process.returncode, out, err) == (0, "", "")
+
+
+def uri_of(server_uri, database):
+    """The address of a database on the server."""
+    begin, _, options = server_uri.partition("?")
+    return f"{begin.rstrip('/')}/{database}?{options}"
+
+
+async def test_a_store_is_inspected_without_changing_it(server_uri, database_name):
+    """The address works once, the host must be this machine, and only the chosen user's conversations are there."""
+    name = f"{database_name}_inspect"
+    async with await ConversationStore.connect(uri_of(server_uri, name)) as store:
+        await store.setup()
+        for user in ("ada", "grace"):
+            await store.conversation(user_id=user, thread_id="t").append(HumanMessage(f"I am {user}"))
+    command = Command("inspect", "--uri", uri_of(server_uri, name), "--scope", "user_id=ada")
+    try:
+        opened = command.client.get(command.address)
+        assert opened.status_code == 200
+        assert "token" not in str(opened.url)
+        assert "I am ada" in opened.text
+        assert "grace" not in opened.text
+        [path] = set(re.findall(r'href="(/c/\w+)"', opened.text))
+        assert "I am ada" in command.client.get(opened.url.join(path)).text
+        async with httpx.AsyncClient() as other:
+            assert (await other.get(command.address)).status_code == 403
+            assert (await other.get(opened.url.join(path))).status_code == 403
+        assert command.client.get(opened.url, headers={"host": "evil.example"}).status_code == 403
+        with pytest.raises(httpx.ConnectError):
+            command.client.get(f"http://127.0.0.2:{opened.url.port}/")
+    finally:
+        command.end()
+    with MongoClient(server_uri) as client:
+        assert client[name]["heads"].count_documents({}) == 2
+        client.drop_database(name)
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+async def test_the_demo_leaves_nothing_behind(server_uri, database_name, by):
+    """Whichever signal ends it."""
+    name = f"{database_name}_demo"
+    command = Command("demo", "--inspect", "--uri", uri_of(server_uri, name))
+    page = command.client.get(command.address).text
+    assert page.count('class="card"') == 3
+    command.end(by)
+    with MongoClient(server_uri) as client:
+        assert client[name]["log"].count_documents({"messages": {"$exists": True}}) == 0
+        client.drop_database(name)
+
+
+def test_a_port_in_use_is_named():
+    """In one line that says what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "convstore", "demo", "--inspect", "--port", str(port)]
+        done = subprocess.run(  # noqa: S603 - our own program
+            command, capture_output=True, text=True, env=environment, check=False
+        )
+    assert done.returncode == 1
+    assert re.fullmatch(rf"convstore: port {port} cannot be used: .*; choose another with --port\n", done.stderr)
