@@ -1,4 +1,4 @@
-"""What ties convstore to frameworks, each in a module of its own that needs the framework's extra.
+"""Integrations with frameworks, each in a module that needs the framework's extra.
 
 Floor 7.
 """

@@ -1,8 +1,8 @@
 """LangChain's ``BaseChatMessageHistory`` on a conversation, for chains that still use ``RunnableWithMessageHistory``.
 
-Floor 7, needs langchain-core alone. LangChain calls both classes deprecated; new code calls `Conversation` itself, or
-uses the middleware. What a history gives is the view, and what is added to it goes into the log; so a message that is
-only in views (the note, the summary, a stub in place of a result) is never appended.
+Floor 7, needs langchain-core alone. LangChain has deprecated both classes; new code calls `Conversation` itself, or
+uses the middleware. A history returns the view, and messages added to it go into the log. A message that exists only in
+views, such as the note, the summary or the stub of a result, is never appended.
 """
 
 from __future__ import annotations
@@ -33,20 +33,16 @@ _ONLY_IN_VIEWS = frozenset({"beginning", "joined", "late_result", "missing_resul
 class ChatMessageHistory(BaseChatMessageHistory):
     """A conversation as LangChain's chat message history.
 
-    `messages` is what `Conversation.load_history` gives, old results as stubs; adding appends to the log. Making one
-    does no I/O. The methods that begin with ``a`` work with every store; the others work on a store that
-    `ConversationStore.connect` made, also inside a running event loop, which then waits for them.
+    `messages` is the view of `Conversation.load_history`; adding messages appends them to the log. The constructor does
+    no I/O. Methods that begin with ``a`` work with every store. The others need a store made by
+    `ConversationStore.connect`, and block a running event loop.
 
     Args:
         chat: The conversation.
-        policy: What the view may hold; None takes the store's.
-        clear: What `clear` does. "delete" removes the conversation for ever, as other histories do. "rewind" takes its
-            messages out of views and listings and keeps them in the log, and `Conversation.undo_rewind` brings them
-            back.
-
-    Attributes:
-        chat: As given.
-        policy: As given.
+        policy: The policy of the view; None for the store's.
+        clear: The effect of `clear`. "delete" removes the conversation for ever, as other histories do. "rewind"
+            removes its messages from views and listings and keeps them in the log; `Conversation.undo_rewind` restores
+            them.
     """
 
     def __init__(
@@ -69,7 +65,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
-        """The view for the next model call, loaded now; see `Conversation.load_history`.
+        """Load and return the view for the next model call; see `Conversation.load_history`.
 
         Raises:
             SyncUnsupportedError: The store works on the caller's async client; use `aget_messages`.
@@ -77,7 +73,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         return self._wait("aget_messages", lambda chat: _load(chat, self.policy))
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """The view for the next model call, loaded now; see `Conversation.load_history`."""
+        """Load and return the view for the next model call; see `Conversation.load_history`."""
         return await _load(self.chat, self.policy)
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
@@ -91,11 +87,11 @@ class ChatMessageHistory(BaseChatMessageHistory):
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages to the log: all of them or none, once, in order; see `Conversation.append`.
 
-        What came out of a view and comes back is left out: messages that views alone have, copies with a stub or a
-        placeholder in place of their content, and messages that the log has already.
+        Messages that come back from a view are skipped: those that exist only in views, copies with a stub or a
+        placeholder as content, and messages that the log has already.
 
         Raises:
-            ContentConflictError: An id is in the log with other content, which no view shows either.
+            ContentConflictError: An id is in the log with other content, which is not the content in views either.
             ConvstoreError: As `Conversation.append`.
         """
         await _add(self.chat, messages)
@@ -109,11 +105,11 @@ class ChatMessageHistory(BaseChatMessageHistory):
         self._wait("aclear", lambda chat: _empty(chat, self._clear))
 
     async def aclear(self) -> None:
-        """Delete the conversation for ever, or rewind all of it (``clear="rewind"``); afterwards it has no messages."""
+        """Delete the conversation for ever, or rewind all of it with ``clear="rewind"``; it then has no messages."""
         await _empty(self.chat, self._clear)
 
     def _wait(self, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Do some work on the conversation in the store's twin, which lives on a loop of its own."""
+        """Run work on the conversation in the store's twin, which has an event loop of its own."""
         scope = self.chat.scope
         instead = f"`await history.{async_name}(...)`, and `ainvoke` of what uses the history"
         return self.chat.store.run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)  # type: ignore[no-any-return]
@@ -122,9 +118,9 @@ class ChatMessageHistory(BaseChatMessageHistory):
 class _RunHistory(ChatMessageHistory):
     """The history of one run of a `RunnableWithMessageHistory`.
 
-    That one asks for the messages before and after the run, and takes what is new to be behind as many messages as
-    there are the second time. So both times get the same view, whatever others append meanwhile. An agent's output
-    repeats its input. And it logs what goes wrong when messages are added, and goes on; so that is kept for `check`.
+    The runnable reads the messages before and after the run, and takes the messages after that many for new ones. So
+    both reads return the same view, even if other writers append meanwhile. An agent's output repeats its input, which
+    is skipped. The runnable only logs an error of adding messages; it is kept for `check`.
     """
 
     _view: list[BaseMessage] | None = None
@@ -166,27 +162,27 @@ class _RunHistory(ChatMessageHistory):
         await super().aclear()
 
     def check(self) -> None:
-        """Raise what went wrong when the run's messages were added."""
+        """Raise the error of adding the run's messages, if there was one."""
         if self._problem is not None:
             raise self._problem
 
 
 class SessionHistories:
-    """A ``get_session_history`` for `RunnableWithMessageHistory`: gives each run the history of its conversation.
+    """A ``get_session_history`` for `RunnableWithMessageHistory`, which returns the history of a run's conversation.
 
-    Called with one value if the scope has one key that is not given here, the ``session_id`` of the run's
-    configuration; with all by name if it has several, see `config`. Each history is for one run: the view is loaded
-    once, so that nothing is lost or doubled when others append to the conversation meanwhile.
+    If the scope has one key that is not given here, it is called with one value, the ``session_id`` of the run's
+    configuration; otherwise with all values by name, see `config`. Each history is for one run: the view is loaded
+    once, so that nothing is lost or duplicated if other writers append to the conversation meanwhile.
 
     Args:
-        store: Where the conversations are.
-        policy: What views may hold; None takes the store's.
-        clear: What ``clear`` of a history does, see `ChatMessageHistory`.
-        scope: Values of scope keys that are the same for all runs, such as the user who is logged in.
+        store: The store of the conversations.
+        policy: The policy of views; None for the store's.
+        clear: The effect of ``clear``, see `ChatMessageHistory`.
+        scope: Values of scope keys that are the same for all runs, such as the logged-in user.
 
     Raises:
-        InvalidInputError: Not a policy.
-        InvalidScopeError: An unknown key, or an invalid value.
+        InvalidInputError: `policy` is not a policy.
+        InvalidScopeError: A key of `scope` is unknown, or a value invalid.
     """
 
     def __init__(
@@ -201,14 +197,14 @@ class SessionHistories:
         self._clear: Literal["delete", "rewind"] = clear
         self._scope = dict(check_partial_scope(store.scope_keys, scope or {}))
         self._keys = [key for key in store.scope_keys if key not in self._scope]
-        # RunnableWithMessageHistory goes by the names of the parameters.
+        # RunnableWithMessageHistory reads the names of the parameters.
         kind = Parameter.POSITIONAL_OR_KEYWORD if len(self._keys) == 1 else Parameter.KEYWORD_ONLY
         names = ["session_id"] if len(self._keys) == 1 else self._keys
         self.__signature__ = Signature([Parameter(name, kind, annotation=str) for name in names])
 
     @property
     def config(self) -> list[ConfigurableFieldSpec]:
-        """The scope keys that a run has to name, for ``history_factory_config``."""
+        """The scope keys that each run has to set, for ``history_factory_config``."""
         return [
             ConfigurableFieldSpec(
                 id=key, annotation=str, name=key, description="Scope of the conversation.", default=""
@@ -217,10 +213,10 @@ class SessionHistories:
         ]
 
     def __call__(self, *session_id: str, **values: str) -> ChatMessageHistory:
-        """The history of a run.
+        """Return the history of a run.
 
         Raises:
-            InvalidScopeError: A value is missing, or cannot be one.
+            InvalidScopeError: A value is missing or invalid.
         """
         if len(self._keys) == 1 and "session_id" in values:
             session_id = (values.pop("session_id"),)
@@ -240,17 +236,17 @@ def with_message_history(
     scope: Mapping[str, str] | None = None,
     **options: Any,
 ) -> RunnableWithMessageHistory:
-    """A chain or a model that is given the view of its conversation, and whose messages are appended to the log.
+    """Return a chain or model that reads the view of its conversation and appends its messages to the log.
 
-    Whose conversation it is stands in ``config["configurable"]`` of each run, under the store's scope keys. Input and
-    output of a run are appended together when it has ended; a run that fails appends nothing. What goes wrong when they
-    are appended is raised at the end of the run; `RunnableWithMessageHistory` alone would only log it.
+    Each run sets the store's scope keys in ``config["configurable"]``. Input and output of a run are appended together
+    at its end; a run that fails appends nothing. An error of the append is raised at the end of the run, whereas
+    `RunnableWithMessageHistory` alone would only log it.
 
     Args:
         runnable: As in `RunnableWithMessageHistory`.
-        store: Where the conversations are.
-        policy: What views may hold; None takes the store's.
-        scope: Values of scope keys that are the same for all runs; the configuration does not name them then.
+        store: The store of the conversations.
+        policy: The policy of views; None for the store's.
+        scope: Values of scope keys that are the same for all runs, which then do not set them.
         options: As in `RunnableWithMessageHistory`: ``input_messages_key``, ``history_messages_key`` and others.
     """
     histories = SessionHistories(store, policy=policy, scope=scope)
@@ -262,13 +258,13 @@ def with_message_history(
 
 
 def _checked(output: Iterator[Any], config: RunnableConfig) -> Iterator[Any]:
-    """The output as it is; at its end an error if it could not be added to the history."""
+    """Yield the output unchanged; at its end, raise the error of adding it to the history."""
     yield from output
     config.get("configurable", {})["message_history"].check()
 
 
 async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> AsyncIterator[Any]:
-    """The output as it is; at its end an error if it could not be added to the history."""
+    """Yield the output unchanged; at its end, raise the error of adding it to the history."""
     async for part in output:
         yield part
     config.get("configurable", {})["message_history"].check()
@@ -294,7 +290,7 @@ async def _add(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
 
 
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
-    """Those of some messages that the log has, by id, as views show them once their turn is finished."""
+    """Return the messages that the log has, by id, as views show them once their turn is finished."""
     wanted = [id_ for id_ in ids if id_]
     shown: dict[str, BaseMessage] = {}
     for start in range(0, len(wanted), MAX_IDS):
@@ -317,20 +313,20 @@ def _is_only_in_views(message: BaseMessage) -> bool:
 
 
 def _is_copy(message: BaseMessage, shown: BaseMessage | None) -> bool:
-    """Return True if a message is what views show of one in the log."""
-    return shown is not None and _told(message) == _told(shown)
+    """Return True if a message is a copy of one in the log as views show it."""
+    return shown is not None and _fields_shown(message) == _fields_shown(shown)
 
 
-def _told(message: BaseMessage) -> dict[str, Any]:
+def _fields_shown(message: BaseMessage) -> dict[str, Any]:
     return {key: value for key, value in fields_of(message).items() if key != "artifact"}
 
 
 def _without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Leave out what stands further behind once more: the same id and content, or no id here and one there."""
+    """Return the messages without those that a later one repeats, under the same id or an id that they lack."""
     return [
         message
-        for place, message in enumerate(messages)
-        if not any(_is_repeat(message, other) for other in messages[place + 1 :])
+        for index, message in enumerate(messages)
+        if not any(_is_repeat(message, other) for other in messages[index + 1 :])
     ]
 
 

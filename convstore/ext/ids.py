@@ -1,7 +1,7 @@
-"""Ids of messages, and of calls: each call of an AI message gets one of its own.
+"""Give each call of an AI message a unique id.
 
 Floor 7, pure. Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message
-the same one. Nobody could tell their results apart, and a result for no id is refused.
+the same id. Their results could not be told apart, and providers reject a result without a call id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TEMPLATE = CallIdTemplate("call_{r:24:x}")
 
 
 class _OwnIds(NewIds):
-    """An id stays, unless it is empty or came before."""
+    """Keeps an id unless it is empty or already used."""
 
     def give(self, call_id: str, *, tool: str, place: str) -> str:
         if not call_id or call_id in self.taken:
@@ -30,16 +30,15 @@ class _OwnIds(NewIds):
 
 
 def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
-    """The ids of those messages that have one."""
+    """Return the ids of the messages that have one."""
     return {message.id for message in messages if message.id}
 
 
 def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The messages, each call in them under an id that no other call of its AI message has.
+    """Return the messages, with calls whose ids are unique in their AI message.
 
-    What is changed is a copy, the rest the same objects. A new id is made from that of the AI message and the call's
-    place, so it is the same every time. Results that stand behind their AI message already get the ids of its calls,
-    in order.
+    Changed messages are copies, the others the same objects. A new id is derived from the id of the AI message and the
+    call's position, so it is always the same. Results that follow their AI message get the ids of its calls, in order.
 
     >>> both = AIMessage("", id="ai", tool_calls=[{"name": "look", "args": {}, "id": ""}] * 2)
     >>> ai, one, other = with_own_call_ids([both, *(ToolMessage(text, tool_call_id="") for text in "ab")])
@@ -50,9 +49,9 @@ def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """
     own: list[BaseMessage] = []
     answers: list[ToolMessage] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
-            later = takewhile(lambda one: not isinstance(one, AIMessage), messages[place + 1 :])
+            later = takewhile(lambda one: not isinstance(one, AIMessage), messages[index + 1 :])
             ai, renamed = _renamed(message, [one for one in later if isinstance(one, ToolMessage)])
             own.append(ai)
             answers = list(renamed)
@@ -63,7 +62,7 @@ def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 def _renamed(ai: AIMessage, results: list[ToolMessage]) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
     ids = _OwnIds(_TEMPLATE, set(), defaultdict(int))
-    # To `rename_calls` one without an id is no call; LangChain answers it under the empty id.
+    # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
     invalid = [
         {**call, "id": ids.make("", tool="", place=f"{ai.id}\0invalid {at}")} if call.get("id") == "" else call
         for at, call in enumerate(ai.invalid_tool_calls)

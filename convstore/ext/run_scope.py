@@ -1,8 +1,7 @@
-"""Whose conversation a run of an agent or a graph works on.
+"""Find the scope of the conversation that a run of an agent or a graph works on.
 
-Floor 7. Asked by the integrations beside it, and by nodes of an application. What counts is what the application said
-when it started the run: its context or its configuration, or a function of both; nothing that a model wrote is looked
-at.
+Floor 7; used by the integrations and by nodes of an application. The scope comes from the context or the configuration
+that the application gave the run, or from a function of both, and never from a model's output.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Run:
     """The settings an application gave a run when it started it.
 
     Attributes:
-        context: As passed with ``context=``; None if nothing was.
+        context: The value of ``context=``, None by default.
         configurable: ``config["configurable"]`` of the run.
     """
 
@@ -32,7 +31,7 @@ class Run:
 
 
 ScopeChoice: TypeAlias = Mapping[str, str] | Callable[[Run], Mapping[str, str]]
-"""Values for some scope keys or for all: fixed ones, or a function that finds them in a run."""
+"""Values for some or all scope keys, or a function that finds them in a run."""
 
 
 def scope_of(
@@ -42,20 +41,19 @@ def scope_of(
     config: Mapping[str, Any] | None = None,
     chosen: ScopeChoice | None = None,
 ) -> dict[str, str]:
-    """The scope of a run: each key from `chosen`, else from the context, else from ``config["configurable"]``.
+    """Return the scope of a run: each key from `chosen`, else from the context, else from ``config["configurable"]``.
 
-    So a user may stand in the context and a thread in the configuration. A key that context and configuration know by
-    different values is refused, as one of them is another's. None stands for absent. No I/O; errors of a function that
-    was chosen pass through as they are.
+    For example, the user may come from the context and the thread from the configuration. A key with different values
+    in both is refused. None means absent. No I/O; errors of a function in `chosen` pass through.
 
     Args:
-        store: Whose scope keys are wanted.
+        store: The store, which has the scope keys.
         context: A dict, a dataclass, a pydantic model or any object with attributes; None if the run has none.
         config: The run's ``RunnableConfig``.
-        chosen: Values that count whatever the run says, or a function from a `Run` to them.
+        chosen: Values that override the run's, or a function from a `Run` to them.
 
     Raises:
-        InvalidScopeError: A key is missing, unknown or said twice, or a value is not a plain non-empty str.
+        InvalidScopeError: A key is missing, unknown or given twice, or a value is not a plain non-empty str.
     """
     run = Run(context, (config or {}).get("configurable") or {})
     given = _given(chosen, run)
@@ -63,10 +61,10 @@ def scope_of(
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
-    """The same choice, refused when it cannot be one: for constructors, so that nobody learns it from the first run.
+    """Return a scope choice; constructors check it here, so that an error does not wait for the first run.
 
     Raises:
-        InvalidScopeError: Neither a mapping nor a function, or a mapping with keys or values that cannot be.
+        InvalidScopeError: It is neither a mapping nor a function, or a mapping with invalid keys or values.
     """
     if isinstance(chosen, Mapping):
         check_partial_scope(store.scope_keys, chosen)
@@ -83,7 +81,7 @@ def _given(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
     given: Any = chosen(run) if callable(chosen) else chosen or {}
     if isinstance(given, Mapping):
         return given
-    if hasattr(given, "close"):  # a coroutine that nobody awaits would complain
+    if hasattr(given, "close"):  # a coroutine that is not awaited warns
         given.close()
     raise InvalidScopeError(
         f"the function for the scope is a plain one that gives a mapping of scope values, not {type(given).__name__}"

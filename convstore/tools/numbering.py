@@ -1,7 +1,7 @@
 """Numbers the sources in a tool's answer before a model sees it.
 
-Floor 5, on a small protocol. Most search tools count from 1 on every call, so that two searches cite the same [1];
-behind the wrapper made here, content and artifact carry numbers that nobody else in the conversation has.
+Floor 5, knows no store. Most search tools count from 1 on every call, so two searches cite the same [1]. The wrapper
+puts numbers into content and artifact that are unique in the conversation.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from convstore.values.models import Source
 __all__ = ["Numbering", "make_numbered_tool"]
 
 _Given = tuple[range, list[int | None]]
-"""Numbers for some sources, and for each the number under which its text was shown before."""
+"""Numbers for some sources, and for each the number under which its text was shown before, or None."""
 
 _BARE = "bare"
-"""Id of the call that is made of bare arguments."""
+"""Id of the call that is made from arguments without a call."""
 
 
 class Numbering(NamedTuple):
-    """Gives numbers for the sources with some texts, to async and sync callers; and the tools' own extractors."""
+    """Functions that assign numbers to sources by their texts, async and sync; and the tools' own extractors."""
 
     give: Callable[[Sequence[str]], Awaitable[_Given]]
     give_sync: Callable[[Sequence[str]], _Given]
@@ -45,12 +45,12 @@ def make_numbered_tool(
     *,
     render: RenderSources = render_sources,
 ) -> BaseTool:
-    """A tool that does what another does, with numbers of the conversation on the sources of each answer.
+    """Wrap a tool so that the sources of each answer have numbers of the conversation.
 
     Args:
-        tool: The tool, or a function to make one of.
-        numbering_for: Gives the numbers for the configuration of a run.
-        render: Writes the content from the numbered sources, unless that is JSON.
+        tool: The tool, or a function to make one from.
+        numbering_for: Returns the numbering for the configuration of a run.
+        render: Writes the content from the numbered sources, unless the content is JSON.
 
     Raises:
         InvalidInputError: `tool` is neither a tool nor a function.
@@ -72,7 +72,7 @@ def make_numbered_tool(
 
 
 class _NumberedTool(BaseTool):
-    """Lets the inner tool do everything, its errors too, and numbers the message that it gives."""
+    """Calls the inner tool, whose errors pass through, and numbers the sources in its message."""
 
     inner: BaseTool
     numbering_for: Callable[[RunnableConfig], Numbering] = Field(repr=False)
@@ -83,14 +83,14 @@ class _NumberedTool(BaseTool):
         numbering = self.numbering_for(ensure_config(config))
         if found := _found(answer, self.name, numbering.extractors):
             answer = _numbered(answer, found, await numbering.give(_texts(found)), self.render)
-        return _as_asked(answer, input)
+        return _for_input(answer, input)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         answer = self.inner.invoke(_call(self.name, input), config, **kwargs)
         numbering = self.numbering_for(ensure_config(config))
         if found := _found(answer, self.name, numbering.extractors):
             answer = _numbered(answer, found, numbering.give_sync(_texts(found)), self.render)
-        return _as_asked(answer, input)
+        return _for_input(answer, input)
 
     async def _arun(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
         return _parts(await self.ainvoke(_bare_call(self.name, arguments), config))
@@ -111,7 +111,7 @@ def _tool_of(function: Any) -> BaseTool:
 
 
 def _with_artifact(tool: BaseTool) -> BaseTool:
-    """The tool, with the list of sources that its function returns for artifact: as content it would become a text."""
+    """Return the tool with a list of sources as its artifact; as content the list would become text."""
     if not isinstance(tool, StructuredTool) or tool.response_format == "content_and_artifact":
         return tool
     function, coroutine = tool.func, tool.coroutine
@@ -128,14 +128,14 @@ def _with_artifact(tool: BaseTool) -> BaseTool:
 
 
 def _copied(function: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """Another function with the signature of the first, which LangChain looks at."""
+    """Return the other function with the signature of the first, which LangChain reads."""
     other.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     other.__annotations__ = function.__annotations__
     return other
 
 
 def _split(value: Any) -> tuple[Any, Any]:
-    """Content and artifact of a value; a list of sources is the artifact, what else a tool returns stays content."""
+    """Return content and artifact of a value: a list of sources is an artifact, any other value content."""
     if (
         isinstance(value, tuple)
         and len(value) == 2
@@ -160,18 +160,18 @@ def _bare_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(answer: Any) -> tuple[Any, Any]:
-    """Content and artifact of a message; what is none is content."""
+    """Return content and artifact of a message; any other value is content."""
     return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
 
 
-def _as_asked(answer: Any, given: Any) -> Any:
-    """A message for a call, its content for bare arguments; what is no message, a command say, as it is."""
+def _for_input(answer: Any, given: Any) -> Any:
+    """Return a message for a call, its content for bare arguments; any other value, such as a command, unchanged."""
     is_call = isinstance(given, dict) and given.get("type") == "tool_call"
     return answer if is_call or not isinstance(answer, ToolMessage) else answer.content
 
 
 def _found(answer: Any, tool: str, extractors: Mapping[str, SourceExtractor]) -> FoundSources | None:
-    """The sources that an append of the answer would find; None if there is nothing to number."""
+    """Return the sources that an append of the answer would find; None if there is nothing to number."""
     if not isinstance(answer, ToolMessage) or answer.status == "error":
         return None
     named = answer.model_copy(update={"name": answer.name or tool})
@@ -184,7 +184,7 @@ def _texts(found: FoundSources) -> list[str]:
 
 
 def _numbered(answer: ToolMessage, found: FoundSources, given: _Given, render: RenderSources) -> ToolMessage:
-    """The message with numbers on its sources, where they stand if that is possible."""
+    """Return the message with numbers on its sources, in the content if possible."""
     numbers, earlier = given
     items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]
     in_json = find_sources(ToolMessage("", artifact=_parsed(answer), tool_call_id=""), None)

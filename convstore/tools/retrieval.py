@@ -1,7 +1,7 @@
 """The tool that an agent registers to read old tool results back: ``retrieve_previous_sources``.
 
-Floor 5. Whose conversation it reads is said by whoever makes it or by the run's configuration, never by a model, and
-nothing that a model passes raises. What it passes is read leniently, as models are not exact: see `RetrieveArguments`.
+Floor 5. The conversation is set by the application or by the run's configuration, never by a model. The tool never
+raises on a model's arguments, and reads them leniently, see `RetrieveArguments`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["RetrieveArguments", "make_retrieval_tool"]
 
 _FIND_CHARACTERS = 200
 _NUMBERS_CHARACTERS = 4_000
-"""Of a text that names sources so much is read; a thousand numbers take no more."""
-_MOST_ITEMS = 20_000
+"""Maximum characters read of a text that names sources; a thousand numbers take no more."""
+_MAX_ITEMS = 20_000
 _ERROR_CHARACTERS = 400
 _LARGEST = 10**15
 
@@ -47,7 +47,7 @@ _DESCRIPTION = (
 
 
 def _message_ids(value: Any) -> list[str | int]:
-    """Ids as a model passes them; numbers among them are those of sources, as no message is shown under a number."""
+    """Return the ids that a model passed. Numbers among them are source ids, because no message id is a number."""
     if isinstance(value, str):
         value = _listed(value)
     elif not isinstance(value, list | tuple | None):
@@ -62,7 +62,7 @@ def _message_ids(value: Any) -> list[str | int]:
 
 
 def _source_ids(value: Any) -> list[int]:
-    """Numbers of sources, or texts that name some, alone or in a list; one more than are read if there are more."""
+    """Return the numbers in a list, a number or a text; at most a few more than one call reads."""
     found: dict[int, None] = {}
     room = _NUMBERS_CHARACTERS
     for one in _items(value):
@@ -96,7 +96,7 @@ def _numbers_in(text: str, *, is_cut: bool) -> dict[int, None]:
 
 
 def _text(value: Any) -> str:
-    """A text to look for; a number is one too."""
+    """Return the text to look for; a number becomes its digits."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -107,7 +107,7 @@ def _text(value: Any) -> str:
 
 
 def _cursor(value: Any) -> str:
-    """A cursor, from the last line of a page as it is if need be."""
+    """Return a cursor, also from the whole last line of a page."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -122,11 +122,11 @@ def _cursor(value: Any) -> str:
 def _items(value: Any) -> Sequence[Any]:
     """Return the items of a list without nulls; any other value counts as a list of one."""
     values = value if isinstance(value, list | tuple) else [value]
-    return [one for one in values[:_MOST_ITEMS] if one is not None]
+    return [one for one in values[:_MAX_ITEMS] if one is not None]
 
 
 def _listed(text: str) -> Any:
-    """The list that a text is in JSON, or by its commas."""
+    """Return the list that a text is in JSON, or that its commas separate."""
     if text.lstrip()[:1] == "[" and len(text) <= MAX_IDS * MAX_ID_BYTES * 2:
         try:
             return json.loads(text)
@@ -136,7 +136,7 @@ def _listed(text: str) -> Any:
 
 
 def _whole_number(value: Any) -> int | None:
-    """A number of a source, if the value can be one."""
+    """Return the source number that a value is; None if it is none."""
     if type(value) is float and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 <= value < _LARGEST else None
@@ -161,10 +161,10 @@ def _kind(value: Any) -> str:
 
 
 class RetrieveArguments(BaseModel):
-    """What a model passes; the schema says what is wanted, and more is understood.
+    """The arguments that a model passes; more forms are understood than the schema names.
 
-    Null is the default. One value does for a list of one, and the text of a list for the list. A number among the ids
-    of messages is that of a source; a number to find is its digits. Of a cursor the whole last line of a page does.
+    Null means the default. One value means a list of one, and the text of a list means the list. A number among message
+    ids is a source id; a number to find means its digits. A cursor may be the whole last line of a page.
     """
 
     tool_message_ids: Annotated[
@@ -195,17 +195,17 @@ class RetrieveArguments(BaseModel):
 def make_retrieval_tool(
     read_back_for: Callable[[RunnableConfig], ReadBack], *, page_tokens: int = PAGE_TOKENS
 ) -> StructuredTool:
-    """A LangChain tool, async and sync; its content is text for the model, its artifact a `SourcePage`.
+    """Return a LangChain tool, async and sync; its content is text for the model, its artifact a `SourcePage`.
 
-    A store that cannot answer makes a tool message with ``status="error"``; arguments that cannot be understood make
-    one that names the argument and says what is wanted.
+    If the store fails, the result is a tool message with ``status="error"``. If arguments cannot be understood, the
+    message names the argument and what is expected.
 
     Args:
-        read_back_for: Gives the conversation to read for the configuration of a run.
+        read_back_for: Returns the reader of the conversation for the configuration of a run.
         page_tokens: Size of a page.
 
     Raises:
-        InvalidInputError: `page_tokens` out of bounds.
+        InvalidInputError: `page_tokens` is out of bounds.
     """
     check_page_tokens(page_tokens)
 
@@ -213,14 +213,14 @@ def make_retrieval_tool(
         tool_message_ids: Any = (), source_ids: Any = (), find: Any = "", cursor: Any = "", *, config: RunnableConfig
     ) -> tuple[str, SourcePage]:
         read_back = read_back_for(config)
-        with _told_to_the_model():
+        with _reported_to_the_model():
             return await read_back.read(_request(tool_message_ids, source_ids, find, cursor, page_tokens))
 
     def retrieve_sync(
         tool_message_ids: Any = (), source_ids: Any = (), find: Any = "", cursor: Any = "", *, config: RunnableConfig
     ) -> tuple[str, SourcePage]:
         read_back = read_back_for(config)
-        with _told_to_the_model():
+        with _reported_to_the_model():
             return read_back.read_sync(_request(tool_message_ids, source_ids, find, cursor, page_tokens))
 
     return StructuredTool.from_function(
@@ -237,15 +237,15 @@ def make_retrieval_tool(
 
 def _what_is_wanted(error: ValidationError | ValidationErrorV1) -> str:
     """Return the message for a model whose arguments cannot be read."""
-    told = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors() if detail["loc"]]
-    text = " ".join(f"{one.replace('Value error, ', '', 1)}." for one in told)
+    problems = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors() if detail["loc"]]
+    text = " ".join(f"{one.replace('Value error, ', '', 1)}." for one in problems)
     return text[:_ERROR_CHARACTERS] or "Pass the arguments by their names."
 
 
 def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_tokens: int) -> Request:
     """Return a model's request, limited to what one call reads, and the remarks about the rest."""
-    ids = _message_ids(ids)  # read already, unless the tool was called with a text alone
-    # A longer text is no id; it is named, not kept.
+    ids = _message_ids(ids)  # validated already, unless the tool was called with a text alone
+    # A longer text is no id; its beginning is reported as not found.
     texts = list(dict.fromkeys(id_[: MAX_ID_BYTES + 1] for id_ in ids if isinstance(id_, str)))
     numbers = list(dict.fromkeys([*(id_ for id_ in ids if not isinstance(id_, str)), *numbers]))
     request = Request(page_tokens=page_tokens)
@@ -266,8 +266,8 @@ def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_toke
 
 
 @contextmanager
-def _told_to_the_model() -> Iterator[None]:
-    """A store that cannot answer is told to the model; how the tool is used is told to the developer."""
+def _reported_to_the_model() -> Iterator[None]:
+    """Report errors of the store to the model; an error in the tool's use is raised."""
     try:
         yield
     except SyncUnsupportedError:

@@ -1,16 +1,16 @@
-"""Nodes for LangGraph graphs that are built by hand: one loads the view of a conversation, one appends to its log.
+"""Nodes for hand-built LangGraph graphs: one loads the view of a conversation, one appends to its log.
 
 Floor 7; needs the extra ``langgraph``. The graph's state keeps the messages of this turn only, so that a checkpointer
-beside the store does not write the history again with every step::
+does not write the history again with every step::
 
     graph = StateGraph(MessagesState)
     graph.add_node("load", load_node(store))
     graph.add_node("model", call_model)       # async def call_model(state: ConversationState): ... view_of(state)
     graph.add_node("append", append_node(store))
 
-The nodes bring two private channels of their own. One holds the view and is never checkpointed; the other the ids of
-those messages of the state that are in the log. A node that wants the view names `ConversationState` as the type of
-its state, or the graph has it, or a subclass, as its schema.
+The nodes add two private channels. One holds the view and is never checkpointed; the other holds the ids of the state's
+messages that are in the log. A node that reads the view declares `ConversationState` as the type of its state, or the
+graph has it, or a subclass, as its schema.
 """
 
 from __future__ import annotations

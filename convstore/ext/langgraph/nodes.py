@@ -1,6 +1,6 @@
 """The nodes: one loads the view of a conversation, one appends to its log.
 
-Floor 7. Whose conversation it is they learn from the run, see `run_scope`.
+Floor 7. `run_scope` finds the conversation of the run.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ def load_node(
     policy: HistoryPolicy | None = None,
     append_first: bool = False,
 ) -> LoadNode:
-    """A node that loads the view, for `view_of`, and lets messages of earlier turns leave the state.
+    """Return a node that loads the view, for `view_of`, and removes messages of earlier turns from the state.
 
-    A message that an earlier run left behind unlogged, because it broke off, stays in the state and is shown, until an
-    append node has logged it. If the log already has the question of this run, because it is asked again under its id,
-    the view goes on from there, and if it has the answer too, that is put into the state: see `answer_of`. One load,
-    and nothing is written, unless `append_first`.
+    A message that is not in the log because its run broke off stays in the state and is shown, until an append node has
+    logged it. If the log already has the question of this run, because it is repeated under its id, the view continues
+    from there; if it has the answer too, that is put into the state, see `answer_of`. The node costs one load, and
+    writes nothing unless `append_first` is set.
 
     Args:
-        store: Where the conversations are; made by `connect` if the graph is to be called sync.
-        scope: See `scope_of`: by default the run's context and ``config["configurable"]`` say whose conversation it is.
-        policy: What the view may hold; None takes the store's.
-        append_first: Append what the state has that is not in the log, the question, before the view is loaded.
+        store: The store of the conversations; made by `connect` if the graph is called sync.
+        scope: See `scope_of`; by default taken from the run's context and ``config["configurable"]``.
+        policy: The policy of the view; None for the store's.
+        append_first: Append the state's messages that are not in the log before the view is loaded.
 
     Raises:
-        InvalidScopeError: `scope` cannot be one; from the node, that the run lacks a key.
-        InvalidInputError: `policy` is none; from the node, that the state has no messages, or some without ids.
+        InvalidScopeError: `scope` is invalid; from the node: the run lacks a key.
+        InvalidInputError: `policy` is not a policy; from the node: the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
@@ -71,23 +71,21 @@ def append_node(
     unencodable: Literal["raise", "omit"] = "raise",
     on_source_clash: Literal["raise", "renumber"] = "raise",
 ) -> AppendNode:
-    """A node that appends the messages of the state that are not in the log yet, as one batch.
+    """Return a node that appends the messages of the state that are not in the log yet, as one batch.
 
-    What is larger than 1 MB, large tool results apart, becomes several batches, in order. The node may stand
-    wherever the log is to catch up, also more than once: behind the last node it logs a whole turn at once, behind
-    a node of tools it logs each step. A call whose id is empty, or that of another call of its message, gets one of
-    its own in state and log, and so have the results that are there by then. A node that is run again appends
-    nothing twice. What was appended is final: a message that a later node changes under its id stays in the log as
-    it was.
+    Messages above 1 MB in total, not counting large tool results, become several batches, in order. A graph may have
+    the node in several places: after the last node it logs the whole turn at once, after a tool node it logs each step.
+    Each call and its results get a unique id in state and log if the call's id is empty or repeated. A node that runs
+    again appends nothing twice. The log is immutable: a message that a later node changes stays in it as it was.
 
     Args:
-        store: Where the conversations are; made by `connect` if the graph is to be called sync.
+        store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: As in `load_node`.
         unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
 
     Raises:
-        InvalidScopeError: `scope` cannot be one; from the node, that the run lacks a key.
+        InvalidScopeError: `scope` is invalid; from the node: the run lacks a key.
         InvalidInputError: From the node: the state has no messages, or some without ids, or see `Conversation.append`.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
@@ -103,7 +101,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
         self.store, self.scope, self.name = store, check_choice(store, scope), name
 
     def __call__(self, state: ConversationState) -> dict[str, Any]:
-        """`invoke`; its annotation tells LangGraph which channels the node has."""
+        """Call `invoke`. From this annotation LangGraph learns which channels the node has."""
         return self.invoke(state)
 
     def invoke(
@@ -112,7 +110,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
         config: RunnableConfig | None = None,
         **kwargs: Any,  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
-        """The update of a state, for a graph that is called sync; on stores made by `connect`."""
+        """Return the update of a state, for a graph that is called sync; needs a store made by `connect`."""
         scope = self._scope_of_run(config)
         return self.store.run_sync(
             lambda twin: self._update(twin.conversation(**scope), input), instead="`await graph.ainvoke(...)`"
@@ -124,7 +122,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
         config: RunnableConfig | None = None,
         **kwargs: Any,  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
-        """The update of a state."""
+        """Return the update of a state."""
         return await self._update(self.store.conversation(**self._scope_of_run(config)), input)
 
     @abstractmethod
@@ -151,7 +149,7 @@ class LoadNode(_Node):
         self.policy, self.append_first = check_policy(policy) or store.policy, append_first
 
     def view_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
-        """`aview_of` for sync nodes; on stores made by `connect`."""
+        """`aview_of` for sync nodes; needs a store made by `connect`."""
         if loaded_of(state) is not None:
             return view_of(state)
         scope = self._scope_of_run(config)
@@ -160,11 +158,11 @@ class LoadNode(_Node):
         )
 
     async def aview_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
-        """`view_of`, and where the state has no view, as in a node that is resumed, one is loaded for this call.
+        """Return `view_of` a state; load the view for this call if the state has none, as in a resumed node.
 
         Args:
-            state: As a node gets it.
-            config: That of the run; in a node of a graph it is known.
+            state: The state that a node gets.
+            config: The configuration of the run; known in a node of a graph.
         """
         if loaded_of(state) is not None:
             return view_of(state)
@@ -185,14 +183,14 @@ class LoadNode(_Node):
         if again := _asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         logged |= ids_of(messages) & ids_of(history.messages)
-        gone = [each for each in messages[: _turn_start(messages)] if each.id in logged]
+        removed = [each for each in messages[: _turn_start(messages)] if each.id in logged]
         answers = await _missing_answer(chat, history, messages)
         logged |= ids_of(answers)
-        stays = ids_of([*messages, *answers]) - ids_of(gone)
+        kept = ids_of([*messages, *answers]) - ids_of(removed)
         return {
-            "messages": [*renamed, *(RemoveMessage(str(each.id)) for each in gone), *answers],
+            "messages": [*renamed, *(RemoveMessage(str(each.id)) for each in removed), *answers],
             "convstore_view": LoadedView(history, self.policy, frozenset(logged)),
-            "convstore_logged": {each: each in stays for each in sorted(logged)},
+            "convstore_logged": {each: each in kept for each in sorted(logged)},
         }
 
 
@@ -222,14 +220,14 @@ class AppendNode(_Node):
 
 
 async def _append_named(chat: Conversation, messages: Sequence[BaseMessage], **options: Any) -> list[BaseMessage]:
-    """Append messages, each call under an id of its own; gives those that changed by this."""
+    """Append messages, each call under a unique id; return the messages that this changed."""
     named = with_own_call_ids(messages)
     await _append(chat, named, **options)
     return [message for message, before in zip(named, messages, strict=True) if message is not before]
 
 
 async def _append(chat: Conversation, messages: Sequence[BaseMessage], **options: Any) -> None:
-    """Append messages as one batch, or in order in as few as it takes where one would be too large."""
+    """Append messages as one batch, or as several in order if one would be too large."""
     try:
         await chat.append(messages, **options)
     except BatchTooLargeError:
@@ -241,7 +239,7 @@ async def _append(chat: Conversation, messages: Sequence[BaseMessage], **options
 
 
 def _surroundings() -> tuple[Any, RunnableConfig | None]:
-    """Context and configuration of the run that this code is part of; nothing outside of one."""
+    """Return context and configuration of the current run; None outside of a run."""
     try:
         config = get_config()
         runtime = get_runtime()
@@ -252,19 +250,18 @@ def _surroundings() -> tuple[Any, RunnableConfig | None]:
 
 def _turn_start(messages: Sequence[BaseMessage]) -> int:
     """Return the index where the turn in progress begins: the last human message, or the first message."""
-    places = [place for place, message in enumerate(messages) if isinstance(message, HumanMessage)]
-    return places[-1] if places else 0
+    return max((index for index, message in enumerate(messages) if isinstance(message, HumanMessage)), default=0)
 
 
 def _asked_again(history: History, messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
-    """Questions of a state that the log turns out to have, or has in other words."""
+    """Return the questions of a state that the view has under their ids, perhaps with other content."""
     shown = {message.id: message for message in history.messages}
     questions = [each for each in messages if isinstance(each, HumanMessage) and each.id in shown]
     return [each for each in questions if each.id not in logged or each != shown[each.id]]
 
 
 async def _missing_answer(chat: Conversation, history: History, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The answer to the question of a state that the log has and the state has not, in full."""
+    """Return the answer to the state's question in full, if the log has it and the state does not."""
     answer = answer_in(history, messages)
     if answer is None or answer.id in ids_of(messages):
         return []

@@ -1,4 +1,4 @@
-"""The state of a graph: the channels that hold the view and the marks, and what a model gets of both.
+"""The state of a graph: its channels for the view and the logged ids, and the messages for the model.
 
 Floor 7, without I/O.
 """
@@ -38,14 +38,13 @@ __all__ = [
 class LoadedView(dict[str, Any]):
     """The view that a load node puts into the state, for `view_of`.
 
-    To everything that writes it down it is an empty dict: to a checkpointer, which keeps the input of a subgraph, to
-    an endpoint that sends the stream of a graph on, to a trace. So history gets nowhere by accident, and what is read
-    back counts as no view.
+    Serialized, it is an empty dict: in a checkpoint of a subgraph's input, in a stream, in a trace. So history does not
+    leak by accident, and a deserialized value counts as no view.
 
     Attributes:
-        history: As `load_history` gave it, with its report.
-        policy: What it was loaded under.
-        covered: Ids of messages of the state that it stands for.
+        history: The result of `load_history`.
+        policy: The policy it was loaded with.
+        covered: Ids of the state's messages that the view includes.
     """
 
     __slots__ = ("covered", "history", "policy")
@@ -63,22 +62,22 @@ class LoadedView(dict[str, Any]):
 
 
 def _mark(logged: list[str], change: list[str] | Mapping[str, bool]) -> list[str]:
-    """The ids that are marked after some were added (True, or a list of them) or taken out (False)."""
+    """Return the ids after some were added (True, or a list of ids) or removed (False)."""
     changed = change if isinstance(change, Mapping) else dict.fromkeys(change, True)
     kept = [message_id for message_id in logged if changed.get(message_id, True)]
     return [*kept, *(new for new, is_logged in changed.items() if is_logged and new not in logged)]
 
 
 class ConversationState(MessagesState):
-    """A state with this turn's messages and the view: the type of the state of a node that wants the view.
+    """A state with this turn's messages and the view.
 
-    As the type of a node's first argument it is enough: the private channels are not in the graph's input and output
-    then. A graph may also have it, or a subclass, as its schema.
+    Declare it as the type of the first argument of a node that reads the view; the private channels are then not part
+    of the graph's input and output. A graph may also have it, or a subclass, as its schema.
 
     Attributes:
-        messages: Those of this turn; earlier ones leave when the view is loaded.
+        messages: The messages of this turn; earlier ones are removed when the view is loaded.
         convstore_view: The view; never checkpointed, so it is absent after a resume.
-        convstore_logged: Ids of the messages of the state that are in the log.
+        convstore_logged: Ids of the state's messages that are in the log.
     """
 
     convstore_view: NotRequired[Annotated[LoadedView, UntrackedValue(LoadedView, guard=False)]]
@@ -88,11 +87,11 @@ class ConversationState(MessagesState):
 def view_of(state: Any) -> list[BaseMessage]:
     """Return the messages for the model: the view of the log, then this turn's messages, each exactly once.
 
-    The list is one that any provider accepts, whether messages of this turn are in the log by now or not; a prompt of
-    yours goes before it. No I/O.
+    Any provider accepts the list, whether the messages of this turn are in the log yet or not. Put your own prompt
+    before it. No I/O.
 
     Args:
-        state: As a node gets it: a dict, or an object with attributes.
+        state: The state that a node gets: a dict, or an object with attributes.
 
     Raises:
         InvalidInputError: No load node has run before this node in this run of the graph; `LoadNode.aview_of` loads
@@ -102,27 +101,21 @@ def view_of(state: Any) -> list[BaseMessage]:
 
 
 def answer_of(state: Any) -> AIMessage | None:
-    """The answer that the log already has to this run's question, None if it has none: then the model is asked.
+    """Return the answer that the log already has to this run's question; None if the model has to be called.
 
-    So a request that is repeated under the id of its question is answered without a call of the model. The load node
-    has put the answer into the state, as the last of its messages.
-
-    Args:
-        state: As `view_of` takes it.
-
-    Raises:
-        InvalidInputError: As in `view_of`.
+    So a request repeated under the id of its question is answered without the model. The load node has put the answer
+    into the state, as the last of its messages. Arguments and errors are those of `view_of`.
     """
     return answer_in(_needed(state).history, messages_of(state))
 
 
 def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | None:
-    """The last message of a finished turn of a view: of the one that begins with the question of a state."""
+    """Return the last message of the finished turn in a view that begins with the question of a state."""
     question = next((message.id for message in reversed(messages) if isinstance(message, HumanMessage)), None)
-    place = next((at for at, message in enumerate(history.messages) if question and message.id == question), None)
-    if place is None:
+    index = next((at for at, message in enumerate(history.messages) if question and message.id == question), None)
+    if index is None:
         return None
-    later = history.messages[place + 1 :]
+    later = history.messages[index + 1 :]
     ends = (at for at, message in enumerate(later) if isinstance(message, HumanMessage) and not kind_of(message))
     length = next(ends, len(later))
     last = later[length - 1] if length else None
@@ -130,7 +123,7 @@ def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | 
 
 
 def loaded_of(state: Any) -> LoadedView | None:
-    """The view of a state, None if it has none."""
+    """Return the view in a state; None if there is none."""
     loaded = _value(state, "convstore_view")
     return loaded if isinstance(loaded, LoadedView) else None  # a checkpoint may have made an empty dict of it
 
@@ -139,34 +132,34 @@ def _needed(state: Any) -> LoadedView:
     loaded = loaded_of(state)
     if loaded is None:
         raise InvalidInputError(
-            "the state has no view: let a load node run before this node, name ConversationState as the type of its "
-            "state, and behind an interrupt go through the load node again, or use `await load.aview_of(state)`"
+            "the state has no view: let a load node run before this node, declare ConversationState as the type of its "
+            "state, and after an interrupt go through the load node again, or use `await load.aview_of(state)`"
         )
     return loaded
 
 
 def logged_of(state: Any) -> set[str]:
-    """Ids of the messages of a state that are in the log."""
+    """Return the ids of a state's messages that are in the log."""
     return set(_value(state, "convstore_logged") or ())
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
-    """The messages of a state, each with an id.
+    """Return the messages of a state, each with an id.
 
     Raises:
-        InvalidInputError: There are none, and none were seen before; or one has no id: then a retry could not know it
-            again.
+        InvalidInputError: The state has no messages, and had none before; or one has no id, by which a retry would
+            recognise it.
     """
     found = _value(state, "messages")
     if not isinstance(found, Sequence) or not all(isinstance(each, BaseMessage) for each in found):
         raise InvalidInputError("the state has no list of messages under `messages`; make it of MessagesState")
-    # The nodes bring the channel, so it is there, and empty, in a graph that has its messages elsewhere.
+    # The nodes add the channel, so it exists, and is empty, in a graph whose messages have another key.
     if not found and loaded_of(state) is None and not logged_of(state):
         raise InvalidInputError(
             "the state has no messages under `messages`; make it of MessagesState, whose key that is, and begin the "
             "run with a message"
         )
-    if nameless := [place for place, message in enumerate(found) if not message.id]:
+    if nameless := [index for index, message in enumerate(found) if not message.id]:
         raise InvalidInputError(
             f"message {nameless[0]} of the state has no id; make the state of MessagesState, whose reducer gives ids"
         )
@@ -178,14 +171,14 @@ def _value(state: Any, key: str) -> Any:
 
 
 def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The view and what of the state it does not stand for, paired as a view of both would be.
+    """Return the view and the state's other messages, paired as a view of both would be.
 
-    Of what both have the state's form is taken: its results name their calls by the ids that the state knows.
+    Messages in both are taken from the state, because its results name their calls by the ids that the state has.
     """
     own = {message.id: message for message in messages}
     # A result that was missing when the view was loaded may be in the state.
     view = [message for message in loaded.history.messages if kind_of(message) != "missing_result"]
-    start = next((place for place, message in enumerate(view) if message.id in own), len(view))
+    start = next((index for index, message in enumerate(view) if message.id in own), len(view))
     head, here = view[:start], [own.get(message.id, message) for message in view[start:]]
     shown = loaded.covered | ids_of(here)
     fresh = [each for each in messages if each.id not in shown]
