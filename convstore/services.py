@@ -32,6 +32,7 @@ from convstore.mongo.statistics import Statistics
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
 from convstore.readback.annotations import Annotator
+from convstore.readback.listing import Listing
 from convstore.readback.pager import Pager
 from convstore.readback.records import Records
 from convstore.readback.request import ReadBack, Request
@@ -43,6 +44,7 @@ from convstore.runtime.open_heads import OpenHeads
 from convstore.search.log_parts import LogParts
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
+from convstore.tools.search_page import search_page
 from convstore.values.models import SourcePage
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope
@@ -68,6 +70,7 @@ class Services:
     records: Records
     turns: Turns
     pager: Pager
+    listing: Listing
     searcher: Searcher
     directory: Catalog
     retention: Retention
@@ -135,7 +138,8 @@ def make_services(
         loader=Loader(reader, heads, log, cache, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
-        pager=Pager(reader, newest, codec=codec),
+        pager=Pager(reader, codec=codec),
+        listing=Listing(reader, newest, codec=codec),
         searcher=Searcher(reader, LogParts(reader, newest, codec=codec)),
         directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
         retention=Retention(tombstones, log, annotations, summaries, clock=clock, forget=forget),
@@ -198,6 +202,11 @@ def read_back(host: ServiceHost, scope: Scope) -> ReadBack:
     """Return the read function that a retrieval tool calls for one conversation."""
 
     async def read(store: ServiceHost, request: Request) -> tuple[str, SourcePage]:
-        return await (await store.services()).pager.read(scope, request)
+        services = await store.services()
+        if request.find and not request.names:
+            return await search_page(services.searcher, scope, request)
+        if not request.names and not request.cursor:
+            return await services.listing.read(scope, request), SourcePage()
+        return await services.pager.read(scope, request)
 
     return ReadBack(*both_ways(host, read))

@@ -36,12 +36,14 @@ class Found(NamedTuple):
     Attributes:
         part: Index of the part that holds it.
         message: The message.
+        source_id: The source, if sources are ranked one by one and one of them matches, else 0.
         score: Its score.
         windows: Numbers of its matching windows, best first.
     """
 
     part: int
     message: IndexedMessage
+    source_id: int
     score: float
     windows: tuple[int, ...]
 
@@ -52,6 +54,7 @@ def ranked(
     *,
     is_allowed: Callable[[int, IndexedMessage], bool],
     limit: int,
+    by_source: bool = False,
 ) -> list[Found]:
     """Return the best messages for a query, best first.
 
@@ -60,22 +63,25 @@ def ranked(
         groups: The words of the query, from `query_groups`.
         is_allowed: Filter by the index of the part and the message; statistics ignore it.
         limit: Maximum number of messages.
+        by_source: Rank the sources of a message as if they were messages.
     """
     scores, nearby = _scores(parts, groups)
     found, first = [], 0
     for index, part in enumerate(parts):
-        by_message: dict[int, list[tuple[float, int]]] = {}
+        matches: dict[tuple[int, int], list[tuple[float, int]]] = {}
+        message_of = part.message_of
         for window, score in scores[index].items():
-            by_message.setdefault(part.message_of[window], []).append((score, window))
-        for number, windows in by_message.items():
+            source = part.window(window).source_id if by_source else 0
+            matches.setdefault((message_of[window], source), []).append((score, window))
+        for (number, source), windows in matches.items():
             message = part.messages[number]
             if is_allowed(index, message):
                 windows.sort(key=lambda one: (-one[0], one[1]))
                 score = windows[0][0] + _FURTHER_WINDOWS * sum(score for score, _ in windows[1:])
                 score += nearby.get(first + number, 0.0)
-                found.append(Found(index, message, score, tuple(window for _, window in windows)))
+                found.append(Found(index, message, source, score, tuple(window for _, window in windows)))
         first += len(part.messages)
-    return sorted(found, key=lambda one: (-one.score, one.part, one.message.ordinal))[:limit]
+    return sorted(found, key=lambda one: (-one.score, one.part, one.message.ordinal, one.source_id))[:limit]
 
 
 def _scores(

@@ -11,10 +11,8 @@ from convstore.index.words import spans, token_terms
 
 __all__ = ["snippet"]
 
-_CHARACTERS = 300
 
-
-def snippet(text: str, groups: Iterable[tuple[str, ...]], *, characters: int = _CHARACTERS) -> str:
+def snippet(text: str, groups: Iterable[tuple[str, ...]], *, characters: int = 300) -> str:
     """Return the part of a text with the most different words of a query, unchanged; its beginning if it has none.
 
     >>> snippet("Whales sing. " * 40 + "Seals bark. " + "Whales sing. " * 40, [("seals", "seal")], characters=40)

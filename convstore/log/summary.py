@@ -28,8 +28,8 @@ __all__ = [
     "SummaryRecord",
     "clipped",
     "fits",
+    "how_to_read",
     "is_summary",
-    "kinds_named",
     "name_results",
     "summary_message",
     "summary_messages",
@@ -144,7 +144,7 @@ def summary_messages(record: SummaryRecord, codec: Codec, *, talk: bool = False)
         messages = [one for message in messages if (one := _as_talk(message)) is not None]
     last = max((index for index, message in enumerate(messages) if is_summary(message) and message.content), default=-1)
     if record.results and last >= 0:
-        content = f"{messages[last].content}\n{_access(record)}"
+        content = f"{messages[last].content}\n[{how_to_read(record.results)}]"
         messages[last] = messages[last].model_copy(update={"content": content})
     return messages
 
@@ -156,16 +156,10 @@ def _as_talk(message: BaseMessage) -> BaseMessage | None:
     return None if isinstance(message, ToolMessage) or calls_of(message) else message
 
 
-def _access(record: SummaryRecord) -> str:
-    named = name_results(record.results)
-    return f"[Use {RETRIEVAL_TOOL} to access its {kinds_named(record.results)}: {named}.]"
-
-
 def summary_message(record: SummaryRecord) -> HumanMessage:
     """Return the message that shows a summary to a model as a record; equal summaries give equal messages."""
     text = f"[Record of the conversation up to here, made by {record.model}; not a message of the user]\n{record.text}"
-    if record.results:
-        text += f"\n{_access(record)}"
+    text += f"\n[{how_to_read(record.results)}]"
     return HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=mark("summary"))
 
 
@@ -178,11 +172,17 @@ def name_results(results: Sequence[tuple[str, str]]) -> str:
     return ", ".join(in_one_line(id_) + _about(about) for id_, about in results)
 
 
-def kinds_named(results: Sequence[tuple[str, str]]) -> str:
-    """Return a description of the results that `name_results` lists."""
-    if any(about in _LONG for _, about in results):
-        return "tool results and long messages; newest message ids"
-    return "tool results; newest tool message ids"
+def how_to_read(results: Sequence[tuple[str, str]]) -> str:
+    """Return the sentence by which notes and summaries say how to reach the messages that they replace.
+
+    >>> print(how_to_read([]))
+    Call retrieve_previous_sources with find to search them, or with an id to read one.
+    """
+    text = f"Call {RETRIEVAL_TOOL} with find to search them, or with an id to read one"
+    if not results:
+        return f"{text}."
+    kind = "message ids" if any(about in _LONG for _, about in results) else "tool message ids"
+    return f"{text}; newest {kind}: {name_results(results)}."
 
 
 def _about(about: str) -> str:

@@ -1,7 +1,7 @@
-"""Read the ``log`` collection from its end: entries to search in, and long messages to list.
+"""Read the ``log`` collection from its end: entries with their sources, questions, and long messages to list.
 
-Floor 2; `readback.pager` calls it. It uses ranges of ``_id`` alone, as any other filter would scan a clustered
-collection.
+Floor 2; `readback.listing` and `search` call it. It uses ranges of ``_id`` alone, as any other filter would scan a
+clustered collection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between
 from convstore.mongo.keys import LOG, entry_range
-from convstore.mongo.log import StoredMessageRow, rows_of
 
 __all__ = ["Newest"]
 
@@ -36,17 +35,13 @@ class Newest:
             documents = await found.batch_size(limit).to_list(None)
         return await asyncio.to_thread(lambda: [entry_from(document) for document in reversed(documents)])
 
-    async def rows(self, conversation: str, *, before: int | None, limit: int) -> tuple[list[StoredMessageRow], int]:
-        """Return the messages of the last entries before a number, newest first, and the first entry's number.
-
-        The number is 0 if there is no entry. One command.
-        """
-        query = between(conversation, *entry_range(conversation, before=before))
+    async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
+        """Return the last entries before a number that have human messages, newest first. One command."""
+        query = between(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
         async with driver_errors():
-            documents = await self._log.find(query, _NOT_SEARCHED).sort("_id", -1).limit(limit).to_list(None)
-        rows = (await asyncio.to_thread(rows_of, documents)).values() if documents else ()
-        first = entry_from(documents[-1]).number if documents else 0
-        return sorted(rows, key=lambda row: row.message.ordinal, reverse=True), first
+            found = self._log.find(query, {**_NOT_SEARCHED, "sources": 0}).sort("_id", -1).limit(limit)
+            documents = await found.to_list(None)
+        return [entry_from(document) for document in documents]
 
     async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
         """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.

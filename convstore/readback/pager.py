@@ -13,17 +13,15 @@ from functools import partial
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
 from convstore.log.stored_message import read_message
-from convstore.messages.text import fold, in_one_line
+from convstore.messages.text import fold
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.mongo.newest import Newest
 from convstore.readback.page import MAX_APPENDS, Page, Piece, fill_matches, fill_texts, next_texts
 from convstore.readback.page_lines import no_match, remarks, unknown_cursor
 from convstore.readback.passages import (
     Cursor,
     Passage,
-    in_line,
     in_order,
     is_compared,
     passage_of_source,
@@ -35,7 +33,6 @@ from convstore.readback.source_values import page_source
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
-from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import MAX_IDS, Scope, id_problem
 
@@ -45,17 +42,11 @@ _LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
 """Characters that a message takes in addition to its text, by `approximate_tokens`."""
 _MAX_SUGGESTED = 5
-_MAX_LISTED = 20
-_LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
-"""Minimum tokens for a human or AI message to be listed, and the number of newest entries that are considered."""
-_CALL_CHARACTERS = 300
 _READ_AT_ONCE = 4_000_000
 _ITEMS_AT_ONCE = 1_000_000
 """Maximum number of characters read for the items of the sources on a page."""
-_ENTRIES_SEARCHED = 24
-"""Number of entries that a search of the whole conversation reads at a time."""
 _MAX_ROUNDS = 4
-"""Maximum number of reads of that size in one search; then the page ends with a cursor to continue."""
+"""Maximum number of reads in one search of passages; then the page ends with a cursor to continue."""
 
 _Range = tuple[PayloadRef, int, int]
 
@@ -63,24 +54,20 @@ _Range = tuple[PayloadRef, int, int]
 class Pager:
     """Answers requests of a model or a program with pages."""
 
-    def __init__(self, reader: LogReader, newest: Newest, *, codec: Codec) -> None:
-        self._reader, self._newest, self._codec = reader, newest, codec
+    def __init__(self, reader: LogReader, *, codec: Codec) -> None:
+        self._reader, self._codec = reader, codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
-        """Return one page, as text for the model and as values for the program.
+        """Return one page for some ids or a cursor, as text for the model and as values for the program.
 
         Both name the ids that were not found. The method never raises on invalid arguments from a model.
         """
         cached = await self._reader.find(scope)
-        if not request.names and not request.cursor and not request.find:
-            return await self._listing(cached, request.characters - _MESSAGE), SourcePage()
         if cached is None:
             missing = request.names
-            unknown = [] if missing else [unknown_cursor(request) if request.cursor else no_match(request)]
+            unknown = [] if missing else [unknown_cursor(request)]
             return "\n".join([*unknown, *remarks(missing, [], request), "End."]), SourcePage(not_found=missing)
         async with self._reader.reading(cached):
-            if request.find and not request.names:
-                return await self._search(cached, request)
             return await self._read(cached, request)
 
     async def sources(self, scope: Scope, request: Request) -> SourcePage:
@@ -122,61 +109,6 @@ class Pager:
             lines.append(remark)
         last = f'More: cursor="{page.following}"' if page.following else "End."
         return "\n".join([*shown, *lines, last]), self._source_page(page, not_found, request)
-
-    async def _search(self, cached: CachedConversation, request: Request) -> tuple[str, SourcePage]:
-        """Search all results and messages for a text, newest first, in batches of entries."""
-        cursor = read_cursor(request.cursor)
-        first_row = await self._row_at(cached, cursor) if cursor else None
-        if request.cursor and first_row is None:
-            return "\n".join([unknown_cursor(request), *remarks([], [], request), "End."]), SourcePage()
-        lines = remarks([], [], request)
-        room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
-        page = Page(room, request.characters // 8)
-        await self._search_back(cached, request, page, first_row, cursor)
-        shown = list(page.text) or [no_match(request, page)]
-        last = f'More: cursor="{page.following}"' if page.following else "End."
-        return "\n".join([*shown, *lines, last]), self._source_page(page, [], request)
-
-    async def _search_back(
-        self,
-        cached: CachedConversation,
-        request: Request,
-        page: Page,
-        first_row: StoredMessageRow | None,
-        cursor: Cursor | None,
-    ) -> None:
-        """Fill a page with matches from a message backward, or from the end of the log.
-
-        Results of the retrieval tool itself are skipped, because they are copies.
-        """
-        rewinds = (await self._reader.snapshot(cached)).rewinds
-        before, oldest = (
-            first_row.entry.number + 1 if first_row else None,
-            first_row.message.ordinal if first_row else 2**53,
-        )
-        for _ in range(_MAX_ROUNDS):
-            found, before = await self._newest.rows(cached.conversation, before=before, limit=_ENTRIES_SEARCHED)
-            rows = [
-                row for row in found if rewinds.is_active(row.message.ordinal) and row.message.tool != RETRIEVAL_TOOL
-            ]
-            rows = [row for row in rows if row.message.ordinal <= oldest]
-            payloads = await self._compared(cached, rows, Request(find=request.find), appends=_ENTRIES_SEARCHED)
-            passages = [one for one in await self._passages(rows, payloads, named=True) if not one.is_repeated]
-            index = next((index for index, one in enumerate(passages) if cursor and one.key == cursor.key), None)
-            offset = cursor.offset if cursor and index is not None else 0
-            page.appends = set()
-            await self._fill_matches(cached, page, passages[index or 0 :], offset, request.find)
-            cursor, oldest = None, found[-1].message.ordinal if found else oldest
-            if page.following or before <= 1:
-                return
-        page.following = f"m{oldest - 1}@0" if oldest > 1 else ""
-
-    async def _row_at(self, cached: CachedConversation, cursor: Cursor) -> StoredMessageRow | None:
-        """Return the message that a cursor names, or the one whose source it names."""
-        if cursor.source_id is None:
-            return await self._reader.message_at(cached, cursor.ordinal or 0)
-        found = await self._reader.sources_by_id(cached, [cursor.source_id])
-        return next((row for row, _ in found.values()), None)
 
     async def _collect(
         self, cached: CachedConversation, request: Request, *, sources_only: bool = False
@@ -294,12 +226,7 @@ class Pager:
             piece.item = next(found)
 
     async def _compared(
-        self,
-        cached: CachedConversation,
-        rows: Sequence[StoredMessageRow],
-        request: Request,
-        *,
-        appends: int = MAX_APPENDS,
+        self, cached: CachedConversation, rows: Sequence[StoredMessageRow], request: Request
     ) -> dict[int, str]:
         """Read the payloads of rows that a page may reach and whose content may repeat their sources, by ordinal.
 
@@ -313,7 +240,7 @@ class Pager:
         tokens, remaining = set[str](), _READ_AT_ONCE
         for row in rows[first_row:]:
             ref = row.message.payload
-            if room <= 0 or remaining <= 0 or len(tokens) >= appends:
+            if room <= 0 or remaining <= 0 or len(tokens) >= MAX_APPENDS:
                 break
             if ref is not None and is_compared(row, read_message(self._codec, row.message)):
                 wanted.append(row.message)
@@ -323,18 +250,16 @@ class Pager:
         payloads = await self._reader.payloads_of(cached, wanted)
         return {message.ordinal: payloads[message.id] for message in wanted}
 
-    async def _passages(
-        self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str], *, named: bool = False
-    ) -> list[Passage]:
+    async def _passages(self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]) -> list[Passage]:
         def made() -> list[Passage]:
             texts = [payloads.get(row.message.ordinal) for row in rows]
             found = zip(rows, texts, strict=True)
-            return [one for row, text in found for one in self._passages_of(row, text, named=named)]
+            return [one for row, text in found for one in self._passages_of(row, text)]
 
         return await run_in_thread_if_long(made, characters=2 * sum(map(len, payloads.values())))
 
-    def _passages_of(self, row: StoredMessageRow, payload: str | None, *, named: bool) -> list[Passage]:
-        return passages_of(row, read_message(self._codec, row.message), self._codec, payload, named=named)
+    def _passages_of(self, row: StoredMessageRow, payload: str | None) -> list[Passage]:
+        return passages_of(row, read_message(self._codec, row.message), self._codec, payload)
 
     def _source_page(self, page: Page, not_found: list[int | str], request: Request) -> SourcePage:
         """Return a page for a program; the items of its sources take at most as much room as its text."""
@@ -351,34 +276,6 @@ class Pager:
             return page_source(self._codec, source, content=part.text, item=part.item, room=room)
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
-
-    async def _long_messages(self, cached: CachedConversation) -> list[EntryMessage]:
-        """Return the newest long human and AI messages that are active, among the newest entries."""
-        _, tail, rewinds = await self._reader.snapshot(cached)
-        start = max(1, tail.entries - _ENTRIES_LISTED)
-        found = await self._newest.long_messages(
-            cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
-        )
-        return [one for one in found if rewinds.is_active(one.ordinal)]
-
-    async def _listing(self, cached: CachedConversation | None, room: int) -> str:
-        """Return the list of readable messages for a model that names none: results, and long human and AI messages."""
-        results = await self._reader.newest_results(cached, limit=_MAX_LISTED) if cached else []
-        messages = await self._long_messages(cached) if cached else []
-        if not results and not messages:
-            return "There are no tool results or long messages in this conversation yet."
-        text = "Tool results that can be read, newest first (tool_message_id: tool and its arguments, source ids):"
-        if messages:
-            text = text.replace("Tool results", "Tool results and long messages", 1)
-        for one in sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]:
-            called = in_line(f"{one.tool or 'tool'} {one.arguments}".strip(), _CALL_CHARACTERS)
-            sources = f", source ids {one.sources}" if one.sources else ""
-            line = f"\n{in_one_line(one.id)}: "
-            line += f"{called}{sources}" if one.type == "tool" else f"{one.type} message of {one.tokens} tokens"
-            if weight(text) + weight(line) > room:
-                break
-            text += line
-        return text
 
 
 def _fill(page: Page, pieces: Sequence[Piece], find: str) -> None:

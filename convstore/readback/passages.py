@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntrySource, PayloadRef
 from convstore.messages.payload_ranges import PayloadRange
-from convstore.messages.text import in_one_line, text_of
+from convstore.messages.text import text_of
 from convstore.messages.tokens import fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
@@ -148,21 +148,17 @@ def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
     return bool(row.sources) or getattr(message, "artifact", None) is not None
 
 
-def passages_of(
-    row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None, *, named: bool = False
-) -> list[Passage]:
+def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None) -> list[Passage]:
     """Return all passages of a message: sources, content, and all its other parts.
 
     If the message has no payload, or its payload is in memory, each text is in only one passage. For larger payloads,
-    a comparison of lengths decides if the content repeats its sources; a wrong guess loses nothing. Headers of `named`
-    passages include the id of the message.
+    a comparison of lengths decides if the content repeats its sources; a wrong guess loses nothing.
     """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     if payload is not None:
         row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
     texts = [passage_of_source(source, row) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
-    label = f"{label} {in_one_line(row.message.id)}" if named else label
     content = _of_value(label, message.content, ref, payload)
     parts = _Parts(content, _artifact(row, message, payload), _items(row, payload))
     if payload is not None or ref is None:

@@ -31,10 +31,19 @@ _COST = 10
 
 @dataclass(frozen=True, slots=True)
 class SearchedLog:
-    """A log as a search reads it: its parts in order, and which messages are active."""
+    """A log as a search reads it.
 
-    parts: Sequence[Part]
-    rewinds: Rewinds
+    Attributes:
+        parts: Its parts in order.
+        rewinds: Says which messages are active.
+        last: Ordinal of its last message.
+        question: Ordinal of the question of the turn in progress, 0 if the last turn is finished.
+    """
+
+    parts: Sequence[Part] = ()
+    rewinds: Rewinds = NO_REWINDS
+    last: int = 0
+    question: int = 0
 
 
 class LogParts:
@@ -51,13 +60,13 @@ class LogParts:
             last=lambda entries: entries[-1].number if entries else 0,
         )
         if not tail:
-            return SearchedLog([], NO_REWINDS)
+            return SearchedLog()
         cached.entries = max(cached.entries, tail[-1].number)
         rewinds = await self._reader.rewinds(cached, tail[-1].totals)
         builder = IndexBuilder(is_wanted)
         async for entries in self._before(cached, tail):
             await self.add(cached, builder, entries)
-        return SearchedLog([builder], rewinds)
+        return SearchedLog([builder], rewinds, tail[-1].last, _question(tail, rewinds))
 
     async def _before(self, cached: CachedConversation, tail: Sequence[Entry]) -> AsyncIterator[Sequence[Entry]]:
         """Yield all entries in order, in batches, and the last ones as given."""
@@ -93,6 +102,14 @@ class LogParts:
             CorruptDocumentError: The message is damaged.
         """
         return texts_of(message, sources, read_message(self._codec, message), payload)
+
+
+def _question(tail: Sequence[Entry], rewinds: Rewinds) -> int:
+    """Return the ordinal of the question of the turn in progress; 0 if the last turn is finished."""
+    messages = [one for entry in reversed(tail) for one in reversed(entry.messages) if rewinds.is_active(one.ordinal)]
+    if messages and messages[0].type == "ai" and not messages[0].calls:
+        return 0
+    return next((one.ordinal for one in messages if one.type == "human"), 0)
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:

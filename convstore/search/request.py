@@ -28,6 +28,9 @@ class SearchRequest:
         types: Types of messages; None for all.
         before: Only messages with a lower ordinal.
         after: Only messages with a higher ordinal.
+        offset: Number of hits to skip.
+        is_for_model: Return the sources of a result one by one, and skip the question that is being answered.
+        characters: Maximum length of a snippet.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -35,6 +38,9 @@ class SearchRequest:
     types: frozenset[str] | None = None
     before: int = 2**53
     after: int = 0
+    offset: int = 0
+    is_for_model: bool = False
+    characters: int = 300
 
     def allows(self, ordinal: int, type_: str) -> bool:
         """Return True if the filters allow a message."""

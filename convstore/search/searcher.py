@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.index.part import Window, only_terms_of
+from convstore.index.part import IndexedMessage, Part, Window, only_terms_of
 from convstore.index.ranking import Found, ranked
 from convstore.index.snippets import snippet
 from convstore.mongo.keys import entry_id
@@ -23,10 +24,31 @@ from convstore.search.request import SearchRequest
 from convstore.values.models import SearchHit
 from convstore.values.scope import Scope
 
-__all__ = ["Searcher"]
+__all__ = ["Match", "Matches", "Searcher"]
 
 _RANKING_COST = 50_000
 """Cost of ranking one word of a query, in characters of `run_in_thread_if_long`."""
+
+
+class Match(NamedTuple):
+    """A hit, with title and address of the source that it is in."""
+
+    hit: SearchHit
+    label: str
+
+
+class Matches(NamedTuple):
+    """The matches of a search, best first.
+
+    Attributes:
+        matches: Those between the request's offset and limit.
+        is_last: There are no further ones.
+        last: Ordinal of the last message of the searched log.
+    """
+
+    matches: Sequence[Match] = ()
+    is_last: bool = True
+    last: int = 0
 
 
 class Searcher:
@@ -35,53 +57,63 @@ class Searcher:
     def __init__(self, reader: LogReader, logs: LogParts) -> None:
         self._reader, self._logs = reader, logs
 
-    async def search(self, scope: Scope, request: SearchRequest) -> list[SearchHit]:
-        """Return the best messages of a conversation, best first; see `Conversation.search`."""
+    async def hits(self, scope: Scope, request: SearchRequest) -> list[SearchHit]:
+        """Return the best messages of a conversation; see `Conversation.search`."""
+        return [match.hit for match in (await self.search(scope, request)).matches]
+
+    async def search(self, scope: Scope, request: SearchRequest) -> Matches:
+        """Return the best messages of a conversation, or the best sources and messages for a model."""
         cached = await self._reader.find(scope)
         if cached is None or not request.groups:
-            return []
+            return Matches()
         async with self._reader.reading(cached):
             log = await self._logs.read(cached, only_terms_of(request.groups))
             found = await self._ranked(log, request)
-            return await self.hits(cached, log, found, request)
+            end = request.offset + request.limit
+            matches = await self._matches(cached, log, found[request.offset : end], request)
+            return Matches(matches, len(found) <= end, log.last)
 
     async def _ranked(self, log: SearchedLog, request: SearchRequest) -> list[Found]:
+        def is_allowed(_: int, message: IndexedMessage) -> bool:
+            if not request.allows(message.ordinal, message.type) or not log.rewinds.is_active(message.ordinal):
+                return False
+            return not request.is_for_model or message.ordinal != log.question
+
         def rank() -> list[Found]:
-            return ranked(
-                log.parts,
-                request.groups,
-                is_allowed=lambda _, one: request.allows(one.ordinal, one.type) and log.rewinds.is_active(one.ordinal),
-                limit=request.limit,
-            )
+            limit = request.offset + request.limit + 1
+            by_source = request.is_for_model
+            return ranked(log.parts, request.groups, is_allowed=is_allowed, limit=limit, by_source=by_source)
 
         return await run_in_thread_if_long(rank, characters=_RANKING_COST * len(request.groups))
 
-    async def hits(
+    async def _matches(
         self, cached: CachedConversation, log: SearchedLog, found: Sequence[Found], request: SearchRequest
-    ) -> list[SearchHit]:
+    ) -> list[Match]:
         """Return found messages with snippets, read by one point read for each."""
         turns = [one for part in log.parts for one in part.messages if log.rewinds.is_active(one.ordinal)]
         turns = [one for index, one in enumerate(turns) if one.type == "human" or index == 0]
 
-        async def hit(one: Found) -> SearchHit:
-            window = log.parts[one.part].window(one.windows[0])
+        async def match(one: Found) -> Match:
+            part = log.parts[one.part]
+            window = part.window(one.windows[0])
             message_id, tool, at, text = await self._text(cached, one, window)
             first = [turn for turn in turns if turn.ordinal <= one.message.ordinal][-1]
-            sources = (log.parts[one.part].window(number).source_id for number in one.windows)
-            label = f"{window.label}\n" if window.label else ""
-            return SearchHit(
+            sources = (part.window(number).source_id for number in one.windows)
+            shown = f"{window.label}\n{text}" if window.label and not request.is_for_model else text
+            hit = SearchHit(
                 message_id=message_id,
                 ordinal=one.message.ordinal,
                 turn_id=first.id or (await self._row(cached, first.ordinal)).message.id,
                 type=one.message.type,
                 tool=tool,
                 source_ids=tuple(dict.fromkeys(number for number in sources if number)),
-                snippet=snippet(label + text, request.groups),
+                snippet=snippet(shown, request.groups, characters=request.characters),
                 score=one.score,
                 created_at=at,
             )
+            return Match(hit, _label(part, one.windows[0]))
 
-        return await in_parallel(hit, found)
+        return await in_parallel(match, found)
 
     async def _text(self, cached: CachedConversation, one: Found, window: Window) -> tuple[str, str, datetime, str]:
         """Return id, tool and date of a message, and the text of a window. One command."""
@@ -99,3 +131,11 @@ class Searcher:
         if row is None:
             raise CorruptDocumentError(entry_id(cached.conversation, 0), f"no entry has the message {ordinal}")
         return row
+
+
+def _label(part: Part, number: int) -> str:
+    """Return title and address of the source that a window belongs to, from the source's first window."""
+    window = part.window(number)
+    while number and window.source_id and part.window(number - 1)[:3] == window[:3]:
+        number -= 1
+    return part.window(number).label

@@ -58,7 +58,9 @@ _DEPTH = 5
 """Maximum nesting of values; no known format is deeper."""
 
 _LONG = 100_000
-_SHOWN_SOURCE = re.compile(r"^\[(\d{1,15})\] ?.*, characters \d+-\d+ of \d+$", re.MULTILINE)
+_SHOWN_SOURCE = re.compile(
+    r"^\[(\d{1,15})\] ?.*, (?:characters \d+-\d+ of \d+|in .*, ordinal \d+, [\d-]{10})$", re.MULTILINE
+)
 _LINE_CHARACTERS = 100
 _LAST_LINE = re.compile(r"(End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}\")\s*\Z")
 

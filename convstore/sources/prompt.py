@@ -21,8 +21,9 @@ def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
         "succeeded, how many sources it found and their source ids, but not their text. Source ids such as [17] stay "
         f"valid for the whole conversation, so cite them as before. To read a shortened result, call {tool} with its "
         "tool_message_id, or with source_ids to read single sources; a long one comes in pages, so go on with the "
-        "cursor. What a note, a summary or a placeholder names by a message id, such as a long message or an image, "
-        f"{tool} reads under that id, too. Never answer from a shortened result alone: read it first, or say that you "
+        "cursor. Earlier turns may be left out or summarized: to search everything that was said, call "
+        f"{tool} with find and a few words; it also reads any message under the id that a note, a summary or a "
+        "placeholder names. Never answer from a shortened result alone: read it first, or say that you "
         "have not read it."
     )
 

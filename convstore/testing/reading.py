@@ -21,6 +21,7 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
 from convstore.values.models import SourcePage, StoredMessage
+from convstore.values.policy import HistoryPolicy
 
 __all__ = ["ReadBackContract"]
 
@@ -137,7 +138,10 @@ class ReadBackContract:
         await chat.rewind(before="gone")
         listed = str((await _ask(new_store().conversation(**chat.scope), 1_000)).content).splitlines()
         assert listed[0].startswith("Tool results and long messages that can be read, newest first")
-        assert [line.split(":")[0] for line in listed[1:]][::2] == ["answer", "paste"]
+        assert [line.split(":")[0] for line in listed[1:4]][::2] == ["answer", "paste"]
+        assert listed[4].startswith("Earlier turns, newest first")
+        assert [line.partition(": ")[2] for line in listed[5:7]] == ["And?", "What about seals?"]
+        assert "gone" not in "".join(listed)
         assert "ai message of" in listed[1]
         assert "source ids 1-3" in listed[2]
         read = await _ask(chat, 4_000, tool_message_ids=["paste"])
@@ -147,7 +151,7 @@ class ReadBackContract:
     async def test_a_text_is_found_without_ids(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], page_tokens: int
     ) -> None:
-        """In results and messages, small and large, newest first; every match is on one page, others' are on none."""
+        """In results and messages, small and large, best first; every match is on one page, others' are on none."""
         filler = "Nothing of that kind is said in this line.\n"
         for place in range(30):
             found = [(f"{filler * 40}NEEDLE s{place} {filler * 40}", {"title": f"T{place}"})]
@@ -172,15 +176,11 @@ class ReadBackContract:
             cursor = page.artifact.next_cursor
         read = "\n".join(pages)
         found_in = re.findall(r"(?i)needle ([hs]\d+)", read)
-        assert found_in == [f"{kind}{place}" for place in reversed(range(30)) for kind in "sh"]
+        assert sorted(found_in) == sorted(f"{kind}{place}" for place in range(30) for kind in "sh")
         assert "gone" not in read
         assert "Her needle" not in read
         assert "a copy" not in read
         none = str((await _ask(chat, page_tokens, find="not there at all")).content)
-        while "More: cursor=" in none:
-            assert none.startswith("No match for 'not there at all' in what was read so far.")
-            cursor = none.splitlines()[-1].removeprefix('More: cursor="').removesuffix('"')
-            none = str((await _ask(chat, page_tokens, find="not there at all", cursor=cursor)).content)
         assert none == "No match for 'not there at all'.\nEnd."
 
     async def test_nothing_is_found_where_there_is_nothing(self, chat: Conversation) -> None:
@@ -228,14 +228,37 @@ class ReadBackContract:
         assert (await _ask(chat, 1_000, **arguments)).status == "error"
 
     async def test_without_arguments_the_tool_tells_what_can_be_read(self, chat: Conversation) -> None:
-        """Ids, tools with their arguments, and source ids of the newest results."""
-        assert "no tool results or long messages" in str((await _ask(chat, 1_000)).content)
+        """Ids, tools with their arguments, and source ids of the newest results; turns that views left out."""
+        assert str((await _ask(chat, 1_000)).content) == "There is nothing earlier in this conversation yet."
         turns = [rag_turn(f"Fish {number}?") for number in range(3)]
         for turn in turns:
             await chat.append(turn)
         lines = str((await _ask(chat, 1_000)).content).splitlines()
         assert lines[1] == f'{turns[2][2].id}: search {{"query": "Fish 2?"}}, source ids 7-9'
-        assert len(lines) == 4
+        assert lines[4].startswith("Earlier turns, newest first (message id, date, question)")
+        assert [line.partition(": ")[2] for line in lines[5:]] == ["Fish 2?", "Fish 1?", "Fish 0?"]
+        await chat.load_history(HistoryPolicy(max_turns=1))
+        lines = str((await _ask(chat, 1_000)).content).splitlines()
+        assert [line.partition(": ")[2] for line in lines[5:]] == ["Fish 1?", "Fish 0?"]
+        await chat.load_history()
+        assert len(str((await _ask(chat, 1_000)).content).splitlines()) == 4
+
+    async def test_a_passage_names_the_ids_that_read_it(self, chat: Conversation) -> None:
+        """Message id, ordinal, and the number of a source; an id from it reads the whole."""
+        turn = rag_turn("What about seals?")
+        await chat.append(turn)
+        await chat.append([HumanMessage("Which passage had seals2w7?", id=new_id())])
+        page = await _ask(chat, 1_000, find="seals2w7")
+        day = (await chat.list_messages())[2].created_at
+        assert str(page.content).splitlines()[0] == (
+            f"[2] Seals 2 (https://example.org/seals/2), in result {turn[2].id} of search, ordinal 3, {day:%Y-%m-%d}"
+        )
+        assert isinstance(page.artifact, SourcePage)
+        assert [source.source_id for source in page.artifact.sources] == [2]
+        assert "Which passage" not in str(page.content)
+        answer = await _ask(chat, 1_000, find="what found on")
+        assert f"ai message {turn[3].id}, ordinal 4" in str(answer.content)
+        assert str(turn[3].content) in str((await _ask(chat, 1_000, tool_message_ids=[turn[3].id])).content)
 
     async def test_sources_are_read_by_their_numbers(self, chat: Conversation) -> None:
         """Across results, in the order asked for; the text form of stubs is understood; the rest is named."""

@@ -38,11 +38,11 @@ _LARGEST = 10**15
 _CURSOR_TEXT = re.compile(r'"([\w.]{1,40}@\d{1,20})"', re.ASCII)
 
 _DESCRIPTION = (
-    "Read the full content of earlier tool results of this conversation, which history shows shortened. "
-    "Name tool_message_ids or source_ids as the shortened results do; find shows only the passages around a text, "
-    "and without ids looks for it in the whole conversation. "
-    "A long answer comes page by page: call again with the same ids and the cursor of its last line. "
-    "Without arguments: what can be read."
+    "Search and read everything that was said earlier in this conversation, also what history shortens or leaves out. "
+    "To search, pass words as find: you get the best passages with their ids. "
+    "To read in full, pass tool_message_ids (any message ids) or source_ids; with find, only the passages around that "
+    "text. A long answer comes page by page: call again with the same arguments and the cursor of its last line. "
+    "Without arguments: a list of what can be read."
 )
 
 
@@ -171,7 +171,7 @@ class RetrieveArguments(BaseModel):
         Any,
         AfterValidator(_message_ids),
         WithJsonSchema({"type": "array", "items": {"type": "string"}}),
-    ] = Field(default=[], description="Ids of tool messages.")
+    ] = Field(default=[], description="Ids of messages to read.")
     source_ids: Annotated[
         Any,
         AfterValidator(_source_ids),
@@ -185,7 +185,7 @@ class RetrieveArguments(BaseModel):
         ),
     ] = Field(default=[], description='Numbers of sources, or a text: "3, 11-20".')
     find: Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})] = Field(
-        default="", description="Show only the passages around this text."
+        default="", description="Words to search for; with ids, the exact text to show."
     )
     cursor: Annotated[Any, AfterValidator(_cursor), WithJsonSchema({"type": "string"})] = Field(
         default="", description="From the last line of the page before."
@@ -249,7 +249,8 @@ def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_toke
     texts = list(dict.fromkeys(id_[: MAX_ID_BYTES + 1] for id_ in ids if isinstance(id_, str)))
     numbers = list(dict.fromkeys([*(id_ for id_ in ids if not isinstance(id_, str)), *numbers]))
     request = Request(page_tokens=page_tokens)
-    longest = fitting(find[:_FIND_CHARACTERS], request.characters // 8)
+    is_search = not texts and not numbers
+    longest = len(find) if is_search else fitting(find[:_FIND_CHARACTERS], request.characters // 8)
     remarks = {
         f"Only the first {MAX_IDS} tool_message_ids are read.": len(texts) > MAX_IDS,
         f"Only the first {MAX_SOURCES} source_ids are read.": len(numbers) > MAX_SOURCES,

@@ -15,14 +15,14 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_current, is_hidden, shown_whole
 from convstore.log.stored_message import Form, payload_needed, read_message
-from convstore.log.summary import NamedResult, kinds_named, name_results
+from convstore.log.summary import NamedResult, how_to_read
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import text_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import has_calls, pair, without_orphans
 from convstore.messages.values import Codec
 from convstore.sources.detection import parse_json
-from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, make_stub
+from convstore.sources.stub import failure_in, make_stub
 from convstore.values.policy import HistoryPolicy
 from convstore.view.fitting import fitted
 from convstore.view.provider_rules import made_for, with_original_ids
@@ -71,11 +71,8 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
 def make_note(left_out_turns: int, results: Sequence[NamedResult], *, first: int) -> HumanMessage:
     """Build the note that replaces the turns left out before the ordinal `first`; equal arguments give equal notes."""
     turns = "1 earlier turn is" if left_out_turns == 1 else f"{left_out_turns} earlier turns are"
-    text = f"[Note: {turns} left out here to save context."
-    if results:
-        named = name_results(results)
-        text += f" Use {RETRIEVAL_TOOL} to access their {kinds_named(results)}: {named}."
-    return HumanMessage(text + "]", id=f"note-{first}", additional_kwargs=mark("note"))
+    text = f"[Note: {turns} left out here to save context. {how_to_read(results)}]"
+    return HumanMessage(text, id=f"note-{first}", additional_kwargs=mark("note"))
 
 
 def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:

@@ -233,6 +233,7 @@ CALLS: dict[str, Call] = {
     "list_messages": lambda _, chat, guess: chat.list_messages(
         after=guess.number(), limit=7, full=guess.dice.random() < 0.5
     ),
+    "search": lambda _, chat, guess: chat.search(f"{SECRET} {guess.id()}"),
     "annotate": lambda _, chat, guess: chat.annotate(guess.id(), rating=guess.number()),
     "annotations": lambda _, chat, guess: chat.annotations(guess.ids()),
     "rewind": lambda _, chat, guess: chat.rewind(before=guess.id()),
@@ -249,6 +250,9 @@ CALLS: dict[str, Call] = {
     "the unbound tool": lambda world, chat, guess: world.unbound.ainvoke(
         {"tool_message_ids": guess.ids(), "find": SECRET, "config": {"configurable": {"user_id": "ada"}}},
         {"configurable": chat.scope},
+    ),
+    "the unbound tool, searching": lambda world, chat, guess: world.unbound.ainvoke(
+        {"find": SECRET, "cursor": guess.dice.choice(["", "f9@0"])}, {"configurable": chat.scope}
     ),
     "the unbound tool, listing": lambda world, chat, _: world.unbound.ainvoke({}, {"configurable": chat.scope}),
     "store.get_tool_messages": lambda world, chat, guess: world.store.get_tool_messages(

@@ -194,5 +194,5 @@ def test_the_note_names_long_messages_that_are_left_out():
     for number in range(8, 20):
         log.append(turn(number, said=4_000))
     note = log.view(HistoryPolicy(max_turns=4)).messages[0].text
-    assert "access their tool results and long messages; newest message ids:" in note
+    assert "with an id to read one; newest message ids:" in note
     assert "r7-0-0 (source ids 1-2), z5 (AI message), h5 (human message)" in note

@@ -266,10 +266,13 @@ def test_the_note_is_this_text():
     note = make_note(2, [("m9", "11-20"), ("m4", "")], first=12)
     assert note.content == (
         "[Note: 2 earlier turns are left out here to save context. "
-        "Use retrieve_previous_sources to access their tool results; "
+        "Call retrieve_previous_sources with find to search them, or with an id to read one; "
         "newest tool message ids: m9 (source ids 11-20), m4.]"
     )
-    assert make_note(1, [], first=3).content == "[Note: 1 earlier turn is left out here to save context.]"
+    assert make_note(1, [], first=3).content == (
+        "[Note: 1 earlier turn is left out here to save context. "
+        "Call retrieve_previous_sources with find to search them, or with an id to read one.]"
+    )
     assert (note.id, note.additional_kwargs) == ("note-12", {"convstore": {"kind": "note"}})
 
 

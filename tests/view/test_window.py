@@ -235,7 +235,7 @@ def test_a_start_between_two_steps_is_found_again(back):
 @pytest.mark.parametrize(("size", "step"), [(300, 8), (900, 2), (1_000, 4)])
 def test_under_shortening_turns_leave_in_steps_and_half_of_the_budget_stays_filled(size, step):
     """The step is at most half of the turns that fit, also if turns are larger than `shorten_over` lets expect."""
-    policy = HistoryPolicy(max_tokens=6_000, shorten_over=20)
+    policy = HistoryPolicy(max_tokens=6_050, shorten_over=20)
     log = log_of([([Round((size,) * 3, sources=False)], 40, 80)] * 40, batch=6)
     views = [
         (rows_of(log.entries)[(one.start(policy) or 1) - 1].turn, one.view(policy).tokens) for one, _ in _moments(log)

@@ -1,0 +1,110 @@
+"""List the parts of a conversation that can be read back: results, long messages, and earlier turns.
+
+Floor 4. `services` calls it for a model that names nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from convstore.log.entry import EntryMessage
+from convstore.log.stored_message import read_message
+from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.text import in_one_line, text_of
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
+from convstore.messages.values import Codec
+from convstore.mongo.newest import Newest
+from convstore.readback.passages import in_line
+from convstore.readback.request import Request
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.values.scope import Scope
+
+__all__ = ["Listing"]
+
+_MAX_LISTED = 20
+_LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
+"""Minimum tokens for a human or AI message to be listed, and the number of newest entries that are considered."""
+_CALL_CHARACTERS, _QUESTION_CHARACTERS = 300, 150
+_MESSAGE = 4 * CHARACTERS_PER_TOKEN
+"""Characters that a message takes in addition to its text, by `approximate_tokens`."""
+_NOTHING = "There is nothing earlier in this conversation yet."
+
+
+class Listing:
+    """Lists for all conversations of a store."""
+
+    def __init__(self, reader: LogReader, newest: Newest, *, codec: Codec) -> None:
+        self._reader, self._newest, self._codec = reader, newest, codec
+
+    async def read(self, scope: Scope, request: Request) -> str:
+        """Return the newest results and long messages, and the turns before the view, on one page.
+
+        If this store has not loaded a view, all turns count as earlier ones.
+        """
+        cached = await self._reader.find(scope)
+        if cached is None:
+            return _NOTHING
+        async with self._reader.reading(cached):
+            snapshot = await self._reader.snapshot(cached)
+            results = await self._reader.newest_results(cached, limit=_MAX_LISTED)
+            messages = await self._long_messages(snapshot)
+            questions = await self._questions(snapshot)
+        readable = sorted([*results, *messages], key=lambda one: one.ordinal, reverse=True)[:_MAX_LISTED]
+        title = "Tool results and long messages" if messages else "Tool results"
+        title += " that can be read, newest first (tool_message_id: tool and its arguments, source ids):"
+        room = request.characters - _MESSAGE
+        listed = _fitting(title, map(_line, readable), room - room // 3 * bool(questions))
+        room -= sum(weight(line) + 1 for line in listed)
+        earlier = "Earlier turns, newest first (message id, date, question); pass find to search everything:"
+        return "\n".join([*listed, *_fitting(earlier, questions, room)]) or _NOTHING
+
+    async def _long_messages(self, snapshot: Snapshot) -> list[EntryMessage]:
+        """Return the newest long human and AI messages that are active, among the newest entries."""
+        start = max(1, snapshot.tail.entries - _ENTRIES_LISTED)
+        found = await self._newest.long_messages(
+            snapshot.cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
+        )
+        return [one for one in found if snapshot.rewinds.is_active(one.ordinal)]
+
+    async def _questions(self, snapshot: Snapshot) -> list[str]:
+        """Return a line for each of the newest turns before the view that was loaded last."""
+        cached = snapshot.cached
+        entry, first = _view_start(cached) or (snapshot.tail.entries, snapshot.tail.messages + 1)
+        entries = await self._newest.questions(cached.conversation, before=entry + 1, limit=_MAX_LISTED)
+        return [
+            f"{in_one_line(message.id)}, {entry.at:%Y-%m-%d}: {self._question(message)}"
+            for entry in entries
+            for message in reversed(entry.messages)
+            if message.type == "human" and message.ordinal < first and snapshot.rewinds.is_active(message.ordinal)
+        ]
+
+    def _question(self, message: EntryMessage) -> str:
+        content = read_message(self._codec, message).content
+        text = content.head if isinstance(content, PayloadRange) else text_of(content)
+        return in_line(" ".join(text[: 4 * _QUESTION_CHARACTERS].split()), _QUESTION_CHARACTERS)
+
+
+def _view_start(cached: CachedConversation) -> tuple[int, int] | None:
+    """Return entry and ordinal of the first message of the view that this store loaded last, None if it is unknown."""
+    current = [start for start in cached.starts.values() if start.rewind_entry == cached.rewinds.entry]
+    return (current[-1].entry, current[-1].first) if current else None
+
+
+def _line(message: EntryMessage) -> str:
+    if message.type != "tool":
+        return f"{in_one_line(message.id)}: {message.type} message of {message.tokens} tokens"
+    called = in_line(f"{message.tool or 'tool'} {message.arguments}".strip(), _CALL_CHARACTERS)
+    return f"{in_one_line(message.id)}: {called}" + (f", source ids {message.sources}" if message.sources else "")
+
+
+def _fitting(title: str, lines: Iterable[str], room: int) -> Sequence[str]:
+    """Return a title and the lines after it that fit; nothing without lines."""
+    kept = [title]
+    room -= weight(title)
+    for line in lines:
+        room -= weight(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return kept if kept[1:] else []

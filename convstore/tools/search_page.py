@@ -1,0 +1,90 @@
+"""Show a model the passages of its conversation that match some words, page by page.
+
+Floor 5. The retrieval tool calls it for ``find`` without ids. A header names the ids that read the whole message.
+"""
+
+from __future__ import annotations
+
+import re
+
+from convstore.index.words import query_groups
+from convstore.messages.text import in_one_line
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
+from convstore.readback.page_lines import no_match, remarks, unknown_cursor
+from convstore.readback.passages import in_line
+from convstore.readback.request import Request
+from convstore.search.request import SearchRequest
+from convstore.search.searcher import Match, Searcher
+from convstore.values.models import Source, SourcePage
+from convstore.values.scope import Scope
+
+__all__ = ["search_page"]
+
+_PASSAGE_CHARACTERS = 500
+_LEAST_CHARACTERS = 150
+"""A page reads one passage for so many characters of its room."""
+_MAX_PASSAGES = 20
+_LABEL_CHARACTERS = 200
+_MESSAGE = 4 * CHARACTERS_PER_TOKEN
+_CURSOR = re.compile(r"f(\d{1,15})@(\d{1,9})", re.ASCII)
+_LAST_LINE = len('More: cursor="f123456789012345@123456789"')
+
+
+async def search_page(searcher: Searcher, scope: Scope, request: Request) -> tuple[str, SourcePage]:
+    """Return one page of passages, as text for the model and as values for the program. Never raises on arguments."""
+    cursor = _CURSOR.fullmatch(request.cursor.strip())
+    lines = remarks([], [], request)
+    if request.cursor and not cursor:
+        return "\n".join([unknown_cursor(request), *lines, "End."]), SourcePage()
+    through, offset = (int(cursor[1]), int(cursor[2])) if cursor else (0, 0)
+    room = request.characters - sum(weight(line) + 1 for line in lines) - _LAST_LINE - _MESSAGE
+    found = await searcher.search(
+        scope,
+        SearchRequest(
+            tuple(query_groups(request.find)),
+            limit=min(_MAX_PASSAGES, max(1, room // _LEAST_CHARACTERS)),
+            before=through + 1 if through else 2**53,
+            offset=offset,
+            is_for_model=True,
+            characters=min(_PASSAGE_CHARACTERS, room // 2),
+        ),
+    )
+    texts, sources, whole = list[str](), list[Source](), room
+    for match in found.matches:
+        text = _shown(match, whole)
+        if texts and weight(text) + 1 > room:
+            break
+        room -= weight(text) + 1
+        texts.append(text)
+        sources += _sources(match)
+    if not texts:
+        return "\n".join([no_match(request), *lines, "End."]), SourcePage()
+    is_last = found.is_last and len(texts) == len(found.matches)
+    following = "" if is_last else f"f{through or found.last}@{offset + len(texts)}"
+    end = f'More: cursor="{following}"' if following else "End."
+    return "\n".join([*texts, *lines, end]), SourcePage(sources=sources, next_cursor=following or None)
+
+
+def _shown(match: Match, room: int) -> str:
+    """Return a passage under its header, cut to the room."""
+    hit = match.hit
+    source = (
+        f"[{hit.source_ids[0]}] {in_line(' '.join(match.label.split()), _LABEL_CHARACTERS)}" if hit.source_ids else ""
+    )
+    kind = f"result {in_one_line(hit.message_id)} of {in_line(hit.tool, 100)}" if hit.type == "tool" else ""
+    where = f"{kind or f'{hit.type} message {in_one_line(hit.message_id)}'}, ordinal {hit.ordinal}, "
+    where += f"{hit.created_at:%Y-%m-%d}"
+    if source:
+        where = f"{source[: fitting(source, room // 4)].rstrip()}, in {where}"
+    header = where[: fitting(where, room * 2 // 3)]
+    return f"{header}\n{hit.snippet[: fitting(hit.snippet, room - weight(header) - 2)]}"
+
+
+def _sources(match: Match) -> list[Source]:
+    """Return the source of a passage, with the text that the page shows; none for other messages."""
+    hit = match.hit
+    title = in_line(" ".join(match.label.split()), _LABEL_CHARACTERS)
+    return [
+        Source(source_id=number, title=title, content=hit.snippet, tool_message_id=hit.message_id)
+        for number in hit.source_ids[:1]
+    ]
