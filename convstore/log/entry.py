@@ -159,11 +159,19 @@ class EntrySource:
 
 
 class OpenCall(NamedTuple):
-    """A call without a result: its id, its tool, the beginning of its arguments as JSON."""
+    """A call without a result.
+
+    Attributes:
+        id: Its id, which calls of other messages may have too.
+        tool: Name of the tool.
+        arguments: The beginning of its arguments as JSON.
+        result: The `result_id` of the call, which tells it from others with its id; "" if its message has no id.
+    """
 
     id: str
     tool: str
     arguments: str
+    result: str = ""
 
 
 class RewoundRange(NamedTuple):

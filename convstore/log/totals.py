@@ -5,6 +5,7 @@ Floor 1. An append, a rewind and `verify` compute totals with the same functions
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, Usage
 from convstore.messages.encoding import decode_message
 from convstore.messages.text import text_of
-from convstore.messages.tool_calls import Call, calls_of
+from convstore.messages.tool_calls import Call, calls_of, result_id
 from convstore.messages.values import Codec
 
 __all__ = ["MOST_SHOWN", "RunningTotals", "ShownSources", "totals_after", "totals_through"]
@@ -89,7 +90,7 @@ class ShownSources:
 
 
 class _OpenCalls:
-    """Calls without a result, which give names to results without one; answered in the order of `pair`."""
+    """Calls without a result, which give names to results without one; answered as `pair` does it."""
 
     def __init__(self, calls: Sequence[OpenCall]) -> None:
         self._calls: dict[str, list[OpenCall]] = {}
@@ -101,18 +102,22 @@ class _OpenCalls:
         self._calls = dict(list(self._calls.items())[-_MAX_LATE_CALLS:])
 
     def open(self, message: BaseMessage, calls: Sequence[Call]) -> None:
+        same = Counter(call.id for call in calls)
         for call in reversed(calls):
+            same[call.id] -= 1
             if len(call.id) > _CALL_ID_CHARACTERS:
                 continue  # every following entry would store the long id
-            opened = OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call))
+            made = result_id(message.id, call.id, same[call.id]) if message.id else ""
+            opened = OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made)
             self._calls.setdefault(call.id, []).append(opened)
 
-    def answer(self, call_id: str) -> OpenCall:
+    def answer(self, result: ToolMessage) -> OpenCall:
         """Remove and return the call that a result answers, an empty one if there is none."""
-        calls = self._calls.get(call_id, [OpenCall(call_id, "", "")])
-        call = calls.pop()
+        calls = self._calls.get(result.tool_call_id, [OpenCall(result.tool_call_id, "", "")])
+        # Of several calls with one id the one that the result was made for, else the last.
+        call = calls.pop(next((index for index, call in enumerate(calls) if call.result == result.id), -1))
         if not calls:
-            self._calls.pop(call_id, None)
+            self._calls.pop(result.tool_call_id, None)
         return call
 
     def newest(self) -> tuple[OpenCall, ...]:
@@ -193,7 +198,7 @@ class RunningTotals:
         if not isinstance(message, ToolMessage):
             return _NO_CALL
         self._results += 1
-        return self._calls.answer(message.tool_call_id)
+        return self._calls.answer(message)
 
     def _use(self, message: BaseMessage) -> None:
         counts = message.usage_metadata if isinstance(message, AIMessage) else None

@@ -18,6 +18,7 @@ from convstore.agent import retrieve_previous_sources_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 from convstore.messages.tokens import approximate_tokens
+from convstore.messages.tool_calls import result_id
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
 from convstore.values.models import SourcePage, StoredMessage
@@ -45,6 +46,26 @@ class ReadBackContract:
         assert [record.tool_message_id for record in records] == [asked[0], asked[2]]
         assert [record.ordinal for record in records] == [3, 1]
         assert records == await store.get_tool_messages(tool_message_ids=asked, **chat.scope)
+
+    @pytest.mark.parametrize("first", [0, 1])
+    @pytest.mark.parametrize("apart", [True, False])
+    async def test_results_of_two_runs_keep_the_calls_they_were_made_for(
+        self, chat: Conversation, first: int, apart: bool
+    ) -> None:
+        """Two runs name their calls alike; a result whose id was made for a call has that call's tool and arguments."""
+        calls = [
+            AIMessage("", id=new_id(), tool_calls=[{"name": f"look_up_{name}", "args": {"q": name}, "id": "call_0"}])
+            for name in ("orcas", "seals")
+        ]
+        ids = [result_id(str(one.id), "call_0") for one in calls]
+        results = [ToolMessage("x" * 2_000, id=id_, tool_call_id="call_0") for id_ in ids]
+        batch = [HumanMessage("What is there?", id=new_id()), *calls, results[first], results[1 - first]]
+        for part in [[one] for one in batch] if apart else [batch]:
+            await chat.append(part)
+        assert [one.tool for one in await chat.get_tool_messages(ids)] == ["look_up_orcas", "look_up_seals"]
+        listed = str((await _ask(chat, 1_000)).content)
+        for name, id_ in zip(("orcas", "seals"), ids, strict=True):
+            assert f'{id_}: look_up_{name} {{"q": "{name}"}}' in listed
 
     async def test_a_record_holds_its_sources_with_their_numbers(self, chat: Conversation) -> None:
         """Numbers go on from the results before."""
