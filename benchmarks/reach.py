@@ -46,7 +46,7 @@ READERS = (
     "view + one call",
     "view + two calls",
 )
-RANKINGS = ("BM25 per message", "BM25 over passages")
+RANKINGS = ("BM25 per message", "BM25 over passages", "chat.search")
 
 _WORD = re.compile(r"[\u2e80-\u9fff]|[^\W\u2e80-\u9fff]+")
 _PASSAGE_CHARACTERS = 800
@@ -119,7 +119,7 @@ class Rankings:
         """Return the numbers of the best messages by ranking."""
         passages = self._by_passage.best_first(query)
         by_passage = list(dict.fromkeys(self._message_of_passage[number] for number in passages))
-        return dict(zip(RANKINGS, (self._by_message.best_first(query)[:BEST], by_passage[:BEST]), strict=True))
+        return dict(zip(RANKINGS, (self._by_message.best_first(query)[:BEST], by_passage[:BEST]), strict=False))
 
 
 def _passages(text: str) -> Iterator[str]:
@@ -148,7 +148,8 @@ async def measure(database: AsyncDatabase[dict[str, Any]], conversation: LongCon
             _count(outcome, reader, window, [])
         await _ask(outcome, tool, windows[READERS[3]])
         holding = [{number for number, text in enumerate(texts) if plain(proof) in text} for proof in question.proofs]
-        for ranking, best in rankings.best(question.text).items():
+        hits = [hit.ordinal - 1 for hit in await chat.search(question.text, limit=BEST)]
+        for ranking, best in {**rankings.best(question.text), RANKINGS[2]: hits}.items():
             outcome.recall[ranking] = statistics.fmean(not found.isdisjoint(best) for found in holding)
         outcomes.append(outcome)
     return outcomes
@@ -195,7 +196,7 @@ def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
         "reached": _shares(strata, READERS, attrgetter("reached")),
         "given": _means(outcomes, attrgetter("given")),
         "read": _means(outcomes, attrgetter("read")),
-        "recall": _shares(strata, list(outcomes[0].recall), attrgetter("recall")),
+        "recall": _shares(strata, RANKINGS, attrgetter("recall")),
     }
 
 
