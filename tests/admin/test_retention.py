@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,42 @@ async def test_a_dry_run_removes_nothing(database):
     assert set((await later.erase(user_id="ada", dry_run=True)).model_dump().values()) == {0}
     assert await documents(database) == before
     assert (await later.erase(user_id="ada")).entries == 1
+
+
+async def test_a_tombstone_beside_a_living_head_removes_nothing(database):
+    """A prune that lost to a writer leaves a tombstone; sweeps remove it, and nothing of the conversation."""
+    store = ConversationStore(database)
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(rag_turn("What about orcas?"))
+    tombstones, now = (await store.services()).retention._tombstones, datetime.now(UTC)
+    head = await tombstones.find(chat.scope)
+    assert head is not None
+    stale = replace(head, updated_at=now - OLD)
+    assert not await tombstones.write_tombstone(stale, at=now, sweep_at=now + timedelta(seconds=75), pruned=True)
+    assert not await tombstones.is_ended(head.conversation)
+    before = await documents(database)
+    for late, left in ((timedelta(seconds=70), 1), (timedelta(seconds=90), 1), (timedelta(hours=25), 0)):
+        await ConversationStore(database, clock=at(now + late)).setup()
+        assert await documents(database) == before | {"heads": 1 + left}
+    assert len((await ConversationStore(database).conversation(**chat.scope).load_history()).messages) == 4
+    await chat.delete()
+    await sweep(database)
+    assert set((await documents(database)).values()) == {0}
+
+
+async def test_a_tombstone_without_its_head_removes_what_came_late(database):
+    """Both sweeps remove entries that an append in flight added; the tombstone stays until the second."""
+    chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
+    await chat.append(HumanMessage("hi"))
+    late, now = await database["log"].find({}).to_list(None), datetime.now(UTC)
+    await chat.delete()
+    tombstones = (await ConversationStore(database).services()).retention._tombstones
+    assert await tombstones.is_ended(late[0]["conversation"])
+    for seconds, left in ((90, 1), (25 * 3600, 0)):
+        await database["log"].insert_many(late)
+        await ConversationStore(database, clock=at(now + timedelta(seconds=seconds))).setup()
+        assert await documents(database) == dict.fromkeys(PARTS, 0) | {"heads": left}
+    assert not await tombstones.is_ended(late[0]["conversation"])
 
 
 async def test_a_call_for_something_else_sweeps_a_little(database, client, commands: Commands):

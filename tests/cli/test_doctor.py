@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from canary import checked
+from canary import LOGIN, checked
 from pymongo import MongoClient
 from typer.testing import CliRunner, Result
 
@@ -182,6 +182,24 @@ def test_an_age_that_is_none_is_refused(uri, age):
 def test_a_scope_that_is_none_is_refused(uri, command, scope):
     """Half a filter does not become none."""
     assert convstore(*command, "--uri", uri, "--scope", scope).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "said"),
+    [
+        ("team=x", "is not in this store's scope"),
+        (f"user_id={'x' * 513}", "at most 512 bytes"),
+        ("user_id=\udcff", "UTF-8"),
+    ],
+    ids=["unknown key", "too long", "lone surrogate"],
+)
+@pytest.mark.parametrize("command", [["doctor"], ["erase", "--yes"], ["prune", "--older-than", "90d"], ["export"]])
+def test_scope_values_are_checked_before_anything_is_opened(command, scope, said):
+    """An address that leads nowhere is not reached: the error names the scope, with exit code 1."""
+    nowhere = f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=50"
+    result = convstore(*command, "--uri", nowhere, "--scope", scope)
+    assert result.exit_code == 1
+    assert said in result.stderr
 
 
 @pytest.mark.parametrize(
