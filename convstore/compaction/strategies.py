@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -72,14 +73,23 @@ class CompactionStrategy(ABC):
     """Folds old messages into a replacement.
 
     Attributes:
-        rule: When to compact.
-        name: The name stored as the model of a summary.
         reads_all: True if the strategy is given all messages, not only those that the plan folds.
     """
 
-    rule: CompactionRule
-    name: str
     reads_all = False
+
+    def __init__(self, summarizer: Any) -> None:
+        self._summarizer = summarizer
+
+    @property
+    def rule(self) -> CompactionRule:
+        """The rule that says when to compact."""
+        return getattr(self._summarizer, "rule", None) or CompactionRule()
+
+    @property
+    def name(self) -> str:
+        """The name stored as the model of a summary."""
+        return str(getattr(self._summarizer, "name", type(self._summarizer).__name__))
 
     @abstractmethod
     async def fold(self, request: CompactionRequest) -> CompactionResult | None:
@@ -93,10 +103,7 @@ class CompactionStrategy(ABC):
 class _RunningStrategy(CompactionStrategy):
     """Folds messages into one text."""
 
-    def __init__(self, summarizer: Summarizer) -> None:
-        self._summarizer = summarizer
-        self.rule = getattr(summarizer, "rule", None) or CompactionRule()
-        self.name = str(getattr(summarizer, "name", type(summarizer).__name__))
+    _summarizer: Summarizer
 
     async def fold(self, request: CompactionRequest) -> CompactionResult:
         earlier = request.earlier
@@ -112,10 +119,7 @@ class _ChainStrategy(CompactionStrategy):
     """Replaces old pairs of the chain by summary pairs; human messages stay as headers."""
 
     reads_all = True
-
-    def __init__(self, summarizer: ChainSummarizer) -> None:
-        self._summarizer = summarizer
-        self.rule, self.name = summarizer.rule, summarizer.name
+    _summarizer: ChainSummarizer
 
     async def fold(self, request: CompactionRequest) -> CompactionResult | None:
         if not request.cuts:

@@ -25,6 +25,7 @@ from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.shortened import is_evicted
 from convstore.ext.langchain.turn import answers, came_with, is_made_up
+from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import result_id
 from convstore.values.models import History
 
@@ -68,6 +69,7 @@ class AgentRun:
     resent: list[BaseMessage] | None = None
     stubs: dict[str, ToolMessage | None] = field(default_factory=dict)
     paired: list[BaseMessage] = field(default_factory=list)
+    _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
         """Record that the log has these messages as they are."""
@@ -83,6 +85,13 @@ class AgentRun:
             return False
         known = self.logged[message.id]
         return known is None or known == message or is_evicted(message, known)
+
+    def size_of(self, message: BaseMessage) -> int:
+        """Return the tokens of a message, counted once."""
+        # The reference prevents Python from reusing the message's `id()`.
+        if id(message) not in self._sizes:
+            self._sizes[id(message)] = message, approximate_tokens([message])
+        return self._sizes[id(message)][1]
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """Return the model's answer at this step from an earlier run; None if the model has to be called."""

@@ -11,11 +11,9 @@ prompt cache lives from one step to the next. Results that the model has not ans
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-
-from convstore.messages.tokens import approximate_tokens
 
 __all__ = ["SETTING", "as_in_state", "is_evicted", "stubbed_until"]
 
@@ -48,7 +46,11 @@ def as_in_state(messages: Sequence[BaseMessage], state: Sequence[BaseMessage]) -
 
 
 def stubbed_until(
-    messages: Sequence[BaseMessage], stubs: Mapping[str, ToolMessage | None], *, budget: int
+    messages: Sequence[BaseMessage],
+    stubs: Mapping[str, ToolMessage | None],
+    *,
+    budget: int,
+    size_of: Callable[[BaseMessage], int],
 ) -> tuple[int, bool]:
     """Decide up to which message of a turn results are shown as stubs.
 
@@ -59,36 +61,38 @@ def stubbed_until(
         messages: The turn so far; the model is called next.
         stubs: The stubs read so far, by message id; None for a result that has none.
         budget: Tokens that the turn may take before results become stubs.
+        size_of: Returns the tokens of a message.
 
     Returns:
         The index after the last stub, and True if that depends on a result whose stub was not read.
     """
-    sizes = [approximate_tokens([message]) for message in messages]
+    sizes = list(map(size_of, messages))
     unread = [isinstance(message, ToolMessage) and message.id not in stubs for message in messages]
-    saved = [_saved(message, stubs, size) for message, size in zip(messages, sizes, strict=True)]
+    saved = [_saved(message, stubs, size_of) for message in messages]
     moments = [index for index, message in enumerate(messages) if isinstance(message, AIMessage)]
-    until = size = start = seen = 0
+    until = size = seen = saving = 0
     is_guess = False
     for moment in [*moments, len(messages)]:
-        size += sum(sizes[start:moment])
-        if size > budget and sum(saved[until:seen]) >= budget // 2:
+        size += sum(sizes[seen:moment])
+        if size > budget and saving >= budget // 2:
             is_guess = is_guess or any(unread[until:seen])
             while until < seen and size > budget // 2:
-                size -= saved[until]
+                size, saving = size - saved[until], saving - saved[until]
                 until += 1
         # At its next call, the model has seen everything before this AI message.
-        start = seen = moment
+        saving += sum(saved[seen:moment])
+        seen = moment
     return until, is_guess
 
 
-def _saved(message: BaseMessage, stubs: Mapping[str, ToolMessage | None], size: int) -> int:
+def _saved(message: BaseMessage, stubs: Mapping[str, ToolMessage | None], size_of: Callable[[BaseMessage], int]) -> int:
     """Return the tokens that a stub saves; all of them while its size is unknown."""
     if not isinstance(message, ToolMessage):
         return 0
     stub = stubs.get(str(message.id), message)
     if stub is message:
-        return size
-    return size - min(size, approximate_tokens([stub])) if stub else 0
+        return size_of(message)
+    return max(size_of(message) - size_of(stub), 0) if stub else 0
 
 
 def _untagged(message: BaseMessage) -> BaseMessage:

@@ -270,11 +270,11 @@ async def _shortened(chat: Conversation, rules: Rules, run: AgentRun, turn: Sequ
     """Return the turn, its older results as stubs if it exceeds its budget."""
     if rules.turn_tokens is None:
         return list(turn)
-    until, is_guess = stubbed_until(turn, run.stubs, budget=rules.turn_tokens)
+    until, is_guess = stubbed_until(turn, run.stubs, budget=rules.turn_tokens, size_of=run.size_of)
     if is_guess and run.first is not None:
         unread = [one for one in turn if isinstance(one, ToolMessage) and one.id not in run.stubs]
         await _read_stubs(chat, rules, run, unread)
-        until, _ = stubbed_until(turn, run.stubs, budget=rules.turn_tokens)
+        until, _ = stubbed_until(turn, run.stubs, budget=rules.turn_tokens, size_of=run.size_of)
     return [run.stubs.get(str(one.id)) or one if at < until else one for at, one in enumerate(turn)]
 
 
