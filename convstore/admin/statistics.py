@@ -19,6 +19,7 @@ __all__ = ["StatsReader"]
 
 _AT_ONCE = 200
 _COLLECTIONS = (LOG, SUMMARIES, ANNOTATIONS)
+_KINDS = ("entries", "payloads", SUMMARIES, ANNOTATIONS)
 
 
 class StatsReader:
@@ -27,17 +28,14 @@ class StatsReader:
     def __init__(self, statistics: Statistics, open_heads: OpenHeads) -> None:
         self._statistics, self._open_heads = statistics, open_heads
 
-    async def read(self, partial_scope: Scope) -> StoreStats:
+    async def read(self, partial_scope: Scope, *, sizes: bool) -> StoreStats:
         """Return the statistics; see `ConversationStore.stats`."""
         await self._open_heads.flush(partial_scope)
         heads = [head async for head in self._statistics.heads(dict(partial_scope))]
-        amounts: list[Amount] = []
-        for conversations in _batches([head.conversation for head in heads]) if partial_scope else [None]:
-            for collection in _COLLECTIONS:
-                amounts += await self._statistics.amounts(collection, conversations)
-        sizes = Counter[str]()
+        amounts = await self._amounts(heads if partial_scope else None) if sizes else []
+        size_of = Counter[str]()
         for amount in amounts:
-            sizes[amount.kind] += amount.size
+            size_of[amount.kind] += amount.size
         return StoreStats(
             conversations=len(heads),
             messages=sum(head.messages for head in heads),
@@ -46,13 +44,22 @@ class StatsReader:
             saved_by_stubs=sum(head.tokens - head.view_tokens for head in heads),
             saved_by_summaries=sum(head.folded - head.summary for head in heads),
             summarized=sum(head.folded > 0 for head in heads),
-            bytes={kind: sizes[kind] for kind in ("entries", "payloads", SUMMARIES, ANNOTATIONS)},
-            growth=_growth(heads, amounts),
+            bytes={kind: size_of[kind] for kind in _KINDS} if sizes else {},
+            growth=_growth(heads, amounts) if sizes else [],
         )
 
-
-def _batches(ids: Sequence[str]) -> list[Sequence[str] | None]:
-    return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+    async def _amounts(self, heads: Sequence[HeadTotals] | None) -> list[Amount]:
+        """Measure the documents of some conversations, or of all."""
+        batches: list[list[str] | None] = [None]
+        if heads is not None:
+            ids = [head.conversation for head in heads]
+            batches = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+        return [
+            amount
+            for batch in batches
+            for collection in _COLLECTIONS
+            for amount in await self._statistics.amounts(collection, batch)
+        ]
 
 
 def _growth(heads: Sequence[HeadTotals], amounts: Sequence[Amount]) -> list[Growth]:

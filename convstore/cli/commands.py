@@ -19,9 +19,12 @@ from convstore.cli.erase import ERASE, erase_command
 from convstore.cli.export import EXPORT, export_command
 from convstore.cli.import_ import IMPORT, import_command
 from convstore.cli.inspect import INSPECT, inspect_command
+from convstore.cli.list_ import LIST, list_command
 from convstore.cli.migrate import MIGRATE, migrate_command
 from convstore.cli.prune import PRUNE, prune_command
 from convstore.cli.replay.command import REPLAY, replay_command
+from convstore.cli.show import SHOW, show_command
+from convstore.cli.stats import STATS, stats_command
 from convstore.values.addresses import without_addresses
 
 __all__ = ["app"]
@@ -81,6 +84,9 @@ def _convstore(
 
 app.command("demo", help=DEMO)(demo_command)
 app.command("replay", help=REPLAY)(replay_command)
+app.command("list", help=LIST)(list_command)
+app.command("show", help=SHOW)(show_command)
+app.command("stats", help=STATS)(stats_command)
 app.command("migrate", help=MIGRATE)(migrate_command)
 app.command("import", help=IMPORT)(import_command)
 app.command("export", help=EXPORT)(export_command)

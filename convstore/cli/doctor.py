@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import plain, run, screen, table_of, write_json
 from convstore.values.addresses import safe_address
-from convstore.values.reports import Finding, VerifyReport
+
+if TYPE_CHECKING:
+    from convstore import Finding, VerifyReport
 
 __all__ = ["DOCTOR", "FOUND", "doctor_command"]
 
@@ -63,7 +65,7 @@ def doctor_command(
 
     async def work() -> VerifyReport:
         with _progress() as advance:
-            async with await connect(uri, scope_key, collection_prefix, chosen) as store:
+            async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
                 return await store.verify(repair=repair, progress=advance, **chosen)
 
     report = run(work(), as_document=as_document)

@@ -5,15 +5,17 @@ Floor 8. Parses the options of `ConversationStore.erase` and prints its receipt.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import run, screen, table_of, write_json
 from convstore.values.addresses import safe_address
-from convstore.values.reports import ErasureReceipt
+
+if TYPE_CHECKING:
+    from convstore import ErasureReceipt
 
 __all__ = ["ERASE", "erase_command", "print_receipt"]
 
@@ -48,7 +50,7 @@ def erase_command(
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
 
     async def work() -> ErasureReceipt:
-        async with await connect(uri, scope_key, collection_prefix, chosen) as store:
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
             return await store.erase(everything=everything, dry_run=not yes, **chosen)
 
     receipt = run(work(), as_document=as_document)

@@ -5,17 +5,18 @@ Floor 8. Parses the options of `ConversationStore.setup` and prints the migratio
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from convstore import ConversationStore, Migration
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, Uri
-from convstore.cli.output import plain, run, screen, write_json
+from convstore.cli.options import Json, Prefix, ScopeKeys, Uri, open_store
+from convstore.cli.output import new_table, plain, run, screen, write_json
 from convstore.values.addresses import safe_address
+
+if TYPE_CHECKING:
+    from convstore import Migration
 
 __all__ = ["MIGRATE", "migrate_command"]
 
@@ -46,8 +47,7 @@ def migrate_command(
     """See `MIGRATE`."""
 
     async def work() -> tuple[list[Migration], list[Migration]]:
-        keys = scope_key or DEFAULT_SCOPE_KEYS
-        async with await ConversationStore.connect(uri, scope_keys=keys, collection_prefix=collection_prefix) as store:
+        async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
                 await store.setup()
@@ -68,9 +68,7 @@ def migrate_command(
 
 def _print(console: Console, states: dict[str, list[Migration]]) -> None:
     """Print each migration with its state and summary."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for heading in ("migration", "state", "what it does"):
-        table.add_column(heading)
+    table = new_table("migration", "state", "what it does")
     shown = {
         "applied": Text("applied before"),
         "ran": Text("applied now", "green"),

@@ -1,18 +1,20 @@
-"""Options that several commands share, and how their values are read.
+"""Options that several commands share, how their values are read, and the store that they name.
 
 Floor 8. Every command that opens a store declares its options with these types.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from convstore.store import ConversationStore
 from convstore.values.scope import check_partial_scope, check_scope_keys
+
+if TYPE_CHECKING:
+    from convstore import ConversationStore
 
 __all__ = [
     "DEFAULT_SCOPE_KEYS",
@@ -23,8 +25,7 @@ __all__ = [
     "ScopeKeys",
     "ScopeValues",
     "Uri",
-    "connect",
-    "opened",
+    "open_store",
     "read_pairs",
 ]
 
@@ -57,27 +58,41 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 
 
 @asynccontextmanager
-async def opened(uri: str, **options: Any) -> AsyncIterator[ConversationStore]:
-    """Open a store with these options, set it up, and close it at the end.
+async def open_store(
+    uri: str,
+    keys: Sequence[str] | None = None,
+    prefix: str = "",
+    *,
+    scope: Mapping[str, str] | None = None,
+    setup: bool = False,
+    **options: Any,
+) -> AsyncIterator[ConversationStore]:
+    """Open the store at an address, and close it at the end.
+
+    Values of application types that this process does not know pass through unchanged.
+
+    Args:
+        uri: The address.
+        keys: The scope keys; None for those of most stores.
+        prefix: Prefix of the collection names.
+        scope: The scope values that a command was given; checked before the address is opened.
+        setup: Run pending migrations.
+        options: Other arguments of the store.
 
     Raises:
+        InvalidScopeError: A scope value is invalid, or its key is not one of the store's scope keys.
         ConvstoreError: The address is invalid, or the server does not answer.
     """
-    async with await ConversationStore.connect(uri, **options) as store:
-        await store.setup()
-        yield store
+    from convstore import ConversationStore  # noqa: PLC0415 - loads the database driver
 
-
-async def connect(uri: str, keys: Pairs, prefix: str, scope: Mapping[str, str]) -> ConversationStore:
-    """Connect to a store without setting it up, after checking the scope values that a command was given.
-
-    Raises:
-        InvalidScopeError: A value is invalid, or its key is not one of the store's scope keys.
-        ConvstoreError: The address is invalid, or the server does not answer.
-    """
     names = check_scope_keys(keys or DEFAULT_SCOPE_KEYS)
-    check_partial_scope(names, scope)
-    return await ConversationStore.connect(uri, scope_keys=names, collection_prefix=prefix)
+    check_partial_scope(names, scope or {})
+    options |= {"scope_keys": names, "collection_prefix": prefix}
+    async with await ConversationStore.connect(uri, **options) as store:
+        store.codec.keep_unknown()
+        if setup:
+            await store.setup()
+        yield store
 
 
 def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[str, str]:

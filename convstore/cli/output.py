@@ -1,15 +1,17 @@
 """Output of the command line: text for terminals, JSON for programs, and errors in one line.
 
-Floor 8. All commands use it. Untrusted text (ids, contents, server errors) loses its control characters before it is
-printed. Addresses of databases, which may hold passwords, are removed from errors.
+Floor 8. All commands use it. Untrusted text (ids, contents, server errors) is escaped before it is printed. Addresses
+of databases, which may hold passwords, are removed from errors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import typer
@@ -19,12 +21,25 @@ from rich.table import Table
 from convstore.exceptions import ConvstoreError, StoreUnavailableError
 from convstore.values.addresses import without_addresses
 
-__all__ = ["compact", "percent", "plain", "run", "screen", "short", "table_of", "write_json"]
+__all__ = [
+    "compact",
+    "in_pager",
+    "new_table",
+    "percent",
+    "plain",
+    "run",
+    "screen",
+    "short",
+    "size_of",
+    "table_of",
+    "write_json",
+]
 
 _Result = TypeVar("_Result")
 
 _UNAVAILABLE = "Check that the server runs and that the address is right"
 _LONGEST_ERROR = 600
+_ESCAPES = dict.fromkeys("\n\t\r\v\f\u2028\u2029", " ")
 
 
 def screen(*, stderr: bool = False) -> Console:
@@ -48,28 +63,61 @@ def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Re
         raise typer.Exit(1) from error
 
 
+@contextmanager
+def in_pager(console: Console) -> Iterator[None]:
+    """Show the output in a pager if it is longer than the terminal; elsewhere print it as it is."""
+    if not console.is_terminal:
+        yield
+        return
+    os.environ.setdefault("LESS", "-FRX")  # less ends by itself if all fits on the screen
+    with console.pager(styles=True):
+        yield
+
+
+def new_table(*columns: str, numbers: Iterable[str] = (), **options: Any) -> Table:
+    """Return an empty table without lines; columns in `numbers` are aligned to the right and never cut."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", **options)
+    for name in columns:
+        is_number = name in numbers
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    return table
+
+
 def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column(headings[0])
-    table.add_column(headings[1], justify="right")
+    table = new_table(*headings, numbers=headings[1:])
     for row in rows:
         table.add_row(*row)
     return table
 
 
-def write_json(document: Mapping[str, Any]) -> None:
-    """Print a JSON document on stdout, in ASCII, so that any terminal and program can read it."""
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+def write_json(document: Any) -> None:
+    """Print a JSON document on stdout, in ASCII, so that any terminal and program can read it.
 
-
-def plain(text: str) -> str:
-    r"""Return a text on one line, without control or other unprintable characters.
-
-    >>> plain("a\x1b[31m\nb")
-    'a [31m b'
+    Values that JSON does not have are written as text: dates, bytes, values of other types.
     """
-    return "".join(character if character.isprintable() else " " for character in text)
+    from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - a command without --json does not need it
+
+    values = TypeAdapter[Any](Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings"))
+    plain_values = values.dump_python(document, mode="json", fallback=repr)
+    sys.stdout.write(json.dumps(plain_values, indent=2) + "\n")
+
+
+def plain(text: str, *, lines: bool = False) -> str:
+    r"""Return a text in which control and other unprintable characters are escaped.
+
+    Args:
+        text: Any text; nothing in it can steer a terminal afterwards.
+        lines: Keep its lines; otherwise they are joined to one.
+
+    >>> print(plain("a\x1b[31m\nb\u202e"))
+    a\x1b[31m b\u202e
+    """
+    if lines:
+        return "\n".join(plain(line) for line in text.replace("\r\n", "\n").split("\n"))
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _ESCAPES.get(one) or ascii(one)[1:-1] for one in text)
 
 
 def short(text: str, *, maximum: int) -> str:
@@ -93,6 +141,16 @@ def compact(number: float) -> str:
             size = number / (limit / 1_000 if unit else 1)
             return f"{size:.{0 if not unit else max(0, 3 - len(str(int(size))))}f}{unit}"
     return f"{number / 1e9:.1f}G"
+
+
+def size_of(number: int) -> str:
+    """Format a number of bytes.
+
+    >>> size_of(950), size_of(13_071), size_of(2_500_000)
+    ('950 B', '13.1 kB', '2.50 MB')
+    """
+    text = compact(number)
+    return f"{text[:-1]} {text[-1]}B" if text[-1] in "kMG" else f"{text} B"
 
 
 def percent(part: float | None) -> str:

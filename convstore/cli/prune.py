@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from convstore.cli.erase import print_receipt
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, connect, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import run, screen, write_json
 from convstore.values.addresses import safe_address
-from convstore.values.reports import ErasureReceipt
+
+if TYPE_CHECKING:
+    from convstore import ErasureReceipt
 
 __all__ = ["PRUNE", "prune_command", "read_age"]
 
@@ -52,7 +54,7 @@ def prune_command(
     age, chosen = read_age(older_than), read_pairs("--scope", scope)
 
     async def work() -> ErasureReceipt:
-        async with await connect(uri, scope_key, collection_prefix, chosen) as store:
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
             return await store.prune(older_than=age, dry_run=dry_run, **chosen)
 
     receipt = run(work(), as_document=as_document)

@@ -45,7 +45,7 @@ class StatsContract:
         views = [await chat.load_history() for chat in chats]
         assert stats.saved_by_stubs == stats.tokens - sum(view.tokens for view in views) > 0
         assert (stats.summarized, stats.saved_by_summaries) == (0, 0)
-        one = await store.stats(**chats[0].scope)
+        one = await store.stats(user_id=user, thread_id="t0")
         assert (one.conversations, one.messages) == (1, 4)
 
     async def test_statistics_tell_what_summaries_save(self, new_store: Callable[..., ConversationStore]) -> None:

@@ -248,6 +248,9 @@ COMMANDS = {
     "prune": ["--older-than", "90d"],
     "doctor": [],
     "inspect": [],
+    "list": [],
+    "show": ["user_id=ada", "thread_id=orcas"],
+    "stats": [],
 }
 WITHOUT_JSON = {"export"}
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
-from convstore.cli.options import opened
+from convstore.cli.options import open_store
 from convstore.conversation import Conversation
 from convstore.store import ConversationStore
 from convstore.values.policy import HistoryPolicy
@@ -48,7 +48,7 @@ _FOURTH = "Sources [21] to [23]. The second of them is the passage that I cited 
 async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
     """Open a store with the demo's conversations; they are removed at the end."""
     policy = HistoryPolicy(max_tokens=_BUDGET)
-    async with opened(uri, policy=policy, summarizer=_summarize) as store:
+    async with open_store(uri, setup=True, policy=policy, summarizer=_summarize) as store:
         run = secrets.token_hex(4)
         chats = [
             store.conversation(user_id=f"{user}-{run}", thread_id=thread)

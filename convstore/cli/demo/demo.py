@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
-from convstore.cli.options import opened
+from convstore.cli.options import open_store
 from convstore.cli.output import percent, plain, short
 from convstore.cli.pages import cut_page, pages_of
 from convstore.conversation import Conversation
@@ -74,7 +74,7 @@ class Demo:
 
 async def run_demo(uri: str) -> Demo:
     """Run the conversation, read it, and remove it."""
-    async with opened(uri, summarizer=HeadTailSummarizer(_RULE)) as store:
+    async with open_store(uri, setup=True, summarizer=HeadTailSummarizer(_RULE)) as store:
         chat = store.conversation(user_id=f"demo-{secrets.token_hex(8)}", thread_id="demo")
         try:
             return await _talk(chat)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from convstore.cli.options import opened
+from convstore.cli.options import open_store
 from convstore.cli.recordings import BadLine, Recording, read_recordings
 from convstore.cli.replay.report import FileReport
 from convstore.cli.replay.runner import ReplayRunner
@@ -60,7 +60,7 @@ class Replay:
         names = [path.name for path in different]
         if len(set(names)) != len(names):
             names = [str(path) for path in different]
-        async with opened(self.uri) as store:
+        async with open_store(self.uri, setup=True) as store:
             return [await self._file(path, name, store) for path, name in zip(different, names, strict=True)]
 
     async def _file(self, path: Path, name: str, store: ConversationStore) -> FileReport:
@@ -119,7 +119,7 @@ class Replay:
         if not self.uri.startswith("memory://"):
             yield shared
             return
-        async with opened(self.uri) as store:
+        async with open_store(self.uri, setup=True) as store:
             yield store
 
     async def _wait(self, running: set[asyncio.Task[None]], report: FileReport) -> set[asyncio.Task[None]]:

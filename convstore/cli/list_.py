@@ -1,0 +1,81 @@
+"""``convstore list``: conversations, newest first.
+
+Floor 8. Parses the options of `ConversationStore.list_conversations` and prints a page.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
+from convstore.cli.output import compact, in_pager, plain, run, screen, short, write_json
+
+if TYPE_CHECKING:
+    from convstore import ConversationInfo, ConversationPage
+
+__all__ = ["LIST", "list_command"]
+
+LIST = """List conversations, newest first.
+
+\b
+Each is named as `convstore show` takes it, with its last message's date,
+its size, and its title or the beginning of the last message. Counts and
+dates lag at most 15 seconds behind the processes that append.
+
+\b
+Examples:
+  convstore list --uri mongodb://localhost:27017/app
+  convstore list --uri mongodb://… --scope user_id=ada --limit 200
+  convstore list --uri mongodb://… --json | jq '.conversations[].title'
+"""
+
+
+def list_command(
+    *,
+    uri: Uri,
+    scope: ScopeValues = None,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Conversations on a page.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Continue after a page; it names the cursor.")] = None,
+    as_document: Json = False,
+) -> None:
+    """See `LIST`."""
+    chosen = read_pairs("--scope", scope)
+
+    async def work() -> ConversationPage:
+        keys = scope_key or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])]
+        async with open_store(uri, keys, collection_prefix, scope=chosen) as store:
+            return await store.list_conversations(limit=limit, cursor=cursor, **chosen)
+
+    page = run(work(), as_document=as_document)
+    if as_document:
+        write_json(page.model_dump())
+        return
+    console = screen()
+    with in_pager(console):
+        _print(console, page)
+
+
+def _print(console: Console, page: ConversationPage) -> None:
+    """Print two lines for each conversation: its scope, whole, so that it can be copied; and what is known of it."""
+    if not page.conversations:
+        console.print("There are no conversations with this scope.", style="yellow")
+    for info in page.conversations:
+        console.print(Text(_name(info), style="bold"), soft_wrap=True)
+        at = f"{info.updated_at:%Y-%m-%d %H:%M}" if info.updated_at else "-"
+        facts = f"  {at}  {info.message_count:>6,} messages  {compact(info.tokens):>5} tokens  "
+        title = info.title or (info.last_message.text if info.last_message else "")
+        console.print(facts + short(title, maximum=max(1, console.width - len(facts))), soft_wrap=True)
+    if page.next_cursor:
+        console.print(f"\nMore: --cursor {page.next_cursor}", style="dim", soft_wrap=True)
+
+
+def _name(info: ConversationInfo) -> str:
+    """Return the scope as `convstore show` takes it."""
+    return plain(shlex.join(f"{key}={value}" for key, value in info.scope.items()))

@@ -1,0 +1,201 @@
+"""The commands list, show and stats: what they print of real and of hostile conversations."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from test_cli import convstore, lines, recording
+
+from convstore.cli.list_ import LIST
+from convstore.cli.output import plain, screen
+from convstore.cli.show import SHOW
+from convstore.cli.stats import STATS
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
+ADA = ("user_id=ada", "thread_id=one")
+
+
+@pytest.fixture(scope="module")
+def uri(server_uri: str, database_name: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The address of a database with three conversations, one of them hostile."""
+    name = f"{database_name}_look"
+    host, _, options = server_uri.partition("?")
+    address = f"{host.rstrip('/')}/{name}?{options}"
+    folder = tmp_path_factory.mktemp("look")
+    good, bad = folder / "good.jsonl", folder / "bad.jsonl"
+    good.write_text(lines(recording("one"), recording("two", turns=1)), encoding="utf-8")
+    messages = [{"role": "user", "content": HOSTILE, "id": HOSTILE[:20].encode(errors="replace").decode()}]
+    messages += [{"role": "assistant", "content": "x" * 5_000_000}]
+    bad.write_text(lines({"id": "three \x1b[2J", "title": HOSTILE, "messages": messages}), encoding="utf-8")
+    for path, user in ((good, "ada"), (bad, "eve")):
+        assert convstore("import", path, "--uri", address, "--scope", f"user_id={user}").exit_code == 0
+    yield address
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        client.drop_database(name)
+
+
+def printed(*arguments: str, width: int = 80) -> str:
+    """What a command prints; nothing of it can steer a terminal."""
+    result = convstore(*arguments, width=width)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert all(line.isprintable() for line in result.stdout.split("\n"))
+    return result.stdout
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    """The JSON document that a command prints."""
+    return json.loads(printed(*arguments, "--json"))
+
+
+def test_a_list_names_conversations_as_show_takes_them(uri):
+    """Newest first, each with its size and the beginning of its last message; the scope can be copied."""
+    shown = printed("list", "--uri", uri, "--scope", "user_id=ada").splitlines()
+    assert shown[0].split() == ["user_id=ada", "thread_id=one"] or shown[2].split() == ["user_id=ada", "thread_id=one"]
+    assert len(shown) == 4
+    assert any("12 messages" in line and "It comes and goes" in line for line in shown)
+    name = next(line for line in shown if line.endswith("one")).split()
+    assert "What of the tide, 0?" in printed("show", *name, "--uri", uri)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_list_fits_the_terminal(uri, width):
+    """Only the scope, which can be copied, and a cursor may be longer than a line."""
+    shown = printed("list", "--uri", uri, width=width).splitlines()
+    assert max(len(line) for line in shown if line.startswith(" ")) <= width
+
+
+def test_pages_of_a_list_go_on_at_the_cursor(uri):
+    """The end of a page names the option for the next one."""
+    seen, cursor = [], []
+    while True:
+        page = document("list", "--uri", uri, "--limit", "2", *cursor)
+        seen += [info["scope"]["thread_id"] for info in page["conversations"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = ["--cursor", page["next_cursor"]]
+    assert sorted(seen) == ["one", "three \x1b[2J", "two"]
+    assert re.search(r"More: --cursor \S+\n", printed("list", "--uri", uri, "--limit", "1"))
+
+
+def test_a_list_of_a_store_with_other_scope_keys(uri):
+    """A key that is named in --scope need not be named again; where nothing is found, that is said."""
+    assert "no conversations" in printed("list", "--uri", uri, "--scope", "course_id=ml")
+
+
+def test_a_conversation_is_shown_with_stubs(uri):
+    """Each message has its number, type, tool and calls; old results are stubs."""
+    shown = printed("show", *ADA, "--uri", uri)
+    assert re.search(r"^1  \d{4}-\d\d-\d\d \d\d:\d\d  human  ", shown, re.MULTILINE)
+    assert '→ search({"q": "tide"})' in shown
+    assert '"result_count": 2' in shown.replace("\n", "")
+    assert "The tide comes in twice a day" not in shown
+
+
+def test_a_conversation_is_shown_whole(uri):
+    """With --full results are there; --limit and --before choose the messages."""
+    assert "The tide comes in twice a day" in printed("show", *ADA, "--uri", uri, "--full")
+    found = document("show", *ADA, "--uri", uri, "--limit", "2", "--before", "5")["messages"]
+    assert [one["ordinal"] for one in found] == [3, 4]
+
+
+def test_a_view_is_shown_as_the_model_gets_it(uri):
+    """All messages, and what the view saves."""
+    shown = printed("show", *ADA, "--uri", uri, "--view")
+    assert re.search(r"12 messages, [\d,]+ tokens; the whole log has [\d,]+\.", shown)
+    assert document("show", *ADA, "--uri", uri, "--view")["report"]["left_out_turns"] == 0
+
+
+def test_a_source_is_shown_whole(uri):
+    """By its number, with its fields; one that is not there is an error."""
+    shown = printed("show", *ADA, "--uri", uri, "--source", "3")
+    assert shown.startswith("[3] T1.1\n")
+    assert "score: 0.5" in shown
+    assert shown.count("The tide comes in twice a day") == 30
+    missing = convstore("show", *ADA, "--uri", uri, "--source", "99")
+    assert (missing.exit_code, missing.stderr) == (1, "convstore: the conversation has no source 99\n")
+    both = convstore("show", *ADA, "--uri", uri, "--source", "3", "--view")
+    assert both.exit_code == 2
+
+
+@pytest.mark.parametrize("scope", [("user_id=nobody", "thread_id=one"), ("user_id=ada",)])
+def test_a_scope_without_a_conversation_is_an_error(uri, scope):
+    """It answers the same for another user's thread and for half a scope."""
+    result = convstore("show", *scope, "--uri", uri)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no conversation has the scope" in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--full",), ("--view",), ("--json", "--full")])
+def test_hostile_text_is_shown_escaped(uri, options):
+    """Terminal codes, right-to-left marks, surrogates, markup and lines of 5 MB are text."""
+    shown = printed("show", "user_id=eve", "thread_id=three \x1b[2J", "--uri", uri, *options)
+    assert "[bold]tags[/bold]:smile:" in "".join(shown.split())
+    assert "\\u202ereversed" in shown
+    assert len(shown) < (6_000_000 if {"--full", "--json"} & set(options) else 100_000)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_statistics_fit_the_terminal(uri, width):
+    """Counts, sizes, tokens and growth; the hostile conversation is one of three."""
+    shown = printed("stats", "--uri", uri, width=width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert re.search(r"^conversations +3$", shown, re.MULTILINE)
+    for word in ("entries", "payloads", "saved by stubs", "in views", "written"):
+        assert word in shown
+
+
+def test_statistics_of_one_user_as_json(uri):
+    """Sums of this user alone, with the days of growth."""
+    found = document("stats", "--uri", uri, "--scope", "user_id=ada")
+    assert (found["conversations"], found["messages"], found["turns"]) == (2, 16, 4)
+    assert 0 < found["saved_by_stubs"] < found["tokens"]
+    assert found["bytes"]["entries"] > 0
+    assert sum(day["messages"] for day in found["growth"]) == 16
+
+
+@pytest.mark.parametrize("command", ["list", "show", "stats"])
+def test_nothing_is_written(uri, command, server_uri):
+    """A database that was not set up is an error, and stays as it is."""
+    name = "look_bare"
+    bare = f"{server_uri.partition('?')[0].rstrip('/')}/{name}?{server_uri.partition('?')[2]}"
+    result = convstore(command, *(ADA if command == "show" else ()), "--uri", bare)
+    assert result.exit_code == 1
+    assert "convstore migrate" in result.stderr
+    with MongoClient[dict[str, Any]](server_uri) as client:
+        assert name not in client.list_database_names()
+
+
+@pytest.mark.parametrize(("command", "text"), [("list", LIST), ("show", SHOW), ("stats", STATS)])
+def test_help_fits_80_columns(command, text):
+    """Examples included."""
+    shown = convstore(command, "--help").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert f"  convstore {command}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [("a\r\nb", "a b"), ("\x00\x7f", r"\x00\x7f"), ("\U000e0001", r"\U000e0001"), ("naïve 漢字 🙂", "naïve 漢字 🙂")],
+)
+def test_unprintable_characters_are_escaped(text, escaped):
+    """One line of printable characters comes out, whatever goes in."""
+    assert plain(text).replace("  ", " ") == escaped
+    assert plain("a\tb\nc\x1b", lines=True) == "a b\nc\\x1b"
+
+
+def test_a_pager_is_for_terminals_only(monkeypatch, uri):
+    """A pipe gets the text as it is; a terminal gets a pager, which ends by itself if all fits."""
+    shown: list[str] = []
+    monkeypatch.setattr("pydoc.pager", shown.append)
+    monkeypatch.delenv("LESS", raising=False)
+    printed("list", "--uri", uri)
+    assert shown == []
+    monkeypatch.setattr("convstore.cli.list_.screen", lambda: terminal)
+    terminal = screen()
+    terminal._force_terminal = True
+    convstore("list", "--uri", uri)
+    assert "12 messages" in "".join(shown)
