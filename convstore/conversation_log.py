@@ -71,8 +71,9 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class StoredId:
-    """A message that is in the log: its ordinal, the digest of its content, and the ids of its sources."""
+    """A message that is in the log: the number of its entry, the digest of its content, the ids of its sources."""
 
+    entry: int
     ordinal: int
     digest: bytes
     sources: str
@@ -121,7 +122,7 @@ class ConversationLog:
             return found
         for start in range(0, len(ids), MAX_IDS):
             for id_, row in (await reader.messages_by_id(cached, ids[start : start + MAX_IDS])).items():
-                found[id_] = StoredId(row.message.ordinal, row.message.digest, row.message.sources)
+                found[id_] = StoredId(row.entry.number, row.message.ordinal, row.message.digest, row.message.sources)
         return found
 
     async def append(self, messages: Sequence[BaseMessage], *, at: datetime | None = None) -> Receipt:

@@ -97,11 +97,15 @@ class ConversationImport:
                     "another scope, or delete the conversation and import it again"
                 )
         # Only messages up to the end count: a concurrent import may have appended more since.
-        ordinals = {id_: found.ordinal for id_, found in stored.items() if found.ordinal <= end.messages}
-        found = [one for one in self._messages if one.id in ordinals]
+        places = {id_: (one.entry, one.ordinal) for id_, one in stored.items() if one.entry <= end.entries}
+        found = [one for one in self._messages if one.id in places]
         if new := len(self._messages) - len(found):
-            self._check_order(found, new, others=end.messages - len(found))
-        if any(left > right for left, right in pairwise(ordinals[one.id] for one in found)):
+            others = 0
+            if end.messages != len(found):  # some may be lost: the ordinals of a repaired log are not dense
+                ids = {one.id for one in self._messages}
+                others = sum([one.message.id not in ids async for one in self._log.read(end)])
+            self._check_order(found, new, others=others)
+        if any(left > right for left, right in pairwise(places[one.id] for one in found)):
             raise InvalidInputError("the conversation has these messages in another order; choose another scope")
         return len(found), end.messages
 

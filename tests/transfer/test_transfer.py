@@ -974,6 +974,19 @@ async def test_a_repaired_conversation_goes_out_and_back(client, database_name, 
     assert (await brought(store, written, tmp_path)).unchanged == 1
 
 
+@pytest.mark.parametrize("is_overlapping", [False, True])
+async def test_a_repaired_conversation_is_extended(client, database_name, is_overlapping):
+    """Ordinals that the log lost, or has twice, are no messages of others; a message of another is found as always."""
+    chat = await repaired(client, database_name, is_overlapping=is_overlapping)
+    known = [RecordItem(message=message) for message in await log_of(chat)]
+    grown = ConversationRecord(id="one", messages=[*known, HumanMessage("more", id="more")])
+    report = await taken(chat.store, grown, scope=chat.scope)
+    assert (report.extended, report.messages, reasons(report)) == (1, 1, [])
+    await chat.append(HumanMessage("from elsewhere"))
+    grown = ConversationRecord(id="one", messages=[*grown.messages, HumanMessage("and more", id="and more")])
+    assert "has 1 messages that are not in the record" in reasons(await taken(chat.store, grown, scope=chat.scope))[0]
+
+
 async def sources_of(chat: Conversation) -> dict[int, str]:
     """Texts of all sources by number."""
     pages = [await chat.get_sources([number], page_tokens=16_000) for number in range(1, 60)]
