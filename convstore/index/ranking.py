@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from convstore.index.part import IndexedMessage, Part
-from convstore.index.words import is_single
+from convstore.index.words import is_common, is_single
 
 __all__ = ["Found", "ranked"]
 
@@ -22,6 +22,11 @@ _MAX_GROUPS = 64
 _SATURATION, _LENGTH_WEIGHT = 1.2, 0.75
 _FURTHER_WINDOWS = 0.1
 """Weight of the other windows of a message, in addition to its best one."""
+
+_COMMON_WEIGHT = 0.3
+"""Weight of question words, pronouns and articles: in a question they are frequent, in its answer rare."""
+_HUMAN_WEIGHT = 1.1
+"""Weight of a human message: what a question is about was mostly said by the user."""
 
 _NEIGHBOURS, _NEIGHBOUR_WEIGHT = 3, 0.3
 """A word in one of so many messages before or after a match counts as well, if the match lacks it: an answer seldom
@@ -79,6 +84,7 @@ def ranked(
                 windows.sort(key=lambda one: (-one[0], one[1]))
                 score = windows[0][0] + _FURTHER_WINDOWS * sum(score for score, _ in windows[1:])
                 score += nearby.get(first + number, 0.0)
+                score *= _HUMAN_WEIGHT if message.type == "human" else 1
                 found.append(Found(index, message, source, score, tuple(window for _, window in windows)))
         first += len(part.messages)
     return sorted(found, key=lambda one: (-one.score, one.part, one.message.ordinal, one.source_id))[:limit]
@@ -96,8 +102,9 @@ def _scores(
     average = total / count if count else 1.0
     scores: list[dict[int, float]] = [{} for _ in parts]
     nearby: dict[int, float] = {}
-    for frequency, _, counts in _rarest(parts, groups):
+    for frequency, group, counts in _rarest(parts, groups):
         weight = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
+        weight *= _COMMON_WEIGHT if is_common(group) else 1
         best, first = dict[int, float](), 0
         for part, of_part, of_term, part_lengths in zip(parts, scores, counts, lengths, strict=True):
             message_of = part.message_of

@@ -19,6 +19,7 @@ from convstore.messages.text import fold
 
 __all__ = [
     "ANALYZER_VERSION",
+    "is_common",
     "is_single",
     "language_of",
     "query_groups",
@@ -75,6 +76,18 @@ for _language, _words in _STOP_WORDS.items():
     for _word in _words.split():
         _LANGUAGES_OF.setdefault(_word, []).append(_language)
 _local = threading.local()
+_QUESTION_WORDS = """
+    a an and or if then so but about who whom whose which when where why do does did has had can could would should
+    will i he she we they me my our your his her their its any some
+    wann wo wer wen wem warum welche welchem welchen welcher welches ich er wir ihr mein unser als an aus bei nach vor
+    quand ou quoi quel quelle quels quelles pourquoi comment combien cuando donde quien cual cuales cuanto cuanta
+    quando dove chi cosa quale quali perche quanto onde quem qual quais wanneer waar wie welke waarom hoe
+    когда где кто какой какая какие почему сколько 什么 多少 哪里 哪个 怎么 时候 何時
+"""
+_MEANINGFUL = "come den die hat hoe man no not on over plus se si son sur van war"
+"""Common words of one language that mean something in another; where they are common, BM25 knows it by itself."""
+_COMMON = frozenset(" ".join((*_STOP_WORDS.values(), _QUESTION_WORDS)).split()) - frozenset(_MEANINGFUL.split())
+
 _CLEAR = 3
 """Minimum number of common words by which the language of a text is plain."""
 
@@ -143,6 +156,15 @@ def query_groups(text: str) -> list[tuple[str, ...]]:
         for alternatives in zip(*by_language, strict=True):
             groups[tuple(sorted(set(alternatives)))] = None
     return list(groups)
+
+
+def is_common(group: Iterable[str]) -> bool:
+    """Return True for a word that says little about what is asked: question words, pronouns, articles.
+
+    >>> [is_common(group) for group in query_groups("When did the cat die")]
+    [True, True, True, False, False]
+    """
+    return not _COMMON.isdisjoint(group)
 
 
 def is_single(group: Iterable[str]) -> bool:

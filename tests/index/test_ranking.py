@@ -64,3 +64,10 @@ def test_an_answer_counts_the_words_of_its_question():
     part = part_of(["it is narwhal", *["seal"] * 5, "which orca", "it is narwhal", *["seal"] * 5])
     found = ranked([part], query_groups("orca narwhal"), is_allowed=lambda _, __: True, limit=9)
     assert [one.message.ordinal for one in found] == [7, 8, 1]
+
+
+def test_question_words_count_less_than_others():
+    """A message with the word that is asked for comes before one that asks in the same way."""
+    part = part_of(["when did they say so", *["seal"] * 9, "an orca"])
+    found = ranked([part], query_groups("when did they see the orca"), is_allowed=lambda _, __: True, limit=20)
+    assert [one.message.ordinal for one in found] == [11, 1]
