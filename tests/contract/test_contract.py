@@ -62,6 +62,7 @@ IN_SHORT = {
     "test_what_is_whole_is_found_whole",
     "test_heads_are_brought_back",
     "test_a_hole_is_repaired",
+    "test_statistics_are_sums_over_conversations",
     "test_an_idle_store_appends_to_what_was_restored",
 }
 """A test or two of each part of the contract, and of each command that a store sends."""
