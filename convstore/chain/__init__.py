@@ -1,10 +1,9 @@
 """Chains: a list of messages as sections and pairs, made fit for another provider, and summarised part by part.
 
-Floor 1. Nothing here reads or writes a store. Everything is pure except the model calls in `summarizer`.
+Floor 1, pure; stands on `summarization`, whose engine asks the model and whose prompts write the requests.
 
-`structure` holds the chain and its operations, `parse` builds one, and `sizes` measures messages in bytes. `plan`
-selects the parts to summarise, `prompts` writes the requests, `work` holds the state of a run and `summarizer` runs it.
---
+`structure` holds the chain and its operations, `parse` builds one from messages. `plan` selects the parts to summarise,
+`work` is one run with its stages, and `summarizer` starts it.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class SummaryCall:
 
     Attributes:
         strategy: The reason for the call.
-        shown: Indexes into the input list of the messages in the request, context included. Messages that were
-            summarised earlier in the same run are not listed. Empty if the call joined summaries of parts.
+        shown: Indexes of the input messages in the request, context included, but not those already summarised in the
+            same run. Empty if the call joined summaries of parts.
         error: The exception, if the call gave no usable summary.
     """
 
@@ -82,14 +82,13 @@ class ChainSummary:
 
     Attributes:
         messages: The messages, valid without repair. Messages that were kept are the same objects as in the input.
-        calls: Every model call, in the order in which they were made.
+        calls: Every model call, in order.
         bytes_before: Size of the input chain after its repairs.
         bytes_after: Size of `messages`, never more than `bytes_before`.
         origins: For each of `messages`, the indexes of the input messages that it represents.
         repairs: One sentence for each repair of the input chain.
-        error: The reason why `messages` is the unchanged input: an ExceptionGroup if several calls failed. None on
-            success. A failed call for an oversized pair is not a failure; the pair is kept.
-    --
+        error: Why `messages` is the unchanged input, an ExceptionGroup if several calls failed; None on success. A
+            failed call for an oversized pair is not a failure; the pair is kept.
     """
 
     messages: list[BaseMessage]

@@ -48,7 +48,7 @@ _CALL_IDS: Final = CallIdTemplate("call_{r:24:x}")
 
 
 def room_for(pairs: Sequence[Pair]) -> int:
-    """Return the text size at which a summary would be as large as the pairs that it replaces, in bytes."""
+    """Return the size of a summary text, in bytes, that would save nothing."""
     return sum(pair.size for pair in pairs) - make_summary_pair("", pairs, used_ids=set()).size
 
 
@@ -69,15 +69,10 @@ def is_one_summary(pairs: Sequence[Pair]) -> bool:
 
 
 def make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -> Pair:
-    r"""Build the pair that replaces others: an answer if all of them are answers, else a call with its result.
+    r"""Return the pair that replaces others: an answer if all of them are answers, else a call with its result.
 
-    Both messages are marked as summaries. Their ids derive from the id of the last message, if it has one. The same
-    text for the same pairs gives the same messages. Messages kept after the pairs follow the summary.
-
-    Args:
-        text: The summary.
-        pairs: The pairs that it replaces.
-        used_ids: Call ids of the chain. The new call id is added to them.
+    Its messages are marked as summaries. Their ids derive from the id of the last message, if it has one. Messages kept
+    after the pairs follow the summary. A new call id is added to `used_ids`, the call ids of the chain.
 
     >>> make_summary_pair("Ada likes orcas.", [Pair(AIMessage("You like orcas."))], used_ids=set()).ai.text
     '**summarized content:**\nAda likes orcas.'
@@ -95,10 +90,7 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -
 
 
 def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:
-    """Return the indexes of the pairs to summarise one by one.
-
-    The last pair is never among them: the provider still needs its signatures.
-    """
+    """Return the indexes of the pairs to summarise one by one, except the last, whose signatures are still needed."""
     return [
         index
         for index, pair in enumerate(section.body[:-1])
@@ -109,8 +101,7 @@ def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:
 def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
     """Return the index of the first pair that a rotation keeps; 0 if there is nothing to rotate.
 
-    The last pair is always kept. The newest pairs before it are kept as long as they and the header fit the limit less
-    the reserve.
+    The last pair is always kept, and the newest before it that fit the limit less the reserve.
     """
     if section.size <= config.last_section_bytes or not section.body:
         return 0
@@ -121,16 +112,13 @@ def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
         kept -= 1
         size += section.body[kept].size
     older = section.body[:kept]
-    if is_one_summary(older):
-        return 0
-    return kept if is_worth_it(older, config=config) else 0
+    return kept if is_worth_it(older, config=config) and not is_one_summary(older) else 0
 
 
 def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
-    """Return the number of leading sections to fold into one; 0 if none.
+    """Return the number of leading sections to fold into one: the smallest that brings the chain within both limits.
 
-    It is the smallest number that brings the chain within both limits, so the most sections are kept. The folded
-    section counts as one, and its summary as `fold_reserve` bytes. If no fold is enough, all but the last
+    The folded section counts as one, and its summary as `fold_reserve` bytes. If no fold is enough, all but the last
     `keep_sections` are folded.
     """
     sections = chain.sections
@@ -173,12 +161,12 @@ def fold_cost(sections: Sequence[Section]) -> int:
 
 def messages_to_keep(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
     """Return the messages of folded sections that no summary replaces, in order: those after questions and pairs."""
-    kept: list[BaseMessage] = []
-    for section in sections:
-        kept += section.header.after
-        for pair in section.body:
-            kept += pair.after
-    return tuple(kept)
+    return tuple(
+        message
+        for section in sections
+        for after in (section.header.after, *(pair.after for pair in section.body))
+        for message in after
+    )
 
 
 def _unused_call_id(text: str, used_ids: set[str]) -> str:

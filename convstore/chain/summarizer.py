@@ -14,7 +14,7 @@ from convstore.chain.models import ChainSummarizerConfig, ChainSummary
 from convstore.chain.parse import check_messages
 from convstore.chain.work import Work, failed
 from convstore.exceptions import InvalidInputError
-from convstore.summarization.engine import Steps, drive_async, model_name
+from convstore.summarization.engine import Steps, coroutine, drive_async, model_name
 from convstore.summarization.prompts import MIN_PROMPT_BYTES
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
@@ -40,9 +40,8 @@ class ChainSummarizer:
     """Keeps the chain of a long run small: old messages become summaries, recent ones stay word for word.
 
     The last pair of the last section is always kept, calls and results always match, and the size never grows. A second
-    run on the result makes no call and changes nothing; only a failed call for an oversized pair is retried. If any
-    other call fails, the input messages are returned with the error. Cancellation is not caught: it cancels all calls
-    in flight.
+    run on the result makes no call; only a failed call for an oversized pair is retried. If any other call fails, the
+    input messages are returned with the error. Cancellation cancels all calls in flight.
 
     Args:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
@@ -82,6 +81,7 @@ class ChainSummarizer:
         """Name of the model or of the function. It is stored with each summary."""
         return model_name(self._handler)
 
+    @coroutine
     def summarize(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
         """Summarise a chain as configured: older sections first, then the last sections, then the fold.
 
@@ -99,6 +99,7 @@ class ChainSummarizer:
         stages += [Work.fold] if self.config.use_qa else []
         return self._run(messages, stages)
 
+    @coroutine
     def summarize_sections(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
         """Replace the body of each section by one summary pair, except in the last `keep_sections` sections.
 
@@ -106,6 +107,7 @@ class ChainSummarizer:
         """
         return self._run(messages, [Work.summarize_sections])
 
+    @coroutine
     def rotate_last_section(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
         """Bring each of the last `keep_sections` sections within `last_section_bytes`, the newest first.
 
@@ -115,6 +117,7 @@ class ChainSummarizer:
         """
         return self._run(messages, [Work.rotate])
 
+    @coroutine
     def fold_qa_pairs(self, messages: Sequence[BaseMessage]) -> Coroutine[Any, Any, ChainSummary]:
         """Fold old sections into one if there are too many or they are too large.
 

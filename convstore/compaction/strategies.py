@@ -38,9 +38,9 @@ class CompactionRequest:
     """The input of a strategy.
 
     Attributes:
-        messages: The active messages after the earlier summary as views show them, up to `cut` at least.
+        messages: The active messages after the earlier summary, up to `cut` at least.
         cut: Number of messages that the plan folds.
-        size: Return the tokens that a result takes in views.
+        size: Returns the tokens that a result takes in views.
         cuts: Indexes of messages where a summary may end, in order.
         earlier: Text of the earlier summary, None if there is none.
         summary_messages: The messages that show the earlier summary in views.
@@ -70,13 +70,10 @@ class CompactionResult:
 
 
 class CompactionStrategy(ABC):
-    """Folds old messages into a replacement.
-
-    Attributes:
-        reads_all: True if the strategy is given all messages, not only those that the plan folds.
-    """
+    """Folds old messages into a replacement."""
 
     reads_all = False
+    """True if the strategy is given all messages, not only those that the plan folds."""
 
     def __init__(self, summarizer: Any) -> None:
         self._summarizer = summarizer

@@ -7,17 +7,31 @@ order and returns its result. So a strategy is pure, and the same code serves mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import SummaryError
 
-__all__ = ["Answer", "Call", "Request", "Steps", "ask", "ask_all", "drive", "drive_async", "finished", "model_name"]
+__all__ = [
+    "Answer",
+    "Call",
+    "Request",
+    "Steps",
+    "ask",
+    "ask_all",
+    "coroutine",
+    "drive",
+    "drive_async",
+    "finished",
+    "model_name",
+]
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 Answer = Any
 """The text that answers a request, the result of a nested strategy, or the exception that either raised."""
 
@@ -132,6 +146,16 @@ async def drive_async(steps: Steps[_T], call: Call, *, in_threads: bool = False,
                 raise
 
     return cast("_T", await finish(steps, await advance(steps, None)))
+
+
+def coroutine(function: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """Decorate a function that returns a coroutine, so that frameworks recognise a coroutine function."""
+
+    @functools.wraps(function)
+    async def awaited(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await function(*args, **kwargs)
+
+    return awaited
 
 
 async def finished(value: _T) -> _T:

@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError
-from convstore.summarization.engine import Steps, drive, drive_async
+from convstore.summarization.engine import Steps, coroutine, drive, drive_async
 from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -39,15 +39,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
     the update begins with the removal of all messages, so that the result replaces the conversation.
 
     Args:
-        model: See `summarize_messages`, also for all parameters that are not listed here.
-        max_tokens: See there.
-        max_tokens_before_summary: See there.
-        max_summary_tokens: See there.
-        token_counter: See there.
-        initial_summary_prompt: See there.
-        existing_summary_prompt: See there.
-        final_prompt: See there.
-        overflow: See there.
+        model: See `summarize_messages`, also for the parameters that are not listed here.
         input_messages_key: Key of the messages in the state.
         output_messages_key: Key of the resulting messages in the update.
         name: Name of the node in a graph.
@@ -99,6 +91,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         """
         return self._call_with_config(self._run, input, config, **kwargs)
 
+    @coroutine
     def ainvoke(
         self,
         input: Any,  # noqa: A002 - the name is LangChain's
@@ -129,12 +122,14 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
 
     def _read(self, state: Any) -> tuple[list[BaseMessage], dict[str, Any]]:
         """Return the messages and the context of a state."""
-        if not isinstance(state, Mapping | BaseModel):
-            raise InvalidInputError(
-                f"Invalid input type: {type(state).__name__}; a state is a dict or a pydantic model."
-            )
         key = self.input_messages_key
-        messages, context = (_value(state, name) for name in (key, "context"))
+        if isinstance(state, Mapping):
+            messages, context = state.get(key), state.get("context")
+        elif isinstance(state, BaseModel):
+            messages, context = getattr(state, key, None), getattr(state, "context", None)
+        else:
+            problem = f"Invalid input type: {type(state).__name__}; a state is a dict or a pydantic model."
+            raise InvalidInputError(problem)
         if messages is None:
             raise InvalidInputError(f"Missing required field `{key}` in the input.")
         if not isinstance(messages, list | tuple) or not all(isinstance(each, BaseMessage) for each in messages):
@@ -142,7 +137,3 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         if not isinstance(context, Mapping | None):
             raise InvalidInputError(f"Field `context` of the input must be a dict, not {type(context).__name__}.")
         return list(messages), dict(context or {})
-
-
-def _value(state: Mapping[str, Any] | BaseModel, name: str) -> Any:
-    return state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)

@@ -10,8 +10,8 @@ import hashlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from langchain_core.language_models import LanguageModelLike
@@ -23,7 +23,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.tool_calls import without_orphans
 from convstore.summarization.cuts import Cuts, choose_cut, next_step
-from convstore.summarization.engine import Steps, ask, drive, drive_async
+from convstore.summarization.engine import Steps, ask, coroutine, drive, drive_async
 from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -96,19 +96,11 @@ def summarize_messages(
             `max_summary_tokens` is not below `max_tokens`. No model was called.
         SummaryError: The model answered without text.
     """
-    options = Options(
-        max_tokens=max_tokens,
-        max_tokens_before_summary=max_tokens_before_summary,
-        max_summary_tokens=max_summary_tokens,
-        token_counter=token_counter,
-        initial_summary_prompt=initial_summary_prompt,
-        existing_summary_prompt=existing_summary_prompt,
-        final_prompt=final_prompt,
-        overflow=overflow,
-    )
+    options = Options.among(locals())
     return drive(summarization_steps(messages, running_summary, options), model.invoke)
 
 
+@coroutine
 def asummarize_messages(
     messages: Sequence[BaseMessage],
     *,
@@ -124,16 +116,7 @@ def asummarize_messages(
     overflow: Overflow = "fold",
 ) -> Coroutine[Any, Any, SummarizationResult]:
     """`summarize_messages` with `ainvoke`: the same parameters, the same result."""
-    options = Options(
-        max_tokens=max_tokens,
-        max_tokens_before_summary=max_tokens_before_summary,
-        max_summary_tokens=max_summary_tokens,
-        token_counter=token_counter,
-        initial_summary_prompt=initial_summary_prompt,
-        existing_summary_prompt=existing_summary_prompt,
-        final_prompt=final_prompt,
-        overflow=overflow,
-    )
+    options = Options.among(locals())
     return drive_async(summarization_steps(messages, running_summary, options), model.ainvoke)
 
 
@@ -149,6 +132,11 @@ class Options:
     existing_summary_prompt: ChatPromptTemplate
     final_prompt: ChatPromptTemplate
     overflow: Overflow
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> Options:
+        """Return the options among the arguments of a function."""
+        return cls(**{option.name: arguments[option.name] for option in fields(cls)})
 
     def check(self) -> None:
         """Raise an InvalidInputError if the options contradict each other."""

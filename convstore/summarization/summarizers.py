@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
-from convstore.summarization.engine import Steps, ask, drive_async, finished, model_name
+from convstore.summarization.engine import Steps, ask, coroutine, drive_async, finished, model_name
 from convstore.summarization.prompts import record_prompt, record_steps, words_of
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
@@ -84,6 +84,7 @@ class RunningSummarizer:
         """The name of the model, or of its class."""
         return model_name(self._model)
 
+    @coroutine
     def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> Coroutine[Any, Any, str]:
         """Return the summary of all; asks the model once for each step.
 
@@ -116,6 +117,7 @@ class HeadTailSummarizer:
         self.rule = rule or CompactionRule()
         self._half = check_number(characters, name="characters", minimum=_MIN_CHARACTERS) // 2
 
+    @coroutine
     def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> Coroutine[Any, Any, str]:
         """Return the lines of the earlier summary and one for each message."""
         return finished(self._text(messages, summary))
