@@ -28,6 +28,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.log import Log
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.newest import Newest
+from convstore.mongo.states import States
 from convstore.mongo.statistics import Statistics
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
@@ -39,6 +40,7 @@ from convstore.readback.request import ReadBack, Request
 from convstore.readback.turns import Turns
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
+from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
 from convstore.search.log_parts import LogParts
@@ -115,7 +117,9 @@ def make_services(
     annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
     open_heads = OpenHeads(heads, log, clock=clock)
     reader = LogReader(heads, log, cache, codec=codec, counter=counter)
-    kept = SummaryHistory(reader, heads, log, summaries)
+    states = States(driver, prefix=prefix)
+    ends = LogEndReader(reader, heads, states, summaries, cache, clock=clock)
+    kept = SummaryHistory(reader, ends, states, summaries)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
     newest = Newest(driver, prefix=prefix)
     writer = Writer(
@@ -135,22 +139,22 @@ def make_services(
         open_heads=open_heads,
         resender=Resender(reader, Digests(driver, prefix=prefix), writer, cache, codec=codec),
         reader=reader,
-        loader=Loader(reader, heads, log, cache, codec=codec, counter=counter),
+        loader=Loader(reader, ends, log, states, cache, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
         pager=Pager(reader, codec=codec),
         listing=Listing(reader, newest, codec=codec),
         searcher=Searcher(reader, LogParts(reader, newest, codec=codec)),
         directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
-        retention=Retention(tombstones, log, annotations, summaries, clock=clock, forget=forget),
         stats=StatsReader(Statistics(driver, prefix=prefix), open_heads),
+        retention=Retention(tombstones, log, annotations, summaries, states, clock=clock, forget=forget),
         verifier=Verifier(
             Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
         ),
         compactor=Compactor(
             reader,
-            heads,
-            log,
+            ends,
+            states,
             kept,
             summaries,
             codec=codec,

@@ -96,7 +96,7 @@ class ConversationStore:
         self.source_extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
-        self._known = ConversationCache(self._clock)
+        self._known = ConversationCache(self._clock, self.policy)
         self._all_known = [self._known]
         self._services = make_services(
             driver,

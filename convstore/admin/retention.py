@@ -2,10 +2,11 @@
 
 Floor 4. `store` and `conversation` call it.
 
-First the head is replaced by a tombstone, so that the conversation can no longer be found. Then all its documents are
-removed. Another process may still have the old id cached, so the tombstone stays until a second sweep has removed
-late writes of such a process. It stays a day longer until a third sweep, because a broken network or a suspended
-process may deliver a command long after its caller gave up. An interrupted deletion is finished by the next call.
+First the head is replaced by a tombstone, so that the conversation can no longer be found. Then its state is removed,
+so that loads that still know its id notice, and then all other documents. Another process may still have the old id
+cached, so the tombstone stays until a second sweep has removed late writes of such a process. It stays a day longer
+until a third sweep, because a broken network or a suspended process may deliver a command long after its caller gave
+up. An interrupted deletion is finished by the next call.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
+from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import HeadKey, Tombstones
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
@@ -49,12 +51,13 @@ class Retention:
         log: Log,
         annotations: Annotations,
         summaries: Summaries,
+        states: States,
         *,
         clock: Clock,
         forget: Callable[[dict[str, str]], None],
     ) -> None:
         self._tombstones, self._log = tombstones, log
-        self._annotations, self._summaries = annotations, summaries
+        self._annotations, self._summaries, self._states = annotations, summaries, states
         self._clock, self._forget = clock, forget
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
@@ -160,6 +163,7 @@ class Retention:
         return receipt
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
+        await self._states.remove(conversation)  # first, so that loads that have the id cached look for the head
         summaries = await self._summaries.delete(conversation)
         annotations = await self._annotations.delete(conversation)
         entries, chunks = await self._log.delete(conversation)

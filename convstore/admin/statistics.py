@@ -33,6 +33,8 @@ class StatsReader:
         await self._open_heads.flush(partial_scope)
         heads = [head async for head in self._statistics.heads(dict(partial_scope))]
         amounts = await self._amounts(heads if partial_scope else None) if sizes else []
+        groups = _batches(heads if partial_scope else None)
+        summaries = [one for group in groups for one in await self._statistics.summaries(group)]
         size_of = Counter[str]()
         for amount in amounts:
             size_of[amount.kind] += amount.size
@@ -42,24 +44,27 @@ class StatsReader:
             turns=sum(head.turns for head in heads),
             tokens=sum(head.tokens for head in heads),
             saved_by_stubs=sum(head.tokens - head.view_tokens for head in heads),
-            saved_by_summaries=sum(head.folded - head.summary for head in heads),
-            summarized=sum(head.folded > 0 for head in heads),
+            saved_by_summaries=sum(folded - shown for folded, shown in summaries),
+            summarized=len(summaries),
             bytes={kind: size_of[kind] for kind in _KINDS} if sizes else {},
             growth=_growth(heads, amounts) if sizes else [],
         )
 
     async def _amounts(self, heads: Sequence[HeadTotals] | None) -> list[Amount]:
         """Measure the documents of some conversations, or of all."""
-        batches: list[list[str] | None] = [None]
-        if heads is not None:
-            ids = [head.conversation for head in heads]
-            batches = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
         return [
             amount
-            for batch in batches
+            for batch in _batches(heads)
             for collection in _COLLECTIONS
             for amount in await self._statistics.amounts(collection, batch)
         ]
+
+
+def _batches(heads: Sequence[HeadTotals] | None) -> list[list[str] | None]:
+    if heads is None:
+        return [None]
+    ids = [head.conversation for head in heads]
+    return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
 
 
 def _growth(heads: Sequence[HeadTotals], amounts: Sequence[Amount]) -> list[Growth]:

@@ -22,6 +22,7 @@ from convstore.exceptions import (
 from convstore.log.entry import Entry, Repair, Totals
 from convstore.log.repairs import corrected
 from convstore.log.rewind import Rewinds, is_active, rewind_from, undo_rewind
+from convstore.log.state import ViewStart
 from convstore.log.totals import totals_through
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
@@ -41,7 +42,7 @@ _NO_REWINDS = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ign
 class Reselect(Protocol):
     """Make the longest summary of active messages the current one."""
 
-    async def __call__(self, scope: Scope, rewinds: Rewinds) -> None:
+    async def __call__(self, cached: CachedConversation, rewinds: Rewinds) -> None:
         """See `compaction.history`."""
         ...
 
@@ -196,6 +197,6 @@ class Rewinder:
         """Refresh the head after a rewind entry, and select the summary that is valid now."""
         if not totals.entries:
             return  # an empty log needs no refresh
-        start = (totals.rewind_entry, 0, 0, 0, "")
+        start = ViewStart(totals.rewind_entry)
         await self._heads.refresh(dict(cached.scope), cached.conversation, totals=totals, start=start)
-        await self._reselect(cached.scope, Rewinds.of(last))
+        await self._reselect(cached, Rewinds.of(last))

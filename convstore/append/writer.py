@@ -36,7 +36,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log, SlotTaken, StoredMessageRow
 from convstore.mongo.tombstones import Tombstones
-from convstore.runtime.cache import UNKNOWN_START, CachedConversation, CachedPayload, ConversationCache
+from convstore.runtime.cache import CachedConversation, CachedPayload, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import Burst, OpenHeads
@@ -44,14 +44,12 @@ from convstore.runtime.threads import run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
-from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope
 
 __all__ = ["TailMoved", "Writer", "pause"]
 
 _TRIES = 1_000
 _BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
-_DEFAULT = HistoryPolicy()
 
 
 async def pause(tries: int) -> None:
@@ -318,7 +316,7 @@ class Writer:
             append.sent.update(chunk.number for chunk in chunks)
             append.composed = None
             return False
-        burst.acknowledge(append.totals, cached.starts.get(_DEFAULT, UNKNOWN_START))
+        burst.acknowledge(append.totals, self._cache.own_start(cached))
         return True
 
     async def _insert_and_refresh_head(
@@ -337,9 +335,12 @@ class Writer:
 
     async def _refresh_head(self, cached: CachedConversation, burst: Burst, totals: Totals) -> bool:
         """Refresh the head; False if the scope has no such conversation any more."""
-        position = cached.starts.get(_DEFAULT, UNKNOWN_START).position
         exists = await self._heads.refresh(
-            dict(cached.scope), cached.conversation, totals=totals, start=position, opening=burst.opening
+            dict(cached.scope),
+            cached.conversation,
+            totals=totals,
+            start=self._cache.own_start(cached),
+            opening=burst.opening,
         )
         if exists:
             self._cache.verify(cached)

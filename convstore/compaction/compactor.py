@@ -1,6 +1,6 @@
 """Summarises old turns: plans a compaction, asks the summarizer, commits the summary.
 
-Floor 5. `conversation` calls it. A lease keeps a second worker from paying for the same summary. The head accepts a
+Floor 5. `conversation` calls it. A lease keeps a second worker from paying for the same summary. The state accepts a
 summary only if it has not changed since the summary was planned, so two workers never both commit. After any failure,
 history loads as before.
 """
@@ -20,9 +20,10 @@ from convstore.compaction.history import SummaryHistory
 from convstore.compaction.plan import clean_cuts, plan_compaction
 from convstore.compaction.strategies import CompactionRequest, CompactionResult, CompactionStrategy
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
-from convstore.log.entry import Entry, EntryMessage
+from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, is_finished, leading_system, rows_of, weigh
+from convstore.log.state import State
 from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of, without_mark
@@ -30,12 +31,12 @@ from convstore.messages.text import indented
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.tool_calls import MISSING_TEXT
 from convstore.messages.values import Codec
-from convstore.mongo.heads import Head, Heads
-from convstore.mongo.log import Log
+from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
 from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock
+from convstore.runtime.log_end import LogEnd, LogEndReader
 from convstore.runtime.log_reader import LogReader
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction, History
@@ -60,7 +61,7 @@ _NO_SUMMARIZER = (
 class _Plan:
     """A planned summary: the rows it covers and the earlier summary it extends."""
 
-    head: Head
+    state: State
     cached: CachedConversation
     rewinds: Rewinds
     rows: Sequence[Row]
@@ -83,8 +84,8 @@ class Compactor:
     def __init__(
         self,
         reader: LogReader,
-        heads: Heads,
-        log: Log,
+        ends: LogEndReader,
+        states: States,
         history: SummaryHistory,
         summaries: Summaries,
         *,
@@ -94,7 +95,7 @@ class Compactor:
         strategy: CompactionStrategy | None,
         wait_seconds: float,
     ) -> None:
-        self._reader, self._heads, self._log = reader, heads, log
+        self._reader, self._ends, self._states = reader, ends, states
         self._history, self._summaries = history, summaries
         self._codec, self._counter, self._clock, self._strategy = codec, counter, clock, strategy
         self._wait_seconds, self._background = wait_seconds, Background()
@@ -134,25 +135,27 @@ class Compactor:
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
         """Summarise now if the rule says so; see `Conversation.compact`."""
         rule = self.rule
-        head = await self._heads.find(dict(scope))
-        cached = self._reader.seen(scope, head)
-        if head is None or cached is None:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return Compaction(status="not_needed")
-        if not force and head.wait_until and head.wait_until > self._clock.now():
-            return Compaction(status="waiting", problem=f"the last try failed; the next one is at {head.wait_until}")
         async with self._reader.reading(cached):
-            plan = await self._plan(head, cached, rule, force=force)
+            end = await self._ends.read(cached)
+            wait_until = end.state.wait_until
+            if not force and wait_until and wait_until > self._clock.now():
+                return Compaction(status="waiting", problem=f"the last try failed; the next one is at {wait_until}")
+            plan = await self._plan(cached, end, rule, force=force)
         if not plan.cut:
             return Compaction(status="not_needed")
         owner, now = self._clock.token(), self._clock.now()
-        if not await self._heads.lease(dict(scope), head, owner=owner, at=now, until=now + _LEASE):
+        if not await self._states.lease(plan.state, owner=owner, at=now, until=now + _LEASE):
             return Compaction(status="busy", problem="another worker is summarising this conversation")
         return await self._make(plan, owner)
 
-    async def _plan(self, head: Head, cached: CachedConversation, rule: CompactionRule, *, force: bool) -> _Plan:
+    async def _plan(self, cached: CachedConversation, end: LogEnd, rule: CompactionRule, *, force: bool) -> _Plan:
         """Read the messages that are not summarised, and decide how many of them to fold into a summary."""
-        _, totals, rewinds = await self._reader.snapshot(cached)
-        earlier = head.summary
+        totals = end.entries[-1].totals if end.entries else Totals()
+        rewinds = await self._reader.rewinds(cached, totals)
+        earlier = end.state.summary
         if earlier and (earlier.last > totals.messages or not fits(earlier, rewinds)):
             earlier = None
         start = earlier.entry if earlier else rewinds.active_after(1)
@@ -160,7 +163,7 @@ class Compactor:
         rows = rows_of(entries, rewinds, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
-        return _Plan(head, cached, rewinds, rows, plan_compaction(rows, rule, force=force), earlier)
+        return _Plan(end.state, cached, rewinds, rows, plan_compaction(rows, rule, force=force), earlier)
 
     async def _entries(self, cached: CachedConversation, rewinds: Rewinds, start: int, *, maximum: int) -> list[Entry]:
         """Read entries that hold about `maximum` tokens in total; a very long log gets several summaries."""
@@ -177,15 +180,13 @@ class Compactor:
 
     async def _make(self, plan: _Plan, owner: str) -> Compaction:
         """Ask the summarizer and commit its summary; always release the lease."""
-        scope, wait = dict(plan.cached.scope), None
+        wait = None
         try:
             record = await self._record(plan, owner)
             if record is None:
                 return Compaction(status="not_needed")
             await self._summaries.insert(plan.cached.conversation, record)
-            is_committed = await self._heads.commit(
-                scope, plan.head, record, owner=owner, rewind_entry=plan.rewinds.entry
-            )
+            is_committed = await self._states.commit(plan.state, record, owner=owner)
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
                 await self._summaries.drop(plan.cached.conversation, record.token)
@@ -198,18 +199,18 @@ class Compactor:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - a summarizer may raise anything; history loads as before
-            doublings = min(plan.head.failures, _MAX_DOUBLINGS)
+            doublings = min(plan.state.failures, _MAX_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
             return Compaction(status="failed", problem=_error_text(error))
         finally:
             with suppress(StoreError):  # the lease expires by itself
-                await self._heads.give_back(scope, plan.head, owner=owner, wait_until=wait)
+                await self._states.give_back(plan.state, owner=owner, wait_until=wait)
 
     async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
         """Return True if no rewind made meanwhile invalidates the new summary; otherwise restore an earlier one."""
         async with self._reader.reading(cached):
             rewinds = (await self._reader.snapshot(cached)).rewinds
-        await self._history.reselect(cached.scope, rewinds)
+        await self._history.reselect(cached, rewinds)
         return fits(record, rewinds)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
@@ -231,7 +232,7 @@ class Compactor:
             size=size,
             cuts=_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
-            summary_messages=self._reader.standing(replace(earlier, results=())) if earlier else (),
+            summary_messages=self._reader.summary_messages(replace(earlier, results=())) if earlier else (),
         )
         result = await self._while_leased(plan, owner, strategy.fold(request))
         if result is None:
@@ -253,7 +254,7 @@ class Compactor:
         return record
 
     def _shown(self, record: SummaryRecord) -> int:
-        return sum(count(self._counter, message) for message in self._reader.standing(record))
+        return sum(count(self._counter, message) for message in self._reader.summary_messages(record))
 
     async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
         """Read the first messages in full, with descriptions of media.
@@ -289,9 +290,9 @@ class Compactor:
         tokens_in = sum(row.message.view_tokens for row in plan.folded) + (earlier.tokens_out if earlier else 0)
         return SummaryRecord(
             token=owner,
-            version=plan.head.versions + 1,
+            version=plan.state.versions + 1,
             parent=earlier.token if earlier else "",
-            previous=plan.head.newest,
+            previous=plan.state.newest,
             first=earlier.first if earlier else plan.folded[0].message.ordinal,
             last=last.message.ordinal,
             entry=last.entry,
@@ -352,7 +353,7 @@ class Compactor:
                 if (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
                     return _answer(task)
                 until = self._clock.now() + _LEASE
-                if not await self._heads.renew(dict(plan.cached.scope), plan.head, owner=owner, until=until):
+                if not await self._states.renew(plan.state, owner=owner, until=until):
                     raise SummaryError("another worker took over while the summary was written")
             raise SummaryError(f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s")
         finally:

@@ -1,6 +1,6 @@
 """Keeps the history of a conversation's summaries: lists them, expands them, undoes the current one.
 
-Floor 5. `conversation` and the compactor call it. Every summary is kept. The head names the current one, and each
+Floor 5. `conversation` and the compactor call it. Every summary is kept. The state names the current one, and each
 summary names the one it extends. A summary whose messages were rewound is set aside until the rewind is undone; until
 then, the newest earlier summary that is still valid is the current one.
 """
@@ -15,10 +15,11 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import RewoundRange
 from convstore.log.rewind import Rewinds, is_active
 from convstore.log.summary import SummaryRecord, fits
-from convstore.mongo.heads import Heads
 from convstore.mongo.keys import SUMMARIES, summary_id
-from convstore.mongo.log import Log
+from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader
 from convstore.values.models import Summary
 from convstore.values.scope import Scope
@@ -29,30 +30,30 @@ __all__ = ["SummaryHistory"]
 class SummaryHistory:
     """Reads stored summaries and selects the current one."""
 
-    def __init__(self, reader: LogReader, heads: Heads, log: Log, summaries: Summaries) -> None:
-        self._reader, self._heads, self._log, self._summaries = reader, heads, log, summaries
+    def __init__(self, reader: LogReader, ends: LogEndReader, states: States, summaries: Summaries) -> None:
+        self._reader, self._ends, self._states, self._summaries = reader, ends, states, summaries
 
     async def all(self, scope: Scope) -> list[Summary]:
         """Return all summaries, oldest first; see `Conversation.summaries`."""
-        head = await self._heads.find(dict(scope))
-        cached = self._reader.seen(scope, head)
-        if head is None or cached is None or not head.newest:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return []
         async with self._reader.reading(cached):
-            found = await self._summaries.all(head.conversation)
-            current = head.summary.token if head.summary else ""
-            summaries = reversed(_whole_chain(cached.conversation, found, head.newest, "previous"))
+            state = await self._ends.state(cached)
+            found = await self._summaries.all(cached.conversation) if state.newest else {}
+            current = state.summary.token if state.summary else ""
+            summaries = reversed(_whole_chain(cached.conversation, found, state.newest, "previous"))
             return [self.public(record, found, is_current=record.token == current) for record in summaries]
 
     async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
         """Return the messages that a summary replaces; see `Conversation.expand_summary`."""
-        head = await self._heads.find(dict(scope))
-        cached = self._reader.seen(scope, head)
+        cached = await self._reader.find(scope)
         committed: list[SummaryRecord] = []
-        if head is not None and cached is not None:
+        if cached is not None:
             async with self._reader.reading(cached):
-                found = await self._summaries.all(head.conversation)
-                committed = _whole_chain(cached.conversation, found, head.newest, "previous")
+                newest = (await self._ends.state(cached)).newest
+                found = await self._summaries.all(cached.conversation)
+                committed = _whole_chain(cached.conversation, found, newest, "previous")
         record = next((one for one in committed if one.version == version), None)
         if record is None or cached is None:
             raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() lists all versions")
@@ -65,36 +66,41 @@ class SummaryHistory:
 
     async def undo(self, scope: Scope) -> bool:
         """Restore the summary before the current one; see `Conversation.undo_compaction`."""
-        head = await self._heads.find(dict(scope))
-        cached = self._reader.seen(scope, head)
-        if head is None or cached is None or head.summary is None:
+        cached = await self._reader.find(scope)
+        if cached is None:
             return False
         async with self._reader.reading(cached):
-            found = await self._summaries.all(head.conversation)
-            rewind_entry = (await self._log.last_totals(head.conversation)).rewind_entry
-            parent = next(iter(_whole_chain(cached.conversation, found, head.summary.parent, "parent")), None)
-        return await self._heads.commit(dict(scope), head, parent, rewind_entry=rewind_entry)
+            state = await self._ends.state(cached)
+            if state.summary is None:
+                return False
+            found = await self._summaries.all(cached.conversation)
+            parent = next(iter(_whole_chain(cached.conversation, found, state.summary.parent, "parent")), None)
+        return await self._states.commit(state, parent)
 
-    async def reselect(self, scope: Scope, rewinds: Rewinds) -> None:
+    async def reselect(self, cached: CachedConversation, rewinds: Rewinds) -> None:
         """Make the longest valid summary the current one.
 
         The candidates are the current summary, those it extends, and those that a rewind set aside. Call it after a
         rewind and after a restore; a second call does nothing.
         """
-        while head := await self._heads.find(dict(scope)):
-            current = head.summary.token if head.summary else ""
-            if not head.aside and (head.summary is None or fits(head.summary, rewinds)):
+        while True:
+            known = await self._reader.find(cached.scope)  # another object if the log was restored from a backup
+            if known is None or known.conversation != cached.conversation:
                 return
-            found = await self._summaries.all(head.conversation)
-            aside = _chain(found, head.aside, "parent")
+            state = await self._ends.state(known)
+            current = state.summary.token if state.summary else ""
+            if not state.aside and (state.summary is None or fits(state.summary, rewinds)):
+                return
+            found = await self._summaries.all(cached.conversation)
+            aside = _chain(found, state.aside, "parent")
             fitting = [record for record in (*aside, *_chain(found, current, "parent")) if fits(record, rewinds)]
             best = max(fitting, key=lambda record: (record.last, record.version), default=None)
             token = best.token if best else ""
             if token == current:
                 return
-            is_aside = head.aside and current in {"", *(record.token for record in aside)}
-            still_aside = "" if best and token == head.aside else head.aside if is_aside else current
-            if await self._heads.commit(dict(scope), head, best, rewind_entry=rewinds.entry, aside=still_aside):
+            is_aside = state.aside and current in {"", *(record.token for record in aside)}
+            still_aside = "" if best and token == state.aside else state.aside if is_aside else current
+            if await self._states.commit(state, best, aside=still_aside):
                 return
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
@@ -105,7 +111,7 @@ class SummaryHistory:
             first=record.first,
             last=record.last,
             text=record.text,
-            messages=self._reader.standing(record),
+            messages=self._reader.summary_messages(record),
             model=record.model,
             tokens_in=record.tokens_in,
             tokens_out=record.tokens_out,

@@ -5,12 +5,13 @@ indexes. ``log`` holds entries and payload chunks in one key order::
 
     <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
     <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, size, sources, shown}
+    <conversation>:~                 {conversation, revision, summary, starts, system}; see `states`
 
-"#" < ":" < ";" gives a conversation one key range and its entries another. The other collections are:
+"#" < ":" < ";" gives a conversation one key range and its entries another, which the state ends. Other collections:
 
 - ``heads``: one document for each conversation, found by a hash of its scope, and a tombstone for each deleted one.
 - ``annotations``: values that applications attach to single messages, under ``<conversation>:<ordinal>``.
-- ``summaries``: every summary that was made, under ``<conversation>:<token>``. The head has a copy of the current one.
+- ``summaries``: every summary that was made, under ``<conversation>:<token>``. The state has a copy of the current one.
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ from convstore.mongo.bson_values import (
     unpack_shown,
     utc,
 )
-from convstore.mongo.keys import HEADS, SUMMARIES, entry_id, summary_id
+from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
 
 __all__ = [
     "entry_document",
     "entry_from",
+    "message_document",
+    "message_from",
     "source_parts",
     "summary_document",
     "summary_from",
@@ -74,7 +77,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         "first": entry.first,
         "count": entry.last - entry.first + 1,
         "at": entry.at,
-        "messages": [_message_document(message) for message in entry.messages],
+        "messages": [message_document(message) for message in entry.messages],
         "totals": totals_document(entry.totals),
         "after": entry.after,
     }
@@ -152,7 +155,7 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
     entry = Entry(
         first=first,
         at=utc(document["at"]),
-        messages=tuple(_message_from(one, first + index, document["_id"]) for index, one in enumerate(messages)),
+        messages=tuple(message_from(one, first + index, document["_id"]) for index, one in enumerate(messages)),
         totals=totals,
         after=stored_number(document["after"]),
         sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
@@ -228,7 +231,8 @@ def _preview_from(value: Any) -> Preview | None:
     return None if value is None else Preview(*map(from_stored, stored_list(value)))
 
 
-def _message_document(message: EntryMessage) -> dict[str, Any]:
+def message_document(message: EntryMessage) -> dict[str, Any]:
+    """Return a message in the form that entries store."""
     document: dict[str, Any] = {
         "id": message.id,
         "type": message.type,
@@ -250,7 +254,8 @@ def _message_document(message: EntryMessage) -> dict[str, Any]:
     return document | {key: value for key, value in optional.items() if value}
 
 
-def _message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
+def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
+    """Return the message that `message_document` wrote, which has an ordinal in the entry with a key."""
     payload, stub = document.get("payload"), document.get("stub")
     if document["type"] not in MESSAGE_TYPES:
         raise ValueError(f"unknown message type {document['type']!r}")
@@ -316,7 +321,7 @@ def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
 
 
 def summary_document(record: SummaryRecord) -> dict[str, Any]:
-    """Return a summary in the form that heads store; its own document has more fields."""
+    """Return a summary in the form that states store; its own document has more fields."""
     return {
         "token": record.token,
         "version": record.version,
@@ -336,19 +341,19 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
     }
 
 
-def summary_from(document: Mapping[str, Any], *, head: str = "") -> SummaryRecord:
+def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryRecord:
     """Return the summary that a document holds.
 
     Args:
-        document: A document of the ``summaries`` collection, or the copy in a head.
-        head: Key of that head, for a copy.
+        document: A document of the ``summaries`` collection, or the copy in a state.
+        state: Key of that state, for a copy.
 
     Raises:
         CorruptDocumentError: The document is damaged.
     """
-    key, collection = (head, HEADS) if head else (str(document.get("_id")), SUMMARIES)
+    key, collection = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
     try:
-        if not head and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
+        if not state and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
             raise ValueError("the key does not match the conversation and the token")
         (first, last, entry), (active, turns, view_tokens) = document["range"], document["totals"]
         tokens_in, tokens_out = document["tokens"]

@@ -1,6 +1,6 @@
 """Read and write the ``heads`` collection, which maps a scope to its conversation and serves listings.
 
-Floor 2; the writer, loader, catalog and compactor call it. A head is found by the hash of its scope. `tombstones` has
+Floor 2; the writer, the log reader and the catalog call it. A head is found by the hash of its scope. `tombstones` has
 the commands that end a conversation.
 """
 
@@ -20,16 +20,14 @@ from pymongo.errors import DuplicateKeyError
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError
 from convstore.log.entry import Totals
-from convstore.log.summary import SummaryRecord
-from convstore.mongo.bson_values import from_stored, stored_list, stored_number, stored_text, to_stored, utc
-from convstore.mongo.documents import summary_document, summary_from, totals_document, totals_from
+from convstore.log.state import NO_START, ViewStart
+from convstore.mongo.bson_values import from_stored, stored_list, stored_text, to_stored, utc
+from convstore.mongo.documents import totals_document, totals_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, head_id
+from convstore.mongo.state_documents import start_document, start_from
 
 __all__ = ["Head", "HeadChange", "Heads", "Opening", "head_from"]
-
-
-_Start = tuple[int, int, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,8 @@ class Head:
     Attributes:
         conversation: The random id that the log uses; never used again after a deletion.
         totals: As of the last refresh; the log's last entry has the exact ones.
-        start: The last rewind entry, the revision, and number and first ordinal of an entry at or before the start of
-            the default view, which is valid while neither changes; zeros if unknown.
+        start: The start of views under the policy of the store that refreshed the head.
         details: Title and metadata as the codec wrote them, as far as they were set.
-        revision: Counts the changes of the current summary.
-        summary: The current summary.
-        newest: Token of the summary that was made last, "" if there is none.
-        aside: Token of the summary that a rewind set aside, "" for none; undoing the rewind makes it current again.
-        versions: The number of summaries made so far.
-        failures: Summaries that failed since the last successful one.
-        wait_until: After a failure, the time of the next try.
         open_until: Until then stores may append without refreshing the head; None if the head is up to date.
     """
 
@@ -57,15 +47,8 @@ class Head:
     created_at: datetime
     updated_at: datetime
     totals: Totals = field(default_factory=Totals)
-    start: _Start = (0, 0, 0, 0, "")
+    start: ViewStart = NO_START
     details: Mapping[str, str] = field(default_factory=dict)
-    revision: int = 0
-    summary: SummaryRecord | None = None
-    newest: str = ""
-    aside: str = ""
-    versions: int = 0
-    failures: int = 0
-    wait_until: datetime | None = None
     open_until: datetime | None = None
 
 
@@ -91,7 +74,7 @@ class HeadChange:
         conversation: Id of the conversation.
         totals: The current totals of the log.
         through: A head that counts more entries is newer and keeps its totals.
-        start: See `Head`; zeros if unknown.
+        start: See `Head`.
         opening: The opening of the store that sends this; None if it did not open the head.
         abandoned: Openings before this name belong to stores that died; their appends are counted.
         closes: End the opening, and close the head unless other stores have opened it.
@@ -101,7 +84,7 @@ class HeadChange:
     conversation: str
     totals: Totals
     through: int
-    start: _Start
+    start: ViewStart
     opening: Opening | None = None
     abandoned: str = ""
     closes: bool = False
@@ -152,8 +135,7 @@ class Heads:
                 "scope": dict(scope),
                 "created_at": at,
                 "totals": totals_document(Totals()),
-                "start": [0, 0, 0, 0, ""],
-                "revision": 0,
+                "start": start_document(NO_START),
             },
         }
         async with driver_errors():
@@ -177,7 +159,7 @@ class Heads:
         conversation: str,
         *,
         totals: Totals,
-        start: _Start,
+        start: ViewStart,
         opening: Opening | None = None,
     ) -> bool:
         """Bring a head up to date and open it; False if the scope has another conversation now. One command."""
@@ -194,13 +176,6 @@ class Heads:
         async with driver_errors():
             await self._driver.update_each(self._heads, [update for change in changes for update in change.updates()])
 
-    async def hint(self, scope: Mapping[str, str], conversation: str, *, start: _Start) -> None:
-        """Store the start of the default view in the head, for other processes. One command."""
-        async with driver_errors():
-            await self._heads.update_one(
-                {"_id": head_id(scope), "conversation": conversation}, {"$max": {"start": list(start)}}
-            )
-
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
         """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
         changes = {f"details.{name}": to_stored(text) for name, text in details.items()}
@@ -210,59 +185,6 @@ class Heads:
             query = {"_id": head_id(scope), "conversation": conversation}
             return bool((await self._heads.update_one(query, {"$set": changes})).matched_count)
 
-    async def lease(self, scope: Mapping[str, str], head: Head, *, owner: str, at: datetime, until: datetime) -> bool:
-        """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
-        query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
-        query["$or"] = [{"lease.until": {"$exists": False}}, {"lease.until": {"$lt": at}}]
-        return await self._change(query, {"$set": {"lease": {"owner": owner, "until": until}}})
-
-    async def renew(self, scope: Mapping[str, str], head: Head, *, owner: str, until: datetime) -> bool:
-        """Renew a lease; False if it is lost. One command."""
-        query = {"_id": head_id(scope), "conversation": head.conversation, "lease.owner": owner}
-        return await self._change(query, {"$set": {"lease.until": until}})
-
-    async def give_back(self, scope: Mapping[str, str], head: Head, *, owner: str, wait_until: datetime | None) -> None:
-        """Release a lease. `wait_until` records a failure and the time of the next try. One command."""
-        query = {"_id": head_id(scope), "conversation": head.conversation, "lease.owner": owner}
-        changes: dict[str, Any] = {"$unset": {"lease": ""}}
-        if wait_until is not None:
-            changes |= {"$set": {"wait_until": wait_until}, "$inc": {"failures": 1}}
-        await self._change(query, changes)
-
-    async def commit(
-        self,
-        scope: Mapping[str, str],
-        head: Head,
-        summary: SummaryRecord | None,
-        *,
-        rewind_entry: int,
-        owner: str = "",
-        aside: str = "",
-    ) -> bool:
-        """Replace the current summary if the head's revision is unchanged and the owner holds the lease. One command.
-
-        Args:
-            scope: Scope of the conversation.
-            head: The head as it was read.
-            summary: The new current summary; None for none.
-            rewind_entry: The last rewind entry of the log.
-            owner: Holder of the lease who made the summary; "" if the summary was made earlier.
-            aside: Without an owner, the token of a summary to set aside.
-        """
-        revision = head.revision + 1
-        query = {"_id": head_id(scope), "conversation": head.conversation, "revision": head.revision}
-        changes = {"revision": revision, "start": [rewind_entry, revision, 0, 0, ""]}
-        changes["summary"] = summary_document(summary) if summary else None
-        if not owner:
-            return await self._change(query, {"$set": changes | {"aside": aside}})
-        query["lease.owner"] = owner
-        changes |= {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}
-        return await self._change(query, {"$set": changes, "$unset": {"lease": "", "wait_until": ""}})
-
-    async def _change(self, query: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-        async with driver_errors():
-            return bool((await self._heads.update_one(query, changes)).matched_count)
-
     async def page(self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None) -> list[tuple[Head, str]]:
         """Return heads with these scope values, newest first, each with the cursor of the next page. One command."""
         query: dict[str, Any] = {f"scope.{key}": value for key, value in partial_scope.items()}
@@ -271,14 +193,14 @@ class Heads:
             moment, key = _read_cursor(cursor)
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
         async with driver_errors():
-            found = self._heads.find(query, {"summary": 0}).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
+            found = self._heads.find(query, {"start": 0}).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
             documents = await found.to_list(None)
         return [(head_from(document), _write_cursor(document)) for document in documents]
 
 
-def _refreshed(totals: Totals, start: _Start) -> dict[str, Any]:
+def _refreshed(totals: Totals, start: ViewStart) -> dict[str, Any]:
     """Return the update that refreshes a head; its date and the start of the view never go back."""
-    newest: dict[str, Any] = {"start": list(start)}
+    newest: dict[str, Any] = {"start": start_document(start)}
     if totals.updated_at:
         newest["updated_at"] = totals.updated_at
     return {"$set": {"totals": totals_document(totals)}, "$max": newest}
@@ -295,23 +217,14 @@ def head_from(document: Mapping[str, Any]) -> Head:
         scope = {name: stored_text(value) for name, value in document["scope"].items()}
         if head_id(scope) != key:
             raise ValueError("the key does not match the scope")
-        *start, counter = document["start"]
-        rewind_entry, revision, entry, first = map(stored_number, start)
         return Head(
             conversation=stored_text(document["conversation"]),
             scope=scope,
             created_at=utc(document["created_at"]),
             updated_at=utc(document["updated_at"]),
             totals=totals_from(document["totals"]),
-            start=(rewind_entry, revision, entry, first, stored_text(counter)),
+            start=start_from(document["start"]) if "start" in document else NO_START,
             details={name: from_stored(text) for name, text in document.get("details", {}).items()},
-            revision=stored_number(document["revision"]),
-            summary=summary_from(summary, head=key) if (summary := document.get("summary")) is not None else None,
-            newest=stored_text(document.get("newest", "")),
-            aside=stored_text(document.get("aside", "")),
-            versions=stored_number(document.get("versions", 0)),
-            failures=stored_number(document.get("failures", 0)),
-            wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,
             open_until=_open_until(document),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -27,6 +27,7 @@ LOG_INDEXES = (
     Index("call_ids", (("conversation", 1), ("messages.call", 1), ("_id", 1)), present="messages.call"),
     Index("ordinals", (("conversation", 1), ("first", 1), ("_id", 1)), present="first"),
     Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
+    Index("states", (("conversation", 1),), present="revision"),
 )
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pymongo.errors import DuplicateKeyError
+
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.indexes import Index
-from convstore.mongo.keys import HEADS, LOG, chunk_range, entry_range, log_ranges
+from convstore.mongo.keys import HEADS, LOG, chunk_range, entry_range, log_ranges, state_id
 
 __all__ = ["Document", "Inspection", "SchemaInspection", "log_fields"]
 
@@ -89,6 +91,27 @@ class Inspection:
         low, high = entry_range(conversation)
         query = {"_id": {"$gt": after, "$lt": high} if after else {"$gte": low, "$lt": high}}
         return await self._page(self._log, query, _SMALL, {"messages.payload.token": 1})
+
+    async def state(self, conversation: str) -> Document | None:
+        """Return the state of a conversation as it is stored, or None. One command."""
+        return await self.entry(state_id(conversation))
+
+    async def replace_state(self, state: Document | None, document: Document) -> bool:
+        """Replace a damaged state if it is unchanged, or insert a missing one. One command."""
+        async with driver_errors():
+            if state is not None:
+                return bool((await self._log.replace_one(dict(state), dict(document))).matched_count)
+            try:
+                await self._log.insert_one(dict(document))
+            except DuplicateKeyError:
+                return False
+        return True
+
+    async def drop_from_state(self, state: Document, name: str) -> bool:
+        """Remove a field from a state, if the field is unchanged. One command."""
+        query = {"_id": state["_id"], name: state[name]}
+        async with driver_errors():
+            return bool((await self._log.update_one(query, {"$unset": {name: ""}})).matched_count)
 
     async def entry_span(self, key: str) -> Document | None:
         """Return the first ordinal of an entry and the number of its messages. One command."""

@@ -4,8 +4,9 @@ Floor 2; the other modules of this room use it. ``log`` holds entries and payloa
 
     <conversation>#<token>#<chunk>   a chunk of a payload
     <conversation>:<entry number>    an entry
+    <conversation>:~                 the state of the conversation
 
-so that "#" < ":" < ";" gives a conversation one key range and its entries another.
+so that "#" < ":" < ";" gives a conversation one key range, and "0" < "~" puts its state after its entries.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ __all__ = [
     "chunk_id",
     "chunk_range",
     "conversation_range",
+    "end_range",
     "entry_id",
     "entry_range",
     "head_id",
     "log_ranges",
+    "state_id",
     "summary_id",
 ]
 
@@ -59,7 +62,17 @@ def entry_id(conversation: str, number: int) -> str:
 
 def entry_range(conversation: str, *, start: int = 0, before: int | None = None) -> tuple[str, str]:
     """Return the key range of a conversation's entries, from one number and before another."""
-    return entry_id(conversation, start), f"{conversation};" if before is None else entry_id(conversation, before)
+    return entry_id(conversation, start), state_id(conversation) if before is None else entry_id(conversation, before)
+
+
+def state_id(conversation: str) -> str:
+    """Return the key of a conversation's state, which is after all its entries."""
+    return f"{conversation}:~"
+
+
+def end_range(conversation: str, *, start: int) -> tuple[str, str]:
+    """Return the key range of a conversation's entries from a number on, and of its state."""
+    return entry_id(conversation, start), f"{conversation};"
 
 
 def annotation_id(conversation: str, ordinal: int) -> str:
@@ -88,5 +101,5 @@ def conversation_range(conversation: str) -> tuple[str, str]:
 
 
 def log_ranges(conversation: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the key ranges of a conversation in the log: entries, then chunks."""
+    """Return the key ranges of a conversation in the log: entries and state, then chunks."""
     return (f"{conversation}:", f"{conversation};"), (f"{conversation}#", f"{conversation}:")

@@ -25,8 +25,9 @@ from convstore.mongo.documents import entry_document, entry_from, source_parts
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between, count_range, delete_range
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
+from convstore.mongo.state_documents import new_state
 
-__all__ = ["Log", "SlotTaken", "StoredMessageRow", "rows_of"]
+__all__ = ["LEAN", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "rows_of"]
 
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
@@ -35,7 +36,7 @@ _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
 _MANY = 150
-_LEAN = {"sources": 0, "shown": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
+LEAN = {"sources": 0, "shown": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that views do not use."""
 
 
@@ -112,7 +113,7 @@ class Log:
         _sized("0" * 24, entry)
 
     async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> None:
-        """Write chunks and then the entry, which makes them visible.
+        """Write chunks and then the entry, which makes them visible; with the first entry, also the state.
 
         One command up to 32 MB; beyond, the chunks go ahead in commands of their own.
 
@@ -121,6 +122,7 @@ class Log:
             BatchTooLargeError: The entry is above 1 MB; nothing was sent.
         """
         document = _sized(conversation, entry)
+        after = [new_state(conversation, entry)] if entry.number == 1 else []
         payloads = [
             {"_id": chunk_id(conversation, token, chunk.number), "conversation": conversation, "data": chunk.data}
             for chunk in chunks
@@ -130,16 +132,18 @@ class Log:
             for command in ahead:
                 await self._log.insert_many(command, ordered=True)
             try:
-                await self._insert([*last, document])
+                await self._insert([*last, document, *after])
             except DuplicateKeyError as error:
                 raise SlotTaken from error
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
                     raise  # the chunks may still be rolled back, so they do not count as sent
                 failures = error.details.get("writeErrors", [])
-                if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] != len(last):
+                if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] < len(last):
                     raise
-                raise SlotTaken from error
+                if failures[0]["index"] == len(last):
+                    raise SlotTaken from error
+                # A reader that saw the entry first has restored the state.
 
     async def _insert(self, documents: list[dict[str, Any]]) -> None:
         if len(documents) == 1:
@@ -206,27 +210,25 @@ class Log:
         """Return the entries from one number and before another, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(between(conversation, *span), _LEAN).sort("_id", 1)
+            found = self._log.find(between(conversation, *span), LEAN).sort("_id", 1)
             documents = await found.batch_size(_BATCH).to_list(None)
-        return await _entries(documents)
+        return await entries_from(documents)
 
-    async def newest_entries(
-        self, conversation: str, *, start: int = 0, before: int | None = None, limit: int
-    ) -> list[Entry]:
+    async def entries_before(self, conversation: str, *, start: int = 0, before: int, limit: int) -> list[Entry]:
         """Return the last entries of a range of numbers, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(between(conversation, *span), _LEAN).sort("_id", -1)
+            found = self._log.find(between(conversation, *span), LEAN).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
-        return await _entries(documents[::-1])
+        return await entries_from(documents[::-1])
 
     async def entries_around(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries that begin before an ordinal, in order. One command."""
         query = {"conversation": conversation, "first": {"$lt": before}}
         async with driver_errors():
-            found = self._log.find(query, _LEAN).sort([("first", -1), ("_id", -1)]).limit(limit)
+            found = self._log.find(query, LEAN).sort([("first", -1), ("_id", -1)]).limit(limit)
             documents = await found.batch_size(_BATCH).to_list(None)
-        return await _entries(documents[::-1])
+        return await entries_from(documents[::-1])
 
     async def newest_results(
         self, conversation: str, rewinds: Rewinds, *, before: int, limit: int, tools_only: bool = False
@@ -240,9 +242,9 @@ class Log:
         if rewinds.ranges:
             query["$nor"] = [{"results_at": {"$gte": one.first, "$lte": one.last}} for one in rewinds.ranges]
         async with driver_errors():
-            found = self._log.find(query, {**_LEAN, "messages.body": 0}).sort("results_at", -1).limit(limit)
+            found = self._log.find(query, {**LEAN, "messages.body": 0}).sort("results_at", -1).limit(limit)
             documents = await found.to_list(None)
-        return await _entries([_with_empty_bodies(document) for document in documents])
+        return await entries_from([_with_empty_bodies(document) for document in documents])
 
     async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
         """Return the whole texts of some payloads, in order. One command for each run of adjacent payloads.
@@ -315,14 +317,14 @@ class Log:
         return dict(zip(numbers, texts, strict=True))
 
     async def delete(self, conversation: str) -> tuple[int, int]:
-        """Remove a conversation from the log and return the numbers of entries and chunks."""
+        """Remove a conversation from the log and return the numbers of entries and chunks; its state is gone before."""
         parts = log_ranges(conversation)
         entries, chunks = await asyncio.gather(*(delete_range(self._log, conversation, *part) for part in parts))
         return entries, chunks
 
     async def count(self, conversation: str) -> tuple[int, int]:
         """Count the entries and chunks of a conversation. Two commands."""
-        parts = log_ranges(conversation)
+        parts = entry_range(conversation), log_ranges(conversation)[1]
         entries, chunks = await asyncio.gather(*(count_range(self._log, conversation, *part) for part in parts))
         return entries, chunks
 
@@ -339,7 +341,7 @@ def _source_ids(document: Mapping[str, Any]) -> list[int]:
         raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
-async def _entries(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
+async def entries_from(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:

@@ -26,8 +26,8 @@ _HEAD_FIELDS = (
     "conversation",
     "created_at",
     *(f"totals.{name}" for name in ("active", "turns", "tokens", "view_tokens")),
-    *(f"summary.{name}" for name in ("totals", "tokens")),
 )
+_SUMMARY_FIELDS = {"summary.totals": 1, "summary.tokens": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,6 @@ class HeadTotals:
         turns: Human messages.
         tokens: Size of all messages in full.
         view_tokens: Size of all messages in the default view of finished turns.
-        folded: Size of the messages that the current summary covers, in that view; 0 without a summary.
-        summary: Size of the current summary.
     """
 
     conversation: str
@@ -51,8 +49,6 @@ class HeadTotals:
     turns: int
     tokens: int
     view_tokens: int
-    folded: int
-    summary: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +93,20 @@ class Statistics:
                 return
             after = documents[-1]["_id"]
 
+    async def summaries(self, conversations: Sequence[str] | None) -> list[tuple[int, int]]:
+        """Return for each current summary the size of the messages that it covers, and its own. One command.
+
+        Raises:
+            CorruptDocumentError: A state is damaged.
+        """
+        query: dict[str, Any] = {"revision": {"$exists": True}}
+        if conversations is not None:
+            query["conversation"] = {"$in": list(conversations)}
+        async with driver_errors(seconds=None):
+            found = self._driver.collection(self._prefix + LOG).find(query, _SUMMARY_FIELDS)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        return [_summary_sizes(document) for document in documents if document.get("summary")]
+
     async def amounts(self, collection: str, conversations: Sequence[str] | None) -> list[Amount]:
         """Measure the documents of a collection, of all conversations or of some. One command.
 
@@ -115,19 +125,30 @@ class Statistics:
         async with driver_errors(seconds=None):
             reply = await self._driver.database.command(command)
         return [
-            Amount(_kind(collection, **one["_id"]), one["_id"]["day"] or "", one["messages"], one["size"])
+            Amount(_kind(collection, **one["_id"]), one["_id"]["day"] or "", *(one[name] for name in _SUMS))
             for one in reply["cursor"]["firstBatch"]
         ]
 
 
+_SUMS = {
+    "messages": {"$sum": "$count"},
+    "size": {"$sum": {"$bsonSize": "$$ROOT"}},
+}
 _GROUP = {
     "_id": {
         "day": {"$dateToString": {"date": "$at", "format": _DAY}},
         "is_payload": {"$ne": [{"$type": "$data"}, "missing"]},
     },
-    "messages": {"$sum": "$count"},
-    "size": {"$sum": {"$bsonSize": "$$ROOT"}},
+    **_SUMS,
 }
+
+
+def _summary_sizes(document: Mapping[str, Any]) -> tuple[int, int]:
+    try:
+        summary = document["summary"]
+        return stored_number(summary["totals"][2]), stored_number(summary["tokens"][1])
+    except (KeyError, TypeError, IndexError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
 def _amount(collection: str, document: Mapping[str, Any]) -> Amount:
@@ -143,7 +164,7 @@ def _kind(collection: str, *, is_payload: bool, **_: Any) -> str:
 
 def _head_totals(document: Mapping[str, Any]) -> HeadTotals:
     try:
-        totals, summary = document["totals"], document.get("summary") or {"totals": [0, 0, 0], "tokens": [0, 0]}
+        totals = document["totals"]
         return HeadTotals(
             conversation=stored_text(document["conversation"]),
             created_at=utc(document["created_at"]),
@@ -151,8 +172,6 @@ def _head_totals(document: Mapping[str, Any]) -> HeadTotals:
             turns=stored_number(totals["turns"]),
             tokens=stored_number(totals["tokens"]),
             view_tokens=stored_number(totals["view_tokens"]),
-            folded=stored_number(summary["totals"][2]),
-            summary=stored_number(summary["tokens"][1]),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise CorruptDocumentError(str(document.get("_id")), repr(error), collection=HEADS) from error

@@ -1,6 +1,6 @@
 """Read and write the ``summaries`` collection: every summary that was ever made.
 
-Floor 2; the `compaction` room calls it. A document is written before the head names it; one that no head ever named
+Floor 2; the `compaction` room calls it. A document is written before the state names it; one that no state ever named
 is ignored.
 """
 
@@ -36,6 +36,13 @@ class Summaries:
             except DuplicateKeyError:
                 return
 
+    async def find(self, conversation: str, token: str) -> SummaryRecord | None:
+        """Return a summary, or None. One command."""
+        query = {"_id": summary_id(conversation, token), "conversation": conversation}
+        async with driver_errors():
+            document = await self._summaries.find_one(query)
+        return summary_from(document) if document else None
+
     async def all(self, conversation: str) -> dict[str, SummaryRecord]:
         """Return all summaries of a conversation by token, including uncommitted ones. One command."""
         low, high = conversation_range(conversation)
@@ -45,7 +52,7 @@ class Summaries:
         return {record.token: record for record in map(summary_from, documents)}
 
     async def drop(self, conversation: str, token: str) -> None:
-        """Remove a summary that no head names. One command."""
+        """Remove a summary that no state names. One command."""
         async with driver_errors():
             await self._summaries.delete_one({"_id": summary_id(conversation, token), "conversation": conversation})
 

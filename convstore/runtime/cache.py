@@ -13,22 +13,21 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
-from convstore.log.summary import NamedResult
+from convstore.log.state import NO_START, LeadingSystem, ViewStart
+from convstore.log.summary import SummaryRecord
 from convstore.runtime.clock import ID_LIFETIME, Clock
-from convstore.values.policy import HistoryPolicy
+from convstore.values.policy import HistoryPolicy, start_key
 from convstore.values.scope import Scope
 
 __all__ = [
     "TAIL_LIFETIME",
-    "UNKNOWN_START",
     "CachedConversation",
     "CachedPayload",
     "ConversationCache",
     "SharedLimit",
     "SizedLRU",
-    "Start",
 ]
 
 TAIL_LIFETIME = 10.0
@@ -111,35 +110,6 @@ class CachedPayload(NamedTuple):
     is_lasting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The earliest start of views under one policy; valid until messages are rewound or summarised.
-
-    Attributes:
-        rewind_entry: Number of the last rewind entry.
-        revision: Revision of the summary.
-        entry: Number of the entry that holds the first message.
-        first: Ordinal of that message.
-        counter: Name of the token counter of the budget.
-        results: The newest tool results before that entry, newest first.
-    """
-
-    rewind_entry: int
-    revision: int
-    entry: int
-    first: int
-    counter: str
-    results: tuple[NamedResult, ...] = ()
-
-    @property
-    def position(self) -> tuple[int, int, int, int, str]:
-        """Return the form that the head stores; it is compared in this order."""
-        return self.rewind_entry, self.revision, self.entry, self.first, self.counter
-
-
-UNKNOWN_START = Start(0, 0, 0, 0, "")
-
-
 @dataclass(slots=True, eq=False)
 class CachedConversation:
     """The cached state of one conversation.
@@ -155,8 +125,10 @@ class CachedConversation:
         last_question: The last human message that this store appended: its id, its position among the active messages,
             and the rewind entry at that time.
         rewinds: The active messages as of the newest rewind entry seen.
-        system: The leading system messages as of that entry.
-        starts: Starts of views as of that entry, by policy.
+        system: The leading system messages.
+        starts: Starts of views, by the key of the policy.
+        revision: The highest revision of the state that was seen.
+        summary: Digest of the current summary, and the summary.
         lock: Serialises appends: a tail is used only after the append before it is acknowledged.
     """
 
@@ -169,21 +141,21 @@ class CachedConversation:
     entries: int = 0
     last_question: tuple[str, int, int] = ("", 0, 0)
     rewinds: Rewinds = NO_REWINDS
-    system: tuple[EntryMessage, ...] | None = None
-    starts: OrderedDict[HistoryPolicy, Start] = field(default_factory=OrderedDict)
+    system: LeadingSystem | None = None
+    starts: OrderedDict[str, ViewStart] = field(default_factory=OrderedDict)
+    revision: int = 0
+    summary: tuple[bytes, SummaryRecord | None] = (b"", None)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def follow(self, rewind_entry: Entry) -> None:
-        """Cache the rewound ranges of a newer rewind entry, and drop starts and system messages."""
+        """Cache the active messages as of a newer rewind entry."""
         if rewind_entry.number > self.rewinds.entry:
             self.rewinds = Rewinds.of(rewind_entry)
-            self.system = None
-            self.starts.clear()
 
-    def remember_start(self, policy: HistoryPolicy, start: Start) -> None:
+    def remember_start(self, start: ViewStart) -> None:
         """Cache the start of the next view under a policy."""
-        self.starts[policy] = start
-        self.starts.move_to_end(policy)
+        self.starts[start.policy] = start
+        self.starts.move_to_end(start.policy)
         while len(self.starts) > _MAXIMUM_STARTS:
             self.starts.popitem(last=False)
 
@@ -202,8 +174,8 @@ class ConversationCache:
         ends: The last entries of logs that loads have read, with sizes by the store's counter. Entries are immutable.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, policy: HistoryPolicy) -> None:
+        self._clock, self._own_policy = clock, start_key(policy)
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
         limit = SharedLimit(_MAXIMUM_BYTES)
         self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](limit)
@@ -247,6 +219,10 @@ class ConversationCache:
     def is_current(self, cached: CachedConversation) -> bool:
         """Return True if the scope still has this conversation in the cache."""
         return self._by_scope.get(cached.scope) is cached
+
+    def own_start(self, cached: CachedConversation) -> ViewStart:
+        """Return the start of views under the store's own policy, which heads store for other processes."""
+        return cached.starts.get(self._own_policy, NO_START)
 
     def forget(self, cached: CachedConversation) -> None:
         """Drop a conversation that no longer belongs to its scope."""

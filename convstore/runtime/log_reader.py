@@ -94,9 +94,14 @@ class LogReader:
             raise ConversationDeletedError(_DELETED) from error
 
     async def read_your_writes(
-        self, cached: CachedConversation, read: Callable[[], Awaitable[_Found]], *, last: Callable[[_Found], int]
+        self,
+        cached: CachedConversation,
+        read: Callable[[], Awaitable[_Found]],
+        *,
+        last: Callable[[_Found], int],
+        revision: Callable[[_Found], int] | None = None,
     ) -> _Found:
-        """Read the end of the log, and retry until it has all entries that this store knows to be acknowledged.
+        """Read the end of the log, and retry until it has all entries and the revision that this store has seen.
 
         A newly elected primary may briefly return less than its predecessor acknowledged. This lasts for seconds. If
         the cached state is older and the log is still shorter, a backup was restored: the conversation is dropped from
@@ -106,17 +111,19 @@ class LogReader:
             cached: The conversation.
             read: Reads the end of the log.
             last: Returns the number of the last entry in the result.
+            revision: Returns the revision of the state in the result.
 
         Raises:
             ConversationDeletedError: The log is shorter because the conversation was deleted.
             StoreUnavailableError: The log is still stale after two seconds.
         """
-        minimum, is_recent = cached.entries, self._cache.is_confirmed(cached)
+        entries, is_recent = cached.entries, self._cache.is_confirmed(cached)
+        least_revision = cached.revision if revision else 0
         for pause in _PAUSES:
             if pause:
                 await asyncio.sleep(pause)
             found = await read()
-            if last(found) >= minimum:
+            if last(found) >= entries and (revision is None or revision(found) >= least_revision):
                 return found
             if self.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
                 raise ConversationDeletedError(_DELETED)
@@ -300,7 +307,7 @@ class LogReader:
                 raise
             check_dense(cached, entries, first=first, last=last)
 
-    def standing(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
+    def summary_messages(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
         """Return the messages that present a summary; `talk` for a view without tool messages."""
         if summary is None:
             return []

@@ -25,9 +25,10 @@ from itertools import islice, takewhile
 
 from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreError
 from convstore.log.entry import Totals
+from convstore.log.state import NO_START, ViewStart
 from convstore.mongo.heads import HeadChange, Heads, Opening
 from convstore.mongo.log import Log
-from convstore.runtime.cache import UNKNOWN_START, CachedConversation, Start
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock, as_of, is_backdated
 from convstore.runtime.parallel import in_parallel
 from convstore.values.scope import Scope
@@ -55,7 +56,7 @@ class Burst:
         ends: The same end by the monotonic clock; appends before it do not refresh the head.
         is_backdated: The refresh was backdated, so the head does not look recently used.
         totals: Totals of the newest acknowledged append.
-        start: Start of the default view that was cached at that append; see `Start`.
+        start: Start of views under the store's own policy that was cached at that append.
         counted: Number of entries that the head counts, as far as this store knows.
         refreshed: The entry that the last refresh counted before its insert; 0 if that append failed.
         unsure: The highest entry that the head may count although its insert failed; 0 for none.
@@ -68,7 +69,7 @@ class Burst:
     ends: float
     is_backdated: bool = False
     totals: Totals = Totals()  # noqa: RUF009 - frozen
-    start: tuple[int, int, int, int, str] = UNKNOWN_START.position
+    start: ViewStart = NO_START
     counted: int = 0
     refreshed: int = 0
     unsure: int = 0
@@ -91,9 +92,9 @@ class Burst:
         finally:
             self.in_flight -= 1
 
-    def acknowledge(self, totals: Totals, start: Start) -> None:
-        """Record the totals of an acknowledged append, and the start of the default view."""
-        self.start = start.position
+    def acknowledge(self, totals: Totals, start: ViewStart) -> None:
+        """Record the totals of an acknowledged append, and the start of the next view."""
+        self.start = start
         self.advance(totals)
         if totals.entries >= self.unsure:
             self.unsure = 0  # the head counts this entry, or no missing one

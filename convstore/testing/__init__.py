@@ -32,6 +32,7 @@ from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.testing.searching import SearchContract
 from convstore.testing.sources import SourcesContract
+from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
@@ -51,6 +52,7 @@ class StoreContract(
     RewindContract,
     TurnContract,
     CompactContract,
+    StateContract,
     IsolationContract,
     EndContract,
     ListContract,

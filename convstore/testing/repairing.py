@@ -66,11 +66,11 @@ class RepairContract(VerifyFixtures):
     ) -> None:
         """A hint where the view begins that leads elsewhere is named and taken away."""
         head = await self.head_of(database, full)
-        start = [head["totals"]["rewind_entry"], head["revision"], 3, 99, "x"]
+        start = [head["totals"]["rewind_entry"], 0, 3, 99, "x", "", []]
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"start": start}})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert kinds(report) == [("head_start", head["_id"])]
-        assert (await self.head_of(database, full))["start"] == [0, 0, 0, 0, ""]
+        assert (await self.head_of(database, full))["start"] == [0, 0, 0, 0, "", "", []]
 
     async def test_a_title_still_counts_as_use_after_a_repair(self, new_store: _NewStore, database: Any) -> None:
         """A head that was not told of the last entry is told, and not taken for older than it is."""
@@ -192,19 +192,19 @@ class RepairContract(VerifyFixtures):
         await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
         report = await later.verify(user_id=chat.scope["user_id"], repair=True)
         assert sorted(report.counts) == ["head_totals", "orphan_chunks"]
-        assert await database["log"].count_documents({"conversation": conversation}) == 3
+        assert await database["log"].count_documents({"conversation": conversation}) == 4
 
     @pytest.mark.parametrize("change", [{"$unset": {"newest": 1}}, {"newest": "first"}, {"versions": 1}])
-    async def test_summaries_are_not_removed_while_their_head_is_damaged(
+    async def test_summaries_are_not_removed_while_their_state_is_damaged(
         self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
     ) -> None:
-        """What seems unused may be what a damaged head led to."""
+        """A summary that seems unused may be one that a damaged state referred to."""
         conversation = await self.id_of(database, full)
         first = await database["summaries"].find_one({"conversation": conversation, "version": 1})
         if change.get("newest"):
             change = {"newest": first["token"]}
-        key = (await self.head_of(database, full))["_id"]
-        await database["heads"].update_one({"_id": key}, change if "$unset" in change else {"$set": change})
+        key = f"{conversation}:~"
+        await database["log"].update_one({"_id": key}, change if "$unset" in change else {"$set": change})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert kinds(report) == [("summary", key)]
         assert await database["summaries"].count_documents({"conversation": conversation}) == 2

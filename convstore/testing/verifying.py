@@ -213,11 +213,12 @@ class VerifyContract(VerifyFixtures):
         """A rewind set it aside, and it comes back with what was rewound; so its loss is told."""
         conversation, user = await self.id_of(database, full), full.scope["user_id"]
         await full.rewind(before=str((await full.list_messages(after=2, limit=1))[0].message.id))
-        aside = (await self.head_of(database, full))["aside"]
+        aside = (await database["log"].find_one({"_id": f"{conversation}:~"}))["aside"]
         await full.store.close()
         assert (bool(aside), kinds(await later.verify(user_id=user))) == (True, [])
-        head, key = await self.head_of(database, full), f"{conversation}:{new_id()}"
-        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"aside": key.partition(":")[2]}})
+        key = f"{conversation}:{new_id()}"
+        change = {"$set": {"aside": key.partition(":")[2]}}
+        await database["log"].update_one({"_id": f"{conversation}:~"}, change)
         assert kinds(await later.verify(user_id=user)) == [("summary", key)]
 
     async def test_summaries_that_stand_for_nothing_are_named(
@@ -401,9 +402,9 @@ class VerifyContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """The digest is what tells whether the copy is as it was written."""
-        head = await self.head_of(database, full)
-        await database["heads"].update_one({"_id": head["_id"]}, {"$unset": {"summary.digest": 1}})
-        assert ("head", head["_id"]) in kinds(await later.verify(user_id=full.scope["user_id"]))
+        key = f"{await self.id_of(database, full)}:~"
+        await database["log"].update_one({"_id": key}, {"$unset": {"summary.digest": 1}})
+        assert ("state", key) in kinds(await later.verify(user_id=full.scope["user_id"]))
 
     async def test_a_head_is_not_made_to_agree_with_a_damaged_log(
         self, full: Conversation, later: ConversationStore, database: Any

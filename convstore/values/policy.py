@@ -6,14 +6,17 @@ not when it is used.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Literal
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import check_number
 
-__all__ = ["CompactionRule", "HistoryPolicy", "check_policy"]
+__all__ = ["CompactionRule", "HistoryPolicy", "check_policy", "start_key"]
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
@@ -96,6 +99,20 @@ class CompactionRule:
             check_number(getattr(self, name), name=name, minimum=minimum)
         if self.max_summary_tokens >= self.max_tokens_before_summary:
             raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
+
+
+@lru_cache(maxsize=256)
+def start_key(policy: HistoryPolicy) -> str:
+    """Return a key of all fields that decide where views begin.
+
+    >>> start_key(HistoryPolicy()) == start_key(HistoryPolicy(provider="openai"))
+    True
+    >>> start_key(HistoryPolicy()) == start_key(HistoryPolicy(max_turns=2))
+    False
+    """
+    names = sorted(one.name for one in fields(policy) if one.name not in ("compact", "provider"))
+    values = [sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value for name in names]
+    return hashlib.sha256(json.dumps([names, values]).encode()).hexdigest()[:16]
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:

@@ -1,4 +1,4 @@
-"""Checks one conversation: its head, its log, its summaries and its annotations.
+"""Checks one conversation: its head, its log, its state and its annotations.
 
 Floor 4. `verifier` calls it. Findings are reported only if the conversation still exists afterwards, because one that
 is deleted meanwhile has holes everywhere. Documents younger than the longest append are not reported, because they may
@@ -9,30 +9,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, Totals
-from convstore.log.summary import SummaryRecord
+from convstore.log.state import NO_START, ViewStart
 from convstore.messages.values import Codec
 from convstore.mongo.bson_values import from_stored, stored_number, utc
-from convstore.mongo.documents import summary_document, summary_from, totals_document
+from convstore.mongo.documents import totals_document
 from convstore.mongo.heads import Head, head_from
 from convstore.mongo.inspection import Inspection, log_fields
-from convstore.mongo.keys import ANNOTATIONS, HEADS, SUMMARIES, annotation_id, entry_id, summary_id
+from convstore.mongo.keys import ANNOTATIONS, HEADS, annotation_id
 from convstore.mongo.log import Log
+from convstore.mongo.state_documents import start_document
 from convstore.runtime.clock import Clock
 from convstore.values.reports import Finding
 from convstore.verify.findings import Checked, Findings, Recheck
-from convstore.verify.log import ORPHAN_AGE, LogCheck
+from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
+from convstore.verify.state import StateCheck, is_wrong_start, start_entries
 
 __all__ = ["ConversationCheck"]
 
 _IN_FLIGHT = timedelta(minutes=2)
-_NO_START = [0, 0, 0, 0, ""]
 _BREAKS = ("hole", "fork")
 
 
@@ -60,6 +61,7 @@ class ConversationCheck:
     findings: Findings
     recheck: Recheck | None = None
     _found: list[Finding] = field(default_factory=list)
+    _state: Mapping[str, Any] | None = None
 
     @property
     def conversation(self) -> str:
@@ -81,7 +83,10 @@ class ConversationCheck:
             checked = check.checked
             head, problem = self._head()
             await self._compare(head, problem, check)
-            await self._summaries(head, checked)
+            repair = self.findings.repair
+            state = StateCheck(self.conversation, self.inspection, self.now, repair, checked, self._state)
+            await state.run(check)
+            self._found += state.findings
             await self._annotations(checked, check.tail.messages)
         if self._found and not await self._still_exists():
             return
@@ -94,7 +99,8 @@ class ConversationCheck:
     async def _look_at_log(self, *, keeps_chunks: bool = False) -> LogCheck:
         head, _ = self._head()
         head_entries = head.totals.entries if head else 0
-        wanted = frozenset({head.start[2] if head else 0, head_entries})
+        self._state = await self.inspection.state(self.conversation)
+        wanted = frozenset({head.start.entry if head else 0, head_entries, *start_entries(self._state)})
         names = (self.conversation, self.inspection, self.codec, self.now, self.findings.repair, Checked())
         check = LogCheck(*names, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()
@@ -122,7 +128,7 @@ class ConversationCheck:
         totals = totals_document(recount_entry.totals)
         changes: dict[str, Any] = {
             "totals": totals,
-            "start": [recount_entry.number, *_NO_START[1:]],
+            "start": start_document(ViewStart(recount_entry.number)),
             "updated_at": recount_entry.at,
         }
         if await self.inspection.set_head(self.document, changes):
@@ -160,9 +166,9 @@ class ConversationCheck:
         if head is None:
             await self._repair_head("head", problem, self._rebuilt(check), closes=True)
             return
-        if self._is_wrong_start(head, check.kept.get(head.start[2]), tail):
+        if self._is_wrong_start(head, check.kept.get(head.start.entry), tail):
             problem = "the stored start of the view does not match the log"
-            await self._repair_head("head_start", problem, {"start": _NO_START}, only_if_unchanged=True)
+            await self._repair_head("head_start", problem, {"start": start_document(NO_START)}, only_if_unchanged=True)
         if outdated := self._outdated_totals(head, check):
             changes, closes = self._head_changes(head, tail), self._is_old(head.open_until)
             self.recheck = Recheck(*outdated, log_fields(self.document), tail.entries, changes, closes)
@@ -186,10 +192,8 @@ class ConversationCheck:
         return moment is None or self.now - moment > _IN_FLIGHT
 
     def _is_wrong_start(self, head: Head, entry: Entry | None, tail: Totals) -> bool:
-        rewind_entry, revision, number, first, _ = head.start
-        if rewind_entry > max(tail.rewind_entry, head.totals.rewind_entry) or revision > head.revision:
-            return True
-        return bool(number) and number <= tail.entries and (entry is None or not entry.first <= first <= entry.last)
+        is_newer = head.start.rewind_entry > max(tail.rewind_entry, head.totals.rewind_entry)
+        return is_newer or is_wrong_start(head.start, entry, tail)
 
     @staticmethod
     def _head_changes(head: Head, tail: Totals) -> dict[str, Any]:
@@ -198,7 +202,7 @@ class ConversationCheck:
 
     def _rebuilt(self, check: LogCheck) -> dict[str, Any] | None:
         """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
-        changes: dict[str, Any] = {"totals": totals_document(check.tail), "start": _NO_START}
+        changes: dict[str, Any] = {"totals": totals_document(check.tail), "start": start_document(NO_START)}
         moments = {"updated_at": check.tail.updated_at, "created_at": check.first_at}
         changes |= {
             name: moment
@@ -228,75 +232,6 @@ class ConversationCheck:
             repaired = await self.inspection.set_head(self.document, changes, closes=closes)
             self.document = {**self.document, **changes} if repaired else self.document
         self._report(kind, problem, repairable=bool(changes), repaired=repaired)
-
-    async def _summaries(self, head: Head | None, checked: Checked) -> None:
-        found: dict[str, SummaryRecord] = {}
-        after, is_whole = "", True
-        while documents := await self.inspection.documents_of(SUMMARIES, self.conversation, after=after):
-            for document in documents:
-                checked.summaries += 1
-                record = self._summary(document)
-                is_whole = is_whole and record is not None
-                if head and head.summary and record and record.token == head.summary.token:
-                    self._compare_summaries(head.summary, record)
-                if record is not None:
-                    # Texts are dropped, because those of all summaries together may be large.
-                    found[record.token] = replace(record, text="", messages=(), folded=(), results=())
-            after = str(documents[-1]["_id"])
-        if head is None:
-            return
-        committed, missing = _chain(found, head.newest)
-        current = head.summary.token if head.summary else ""
-        for token in sorted({missing, current, head.aside} - {"", *found}):
-            name = summary_id(self.conversation, token)
-            self._report("summary", "the head refers to it, but it is missing", document=name, collection=SUMMARIES)
-        if not missing and head.versions != len(committed):
-            self._report("summary", f"it refers to {len(committed)} summaries, but counts {head.versions}")
-        retry_if_stale = is_whole and not missing and head.versions == len(committed)
-        for record in found.values():
-            if problem := _misplaced(record, found):
-                self._report(
-                    "summary", problem, document=summary_id(self.conversation, record.token), collection=SUMMARIES
-                )
-            await self._covers(record, is_named=record.token in committed or not retry_if_stale)
-
-    def _summary(self, document: Mapping[str, Any]) -> SummaryRecord | None:
-        key = str(document["_id"])
-        try:
-            record = summary_from(document)
-            if (key, document.get("conversation")) != (summary_id(self.conversation, record.token), self.conversation):
-                raise CorruptDocumentError(key, "the key, the conversation and the token do not agree")
-        except CorruptDocumentError as error:
-            self._report("damaged", str(error), document=key, collection=SUMMARIES)
-            return None
-        return record
-
-    def _compare_summaries(self, at_head: SummaryRecord, record: SummaryRecord) -> None:
-        if summary_document(at_head) != summary_document(record):
-            self._report("summary", "the copy of the current summary differs from the summary")
-
-    async def _covers(self, record: SummaryRecord, *, is_named: bool) -> None:
-        """Check that a summary covers existing messages, and that the head or another summary refers to it."""
-        key = summary_id(self.conversation, record.token)
-        if not is_named:
-            if self.now - record.at > ORPHAN_AGE:
-                removed = self.findings.repair and await self.inspection.remove(SUMMARIES, [key])
-                text = "it was never the current summary, and no document refers to it"
-                self._report(
-                    "summary_unused",
-                    text,
-                    document=key,
-                    collection=SUMMARIES,
-                    repairable=True,
-                    repaired=bool(removed),
-                )
-            return
-        entry = await self.inspection.entry_span(entry_id(self.conversation, record.entry))
-        first, count = (entry or {}).get("first"), (entry or {}).get("count")
-        holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
-        if not holds or not 1 <= record.first <= record.last:
-            text = f"it replaces messages {record.first} to {record.last}, which are not in the entry it names"
-            self._report("summary", text, document=key, collection=SUMMARIES)
 
     async def _annotations(self, checked: Checked, last: int) -> None:
         after = ""
@@ -334,24 +269,3 @@ class ConversationCheck:
         except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
             return repr(error), 0
         return "", ordinal
-
-
-def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
-    """Return the problem of a summary compared with earlier ones, "" if there is none."""
-    previous, parent = found.get(record.previous), found.get(record.parent)
-    if (previous and record.version != previous.version + 1) or (not record.previous and record.version != 1):
-        return "its version does not follow that of the previous summary"
-    if parent and (record.first != parent.first or record.last <= parent.last):
-        return "it does not begin with the same message as the summary it extends, or does not end later"
-    return ""
-
-
-def _chain(found: Mapping[str, SummaryRecord], token: str) -> tuple[set[str], str]:
-    """Return the tokens of a summary and all earlier ones, and the first missing token, "" if none is missing."""
-    chain: set[str] = set()
-    while token and token not in chain:
-        if token not in found:
-            return chain, token
-        chain.add(token)
-        token = found[token].previous
-    return chain, ""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from convstore.messages.values import Codec
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import ANNOTATIONS, LOG, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, LOG, SUMMARIES, state_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.reports import Finding, VerifyReport
@@ -126,7 +126,9 @@ class Verifier:
         if collection == LOG:
             keys = await self._inspection.chunk_keys(conversation)
             ages = ((key, age_of(key.partition("#")[2].partition("#")[0], now)) for key in keys)
-            return [key for key, age in ages if age is not None and age > ORPHAN_AGE]
+            old = [key for key, age in ages if age is not None and age > ORPHAN_AGE]
+            has_state = len(old) == len(keys) and await self._inspection.state(conversation)
+            return [*old, state_id(conversation)] if has_state else old
         documents = await self._inspection.documents_of(collection, conversation)
         dated = [(str(document["_id"]), document.get("at")) for document in documents]
         return [key for key, at in dated if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE]

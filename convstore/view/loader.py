@@ -1,9 +1,9 @@
 """Loads the view of a conversation for the next model call.
 
-Floor 4. `conversation` calls it. The log is read from its end back to the start of the last view under the same policy.
-That start is cached in this process or stored in the head; head and entries are read concurrently. If it is unknown,
-reading continues until the budget is full. Leading system messages and names of earlier results never change and are
-read once.
+Floor 4. `conversation` calls it. One command reads the state and the entries, from the end of the log back to the start
+of the last view under the same policy. That start is cached in this process, or stored in the head or the state. If it
+is unknown, reading continues until the budget is full. Leading system messages and names of earlier results never
+change and are read once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row, leading_system, rows_of, weigh
 from convstore.log.selection import named_in
+from convstore.log.state import NO_START, State, ViewStart, system_of
 from convstore.log.summary import NamedResult, SummaryRecord, fits
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
-from convstore.mongo.heads import Head, Heads
+from convstore.mongo.heads import Head
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log
-from convstore.runtime.cache import UNKNOWN_START, CachedConversation, ConversationCache, Start
+from convstore.mongo.states import States
+from convstore.runtime.cache import CachedConversation, ConversationCache
+from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader, check_dense
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import History, HistoryReport
-from convstore.values.policy import HistoryPolicy
+from convstore.values.policy import HistoryPolicy, start_key
 from convstore.values.scope import Scope
 from convstore.view.budget import Window, choose_window
 from convstore.view.payloads import ShownPayloads
@@ -41,7 +44,6 @@ from convstore.view.sizes import shown_sizes
 
 __all__ = ["Loader"]
 
-_DEFAULT = HistoryPolicy()
 _TRIES = 3
 _FIRST_ENTRIES = 4
 _MIN_ENTRIES, _MAX_ENTRIES = 16, 1_000
@@ -49,12 +51,15 @@ _MIN_ENTRIES, _MAX_ENTRIES = 16, 1_000
 
 @dataclass(slots=True)
 class _Load:
-    """State of one load: the rows read so far and the cost of reading them."""
+    """State of one load: the rows read so far and the cost of reading them.
+
+    `searches` counts the reads that a start of the view in the state would have saved.
+    """
 
     policy: HistoryPolicy
     cached: CachedConversation
-    head: Head
-    start: Start = UNKNOWN_START
+    state: State
+    start: ViewStart = NO_START
     summary: SummaryRecord | None = None
     summary_messages: Sequence[BaseMessage] = ()
     rewinds: Rewinds = NO_REWINDS
@@ -66,6 +71,7 @@ class _Load:
     documents: int = 0
     bytes: int = 0
     round_trips: int = 0
+    searches: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -107,14 +113,6 @@ class _Load:
             self.end = entries + self.end
         self.rows = rows_of(self.entries, self.rewinds, self.summary)
         self.earlier_results = None
-        if self.entries and self.is_complete and not self.summary:
-            self.set_system(self.rows)
-
-    def set_system(self, rows: Sequence[Row]) -> None:
-        """Set the leading system messages; cache them if no append or rewind can add to them."""
-        self.system = tuple(row.message for row in leading_system(rows))
-        if len(self.system) < len(rows) and self.cached.rewinds.entry == self.rewinds.entry:
-            self.cached.system = self.system
 
     def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
         """Return the names of the newest results, given newest first; the summary names the results it covers."""
@@ -144,138 +142,111 @@ class Loader:
     def __init__(
         self,
         reader: LogReader,
-        heads: Heads,
+        ends: LogEndReader,
         log: Log,
+        states: States,
         conversations: ConversationCache,
         *,
         codec: Codec,
         counter: NamedCounter,
     ) -> None:
-        self._reader, self._heads, self._log, self._cache = reader, heads, log, conversations
+        self._reader, self._ends, self._cache = reader, ends, conversations
+        self._log, self._states = log, states
         self._codec, self._counter = codec, counter
         self._payloads = ShownPayloads(reader, conversations)
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
         for _ in range(_TRIES):
-            # The conversation was deleted during the load: retry with the scope's new conversation, or none.
+            # The conversation was deleted or restored from a backup during the load: retry with what the scope has now.
             with suppress(ConversationDeletedError):
                 return await self._load(scope, policy)
         return await self._load(scope, policy)
 
     async def _load(self, scope: Scope, policy: HistoryPolicy) -> History:
-        load = await self._begin_warm(scope, policy) or await self._begin_cold(scope, policy)
-        if load is None:
+        cached, head = await self._ends.find(scope)
+        if cached is None:
             return History(messages=[], report=HistoryReport(round_trips=1))
-        async with self._reader.reading(load.cached):
+        async with self._reader.reading(cached):
+            load = await self._begin(cached, head, policy)
             window = await self._choose(load)
             await self._remember(load, window)
             history = await self._show(load, window)
         self._cache_end(load)
         return history
 
-    async def _begin_warm(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
-        """Read head and entries concurrently if the conversation is cached; return None if the cache is stale."""
-        cached = self._cache.get(scope)
-        if cached is None:
-            return None
-        start, tail = cached.starts.get(_start_key(policy), UNKNOWN_START), cached.tail or Totals()
+    async def _begin(self, cached: CachedConversation, head: Head | None, policy: HistoryPolicy) -> _Load:
+        """Read the state and the entries since the last known start of the view; of cached entries, only the last."""
+        start = self._known_start(cached, head, policy)
+        tail = cached.tail or (head.totals if head else Totals())
         limit = _entries_needed(start, tail, policy)
-        cached_end = self._cache.ends.drop(cached) or ()  # cached again after a successful load
-        if not _is_sufficient(cached_end, start, limit):
-            cached_end = ()
-        first = cached_end[-1].number if cached_end else start.entry
-
-        async def read() -> tuple[Head | None, list[Entry]]:
-            reading = self._log.newest_entries(cached.conversation, start=first, limit=limit)
-            return await asyncio.gather(self._heads.find(dict(scope)), reading)
-
-        def last(found: tuple[Head | None, list[Entry]]) -> int:
-            head, entries = found
-            is_replaced = head is None or head.conversation != cached.conversation
-            return cached.entries if is_replaced else entries[-1].number if entries else 0
-
-        head, entries = await self._reader.read_your_writes(cached, read, last=last)
-        if head is None or self._reader.seen(scope, head) is not cached:
-            return None
-        is_joined = bool(cached_end) and _is_continued_by(cached_end, entries)
-        if (cached_end and not is_joined and len(entries) < limit) or _differs(tail, entries):
+        held = self._cache.ends.drop(cached) or ()  # cached again after a successful load
+        if not _is_sufficient(held, start, limit):
+            held = ()
+        first = held[-1].number if held else start.entry
+        end = await self._ends.read(cached, start=first, limit=limit, has_starts=not start.entry)
+        if first and not end.entries and not held:  # the start was stored before a backup was restored
+            start, end = NO_START, await self._ends.read(cached, limit=limit)
+        is_joined = bool(held) and _is_continued_by(held, end.entries)
+        is_replaced = bool(held) and not is_joined and len(end.entries) < limit
+        if is_replaced or _differs(cached.tail, end.entries):
             self._cache.forget(cached)  # the log was restored from a backup
-            return await self._begin_with(head, self._cache.add(scope, head.conversation), policy, limit)
-        load = _Load(policy, cached, head, start, documents=1, round_trips=1)
-        load.count(entries)
-        async with self._reader.reading(cached):
-            cached_end = cached_end if is_joined else ()
-            await self._add_first_entries(load, entries, cached_end)
+            raise ConversationDeletedError("the log is another one than the cached one; call again")
+        load = _Load(policy, cached, end.state, start)
+        load.documents, load.bytes = end.documents + bool(head), sum(entry.size for entry in end.entries)
+        load.round_trips = end.round_trips + bool(head)
+        await self._add_end(load, end.entries, held if is_joined else ())
+        return load
+
+    def _known_start(self, cached: CachedConversation, head: Head | None, policy: HistoryPolicy) -> ViewStart:
+        key = start_key(policy)
+        if (start := cached.starts.get(key)) is None and head is not None:
+            start = head.start
+        return start if start and (start.policy, start.counter) == (key, self._counter.name) else NO_START
+
+    async def _add_end(self, load: _Load, entries: Sequence[Entry], held: Sequence[Entry]) -> None:
+        """Apply rewinds and the summary to the last entries; they overlap the cached ones by one entry."""
+        if not entries:
+            load.system = ()
+            return
+        cached, totals = load.cached, entries[-1].totals
+        self._cache.confirm(cached, totals)
+        load.round_trips += totals.rewind_entry not in (0, cached.rewinds.entry)
+        load.rewinds = await self._reader.rewinds(cached, totals)
+        summary = load.state.summary
+        if summary and summary.last <= totals.messages and fits(summary, load.rewinds):
+            load.summary = summary
+            load.summary_messages = self._reader.summary_messages(summary, talk=load.policy.view == "conversation")
+        self._use_start(load)
+        known = (one for one in (cached.system, load.state.system) if one)
+        cached.system = next((one for one in known if one.is_valid(load.rewinds, self._counter.name)), None)
+        load.system = cached.system.messages if cached.system else None
+        load.end = [*held, *await self._reader.counted(entries[1:] if held else entries)]
+        used = [entry for entry in load.end if entry.number >= load.start.entry]
+        # Recounted with the store's counter, so that every process computes the same start.
+        used[-1] = replace(used[-1], totals=await self._reader.recount_tail(cached, totals))
+        self._prepend(load, used)
         if load.reaches_start and load.entries[0].number == load.start.entry:
             load.earlier_results = load.start.results
-        return load
 
-    async def _begin_cold(self, scope: Scope, policy: HistoryPolicy) -> _Load | None:
-        """Read the head and then entries; return None if there is no conversation."""
-        head = await self._heads.find(dict(scope))
-        cached = self._reader.seen(scope, head)
-        return None if head is None or cached is None else await self._begin_with(head, cached, policy)
+    def _prepend(self, load: _Load, entries: list[Entry]) -> None:
+        load.prepend(entries)
+        if load.is_complete and not load.summary:
+            load.system = tuple(row.message for row in leading_system(load.rows))
+            load.cached.system = system_of(load.rows, load.rewinds, self._counter.name)
 
-    async def _begin_with(
-        self, head: Head, cached: CachedConversation, policy: HistoryPolicy, minimum: int = 0
-    ) -> _Load:
-        """Read at least `minimum` entries of a conversation of which only the head is known."""
-        start = Start(*head.start)
-        if _start_key(policy) != _DEFAULT or start.counter != self._counter.name:
-            start = UNKNOWN_START
-        load = _Load(policy, cached, head, start, documents=1, round_trips=2)
-        limit = max(minimum, _entries_needed(start, head.totals, policy))
-        async with self._reader.reading(cached):
-            reading, results = self._read(load, limit), None
-            if start.entry > (head.summary.entry if head.summary else 1) and not start.rewind_entry:
-                entries, results = await asyncio.gather(reading, self._read_before(load, start.first))
-            elif head.summary:
-                entries, _ = await asyncio.gather(reading, self._read_system(load))
-            else:
-                entries = await reading
-            await self._add_first_entries(load, entries)
-            if results is not None and load.reaches_start and load.entries[0].number == start.entry:
-                load.earlier_results = load.named(results)
-        return load
+    def _use_start(self, load: _Load) -> None:
+        """Keep the known start of the view, or take that of the state, if it is still valid."""
+        wanted = (load.rewinds.entry, load.state.revision, self._counter.name)
+        starts = (load.start, load.state.start(start_key(load.policy)))
+        valid = (one for one in starts if one.entry and (one.rewind_entry, one.revision, one.counter) == wanted)
+        load.start = next(valid, NO_START)
 
-    async def _add_first_entries(self, load: _Load, entries: list[Entry], cached_end: tuple[Entry, ...] = ()) -> None:
-        """Apply rewinds and the summary to the entries read first; they overlap the cached end by one entry."""
-        summary = load.head.summary
-        if summary and (not entries or summary.last > entries[-1].totals.messages):
-            # The head is newer than the entries: it was read later, or the log was restored from an older backup.
-            load.round_trips += 1
-            limit = len(cached_end) + len(entries) + _MIN_ENTRIES
-            entries, cached_end = await self._log.newest_entries(load.cached.conversation, limit=limit), ()
-            load.count(entries)
-        if entries:
-            await self._read_rewinds(load, entries)
-            if summary and summary.last <= entries[-1].totals.messages and fits(summary, load.rewinds):
-                load.summary = summary
-                load.summary_messages = self._reader.standing(summary, talk=load.policy.view == "conversation")
-            if (load.start.rewind_entry, load.start.revision) != (load.rewinds.entry, load.head.revision):
-                load.start = UNKNOWN_START
-        load.end = [*cached_end, *await self._reader.counted(entries[1:] if cached_end else entries)]
-        counted = [entry for entry in load.end if entry.number >= load.start.entry]
-        if counted:
-            # Recounted with the store's counter, so that every process computes the same start.
-            totals = await self._reader.recount_tail(load.cached, entries[-1].totals)
-            counted[-1] = replace(counted[-1], totals=totals)
-        load.prepend(counted)
-
-    async def _read_rewinds(self, load: _Load, entries: Sequence[Entry]) -> None:
-        """Read the rewound ranges as of the last of some entries."""
-        self._cache.confirm(load.cached, entries[-1].totals)
-        if entries[-1].totals.rewind_entry not in (0, load.cached.rewinds.entry):
-            load.round_trips += 1
-        load.rewinds = await self._reader.rewinds(load.cached, entries[-1].totals)
-        load.system = load.cached.system if load.cached.rewinds.entry == load.rewinds.entry else None
-
-    async def _read(self, load: _Load, limit: int, before: int | None = None) -> list[Entry]:
-        """Read the last entries, or the last before a number, but none before the known start of the view."""
-        minimum = max(load.start.entry, load.head.summary.entry if load.head.summary else 0)
-        start = minimum if before is None or before > minimum else 0
-        entries = await self._log.newest_entries(load.cached.conversation, start=start, before=before, limit=limit)
+    async def _read(self, load: _Load, limit: int, before: int) -> list[Entry]:
+        """Read the last entries before a number, but none before the known start of the view."""
+        minimum = max(load.start.entry, load.summary.entry if load.summary else 0)
+        start = minimum if before > minimum else 0
+        entries = await self._log.entries_before(load.cached.conversation, start=start, before=before, limit=limit)
         load.count(entries)
         return entries
 
@@ -298,20 +269,22 @@ class Loader:
             load.round_trips += until > _FIRST_ENTRIES
             rows = rows_of(await self._reader.counted(entries), load.rewinds)
             if len(leading_system(rows)) < len(rows) or len(entries) < until:
-                load.set_system(rows)
+                load.system = tuple(row.message for row in leading_system(rows))
+                cached.system = system_of(rows, load.rewinds, self._counter.name)
             until *= 4
 
     async def _choose(self, load: _Load) -> Window:
         """Choose where the view begins, reading further back until it is certain."""
         while True:
             window = self._window(load)
-            if window is not None and load.is_complete and load.entries and load.system is None:
-                load.round_trips += 1
-                await self._read_system(load)
-                continue
-            if window is not None and (load.is_complete or load.earlier_results is not None):
+            has_results = load.is_complete or load.earlier_results is not None
+            if window is not None and has_results and load.system is not None:
                 return window
             load.round_trips += 1
+            load.searches += 1
+            if window is not None and has_results:
+                await self._read_system(load)
+                continue
             if window is not None:
                 # Read these only once the start is certain; they make the note slightly larger.
                 load.earlier_results = load.named(await self._read_before(load, load.rows[0].message.ordinal))
@@ -320,7 +293,7 @@ class Loader:
             entries = await self._read(load, min(_MAX_ENTRIES, 4 * len(load.entries)), before)
             if not entries:
                 raise CorruptDocumentError(entry_id(load.cached.conversation, before - 1), "the entry is missing")
-            load.prepend(await self._reader.counted(entries))
+            self._prepend(load, await self._reader.counted(entries))
 
     def _window(self, load: _Load) -> Window | None:
         """Choose where the view begins; return None if more entries must be read first."""
@@ -345,17 +318,24 @@ class Loader:
         return summary_tokens + sum(message.tokens for message in load.system or ())
 
     async def _remember(self, load: _Load, window: Window) -> None:
-        """Cache the start of the next view; store it in the head as well if that would have saved a round trip."""
+        """Cache the start of the next view; store it in the state as well if that would have saved a round trip."""
         if window.anchor is None or window.anchor >= len(load.rows):
             return
         number = load.rows[window.anchor].entry
         begin = next(index for index, row in enumerate(load.rows) if row.entry == number)
-        first, results = load.rows[begin].message.ordinal, load.results_before(begin)
-        start = Start(load.rewinds.entry, load.head.revision, number, first, self._counter.name, results)
-        policy = _start_key(load.policy)
-        load.cached.remember_start(policy, start)
-        if policy == _DEFAULT and load.round_trips > 2 and start.entry > 1:
-            await self._heads.hint(dict(load.cached.scope), load.cached.conversation, start=start.position)
+        start = ViewStart(
+            load.rewinds.entry,
+            load.state.revision,
+            number,
+            load.rows[begin].message.ordinal,
+            self._counter.name,
+            start_key(load.policy),
+            load.results_before(begin),
+        )
+        load.cached.remember_start(start)
+        system = load.cached.system if load.state.system is None else None
+        if number > 1 and (load.searches or system):
+            await self._states.remember(load.state, start, system)
             load.round_trips += 1
 
     def _cache_end(self, load: _Load) -> None:
@@ -389,7 +369,7 @@ class Loader:
         return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
 
 
-def _is_sufficient(cached_end: Sequence[Entry], start: Start, limit: int) -> bool:
+def _is_sufficient(cached_end: Sequence[Entry], start: ViewStart, limit: int) -> bool:
     """Return True if the cached end of a log holds as much as a load would read."""
     if not cached_end or start.entry:
         return bool(cached_end) and cached_end[0].number <= start.entry
@@ -402,17 +382,12 @@ def _is_continued_by(cached_end: Sequence[Entry], entries: Sequence[Entry]) -> b
     return len(pair) == 2 and pair[0] == pair[1]
 
 
-def _differs(tail: Totals, entries: Sequence[Entry]) -> bool:
+def _differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
     """Return True if the log now has another entry at the number of the cached tail."""
-    return any(entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
+    return any(tail and entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
 
 
-def _start_key(policy: HistoryPolicy) -> HistoryPolicy:
-    """Return the part of a policy that decides where views begin; the provider makes no difference."""
-    return replace(policy, provider=None, compact="explicit")
-
-
-def _entries_needed(start: Start, totals: Totals, policy: HistoryPolicy) -> int:
+def _entries_needed(start: ViewStart, totals: Totals, policy: HistoryPolicy) -> int:
     """Estimate how many entries to read first: those after a known start, or enough to fill the limits."""
     active = totals.entries * totals.active // totals.messages if totals.messages else 0
     if start.entry:

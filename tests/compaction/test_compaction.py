@@ -273,8 +273,7 @@ class Play:
         if not is_cold:
             await one.load_history()
         loader = (await one.store.services()).loader
-        heads, log = loader._heads, loader._log
-        read, happened = asyncio.Event(), asyncio.Event()
+        ends, happened = loader._ends, asyncio.Event()
 
         async def happen() -> None:
             if not happened.is_set():
@@ -284,27 +283,22 @@ class Play:
                     states.append(dict(model.live))
 
         async def find(scope: Any) -> Any:
-            if not (head_first or is_cold):
-                await read.wait()
+            found = await ends.find(scope)
+            if head_first:
                 await happen()
-            found = await heads.find(scope)
-            read.set()
             return found
 
-        async def newest_entries(*args: Any, **kwargs: Any) -> Any:
-            if head_first or is_cold:
-                await read.wait()
-                await happen()
-            found = await log.newest_entries(*args, **kwargs)
-            read.set()
+        async def read_end(*args: Any, **kwargs: Any) -> Any:
+            found = await ends.read(*args, **kwargs)
+            await happen()
             return found
 
-        loader._heads, loader._log = Patched(heads, find=find), Patched(log, newest_entries=newest_entries)
+        loader._ends = Patched(ends, find=find, read=read_end)
         policy = POLICIES[len(states) % len(POLICIES)]
         try:
             history = await one.load_history(policy)
         finally:
-            loader._heads, loader._log = heads, log
+            loader._ends = ends
         now, current = model.live, model.current
         problems = []
         for live, summary in itertools.product(states, [None, *model.summaries]):
@@ -398,12 +392,11 @@ class Play:
     async def weighed(self, chat: Conversation) -> int:
         """What a compaction would decide by: all that is not summarised."""
         parts = await chat.store.services()
-        head = await parts.compactor._heads.find(chat.scope)
-        if head is None:
+        known = await parts.compactor._reader.find(tuple(chat.scope.items()))
+        if known is None:
             return 0
-        known = parts.compactor._reader.seen(tuple(chat.scope.items()), head)
-        assert known is not None
-        plan = await parts.compactor._plan(head, known, self.writer.rule, force=False)
+        end = await parts.compactor._ends.read(known)
+        plan = await parts.compactor._plan(known, end, self.writer.rule, force=False)
         return sum(weigh(plan.rows))
 
     async def check_all(self) -> None:
@@ -1245,31 +1238,27 @@ async def test_system_messages_that_come_in_parts_are_all_shown() -> None:
     assert [message.id for message in (await one.load_history()).messages[:3]] == ["s1", "s2", "summary-1"]
 
 
-async def test_a_summary_that_came_between_the_two_reads_of_a_load_is_shown() -> None:
-    """The entries were read before it was made; they are read once more, so that what it stands for is not missed."""
+async def test_a_summary_made_during_a_load_is_shown_by_the_next_one() -> None:
+    """The state is read with the entries, so a view has the summary and all after it, or the messages."""
     database = memory()
     one, other = [await six_turns(Told(_nothing, rule_of(300, keep=0)), database, turns=turns) for turns in (6, 0)]
-    await one.load_history()
-    loader, read = (await one.store.services()).loader, asyncio.Event()
-    find, newest = loader._heads.find, loader._log.newest_entries
+    before = await one.load_history()
+    loader = (await one.store.services()).loader
+    ends = loader._ends
 
-    async def newest_then(*args: Any, **kwargs: Any) -> Any:
-        found = await newest(*args, **kwargs)
-        read.set()
-        return found
-
-    async def find_later(scope: Any) -> Any:
-        await read.wait()
-        loader._heads.find, loader._log.newest_entries = find, newest
+    async def read_then_compact(*args: Any, **kwargs: Any) -> Any:
+        found = await ends.read(*args, **kwargs)
+        loader._ends = ends
         await talk(other, 7, 8)
         assert (await other.compact(force=True)).status == "done"
-        return await find(scope)
+        return found
 
-    loader._heads.find, loader._log.newest_entries = find_later, newest_then
-    history = await one.load_history()
-    assert history.summary is not None
-    assert [message.id for message in history.messages] == ["summary-1"]
-    assert history.report.round_trips == 2
+    loader._ends = Patched(ends, read=read_then_compact)
+    during = await one.load_history()
+    assert (during.summary, during.messages) == (None, before.messages)
+    after = await one.load_history()
+    assert after.summary is not None
+    assert [message.id for message in after.messages] == ["summary-1"]
 
 
 # What it costs.
@@ -1293,7 +1282,7 @@ async def counted(client: AsyncMongoClient[dict[str, Any]], database_name: str, 
 async def test_a_load_with_a_summary_costs_what_one_without_costs(
     counted: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
 ) -> None:
-    """Two commands in one round trip when warm; two round trips when cold, the system messages beside the range."""
+    """One command when warm, two when cold: the state has the summary and the system messages."""
     chat = counted
     await chat.append(SystemMessage("Be brief."))
     for number in range(30):
@@ -1304,16 +1293,16 @@ async def test_a_load_with_a_summary_costs_what_one_without_costs(
         warm = await chat.load_history()
     assert first.messages == warm.messages
     assert warm.summary == "Some words."
-    assert (commands.names, warm.report.round_trips) == (["find", "find"], 1)
+    assert (commands.names, warm.report.round_trips) == (["find"], 1)
     assert warm.report.documents == commands.documents
     other = cold(client, database_name, chat)
     with commands.counted():
         history = await other.load_history()
     assert history.messages == warm.messages
-    assert (commands.names, history.report.round_trips) == (["find"] * 3, 2)
+    assert (commands.names, history.report.round_trips) == (["find"] * 2, 2)
     with commands.counted():
         again = await other.load_history()
-    assert (again.messages, commands.names, again.report.round_trips) == (warm.messages, ["find", "find"], 1)
+    assert (again.messages, commands.names, again.report.round_trips) == (warm.messages, ["find"], 1)
 
 
 async def test_a_cold_load_behind_a_summary_that_is_cut_is_two_round_trips(
@@ -1323,7 +1312,7 @@ async def test_a_cold_load_behind_a_summary_that_is_cut_is_two_round_trips(
     database_name: str,
     seconds: list[float],
 ) -> None:
-    """Once the head tells where the view begins: summary, note and range come together."""
+    """Once the head or the state says where the view begins: summary, note and range come together."""
     chat = counted
     for number in range(30):
         await chat.append(rag_turn(f"What about fish {number}?"))
@@ -1339,8 +1328,7 @@ async def test_a_cold_load_behind_a_summary_that_is_cut_is_two_round_trips(
     with commands.counted():
         history = await other.load_history()
     assert history.messages == warm.messages
-    assert history.report.round_trips == 2
-    assert len(commands.sent) <= 4
+    assert history.report.round_trips == len(commands.sent) == 2
 
 
 async def test_what_a_load_reads_does_not_grow_once_it_is_summarised(counted: Conversation, commands: Commands) -> None:
@@ -1356,7 +1344,7 @@ async def test_what_a_load_reads_does_not_grow_once_it_is_summarised(counted: Co
         with commands.counted():
             history = await chat.load_history()
         received.append(commands.bytes)
-        assert (commands.names, history.report.round_trips) == (["find", "find"], 1)
+        assert (commands.names, history.report.round_trips) == (["find"], 1)
     assert len(await chat.summaries()) > 2
     assert max(received[80:]) < max(received[:80]) * 1.1
     assert max(read[len(read) // 2 :]) < max(read[: len(read) // 2]) * 1.1
@@ -1368,7 +1356,7 @@ def _beside_payloads(commands: Commands) -> int:
 
 
 async def test_a_compaction_is_a_handful_of_commands(counted: Conversation, commands: Commands) -> None:
-    """Head, tail and range before the model call; summary, head and a look at the tail after it.
+    """State, tail and range before the model call; summary, state and a look at the tail after it.
 
     The payloads of what is summarised are read besides, in parallel: one command for each append that has some.
     """
@@ -1382,7 +1370,7 @@ async def test_a_compaction_is_a_handful_of_commands(counted: Conversation, comm
     assert len(commands.sent) - beside <= 40
     with commands.counted():
         assert (await chat.compact()).status == "not_needed"
-    assert commands.names == ["find"] * 3
+    assert commands.names == ["find"] * 2
 
 
 @pytest.mark.parametrize("what", ["turns left out", "a large system message"])
@@ -1397,7 +1385,7 @@ async def test_a_load_plans_no_compaction_while_none_is_due(
     await counted.load_history(policy)
     with commands.counted():
         history = await counted.load_history(policy)
-    assert commands.names == ["find", "find"]
+    assert commands.names == ["find"]
     assert history.report.left_out_turns > 0 or history.tokens > 3_000
     assert history.report.tokens_unsummarized < 3_000
     await talk(counted, *range(10, 40))
@@ -1431,7 +1419,7 @@ async def test_round_trips_are_told_when_others_summarise(
     with commands.counted():
         history = await other.load_history()
     assert history.summary == "Some words."
-    assert (commands.names, history.report.round_trips) == (["find", "find"], 1)
+    assert (commands.names, history.report.round_trips) == (["find"], 1)
 
 
 async def test_a_listing_does_not_read_summaries(
@@ -1460,11 +1448,11 @@ async def test_each_failure_doubles_the_wait_and_a_summary_ends_it() -> None:
 
     async def wait() -> timedelta:
         assert (await chat.compact(force=True)).status == "failed"
-        head = await database["heads"].find_one({"scope": chat.scope})
-        return timedelta(seconds=(head["wait_until"].replace(tzinfo=UTC) - now[0]).total_seconds())
+        state = await database["log"].find_one({"revision": {"$exists": True}})
+        return timedelta(seconds=(state["wait_until"].replace(tzinfo=UTC) - now[0]).total_seconds())
 
     assert [await wait() for _ in range(3)] == [timedelta(seconds=seconds) for seconds in (30, 60, 120)]
-    await database["heads"].update_one({"scope": chat.scope}, {"$set": {"failures": 5_000}})
+    await database["log"].update_one({"revision": {"$exists": True}}, {"$set": {"failures": 5_000}})
     assert await wait() == timedelta(minutes=64)
     writer.does = _nothing
     assert (await chat.compact(force=True)).status == "done"
@@ -1496,7 +1484,7 @@ async def test_a_lease_that_is_lost_ends_the_work(monkeypatch: pytest.MonkeyPatc
     database, ended = memory(), asyncio.Event()
 
     async def hangs() -> None:
-        await database["heads"].update_one({}, {"$set": {"lease.owner": "another"}})
+        await database["log"].update_one({"revision": {"$exists": True}}, {"$set": {"lease.owner": "another"}})
         try:
             await asyncio.Event().wait()
         finally:

@@ -28,6 +28,7 @@ from convstore.append import rewinder, writer
 from convstore.devserver import DevServer
 from convstore.runtime.clock import Clock
 from convstore.testing import rag_turn, same_messages
+from convstore.values.policy import start_key
 
 
 class Time:
@@ -149,7 +150,8 @@ async def test_a_conversation_deleted_in_the_middle_of_a_load_is_loaded_anew(cha
         await chat.load_history()
     other = again(chat)
     parts = await other._store.services()
-    find, calls = parts.loader._heads.find, []
+    heads = parts.loader._ends._heads
+    find, calls = heads.find, []
 
     async def find_and_delete(scope):
         head = await find(scope)
@@ -158,7 +160,7 @@ async def test_a_conversation_deleted_in_the_middle_of_a_load_is_loaded_anew(cha
             await chat.delete()
         return head
 
-    parts.loader._heads.find = find_and_delete
+    heads.find = find_and_delete
     assert (await other.load_history()).messages == []
 
 
@@ -314,7 +316,7 @@ async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: Conv
         await chat.load_history(HistoryPolicy(max_turns=number))
     known = store._known.get(scope)
     assert known
-    assert list(known.starts) == [HistoryPolicy(max_turns=number) for number in range(4, 12)]
+    assert list(known.starts) == [start_key(HistoryPolicy(max_turns=number)) for number in range(4, 12)]
 
 
 async def test_a_rewind_without_an_answer_is_given_up(

@@ -11,6 +11,8 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient
 
 from convstore.testing import StoreContract
+from convstore.testing.fixtures import ContractFixtures
+from convstore.testing.states import StateContract
 
 
 class TestPyMongo(StoreContract):
@@ -20,6 +22,18 @@ class TestPyMongo(StoreContract):
     async def database(self, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
         """A real database."""
         return pymongo_client[database_name]
+
+
+class TestPlainCollection(StateContract, ContractFixtures):
+    """The state of a conversation in a collection that is not clustered, as on servers before 5.3."""
+
+    @pytest.fixture
+    async def database(self, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str) -> Any:
+        """A database whose log existed before its migration."""
+        database = pymongo_client[f"{database_name}_plain"]
+        if "log" not in await database.list_collection_names():
+            await database.create_collection("log")
+        return database
 
 
 IN_SHORT = {
@@ -44,6 +58,8 @@ IN_SHORT = {
     "test_another_scope_sees_nothing",
     "test_two_workers_never_both_summarise",
     "test_a_compaction_is_taken_back",
+    "test_a_deletion_during_a_compaction_wins",
+    "test_a_lost_state_is_restored",
     "test_a_source_is_paged_to_its_end",
     "test_sources_are_read_by_their_numbers",
     "test_all_that_was_appended_is_found",

@@ -131,7 +131,7 @@ async def test_who_learns_of_a_deletion_begins_anew(open_chat: OpenChat, time: T
     """The append on whose way it was deleted goes with it; the next one begins a new conversation."""
     chat = open_chat()
     await chat.append(HumanMessage("old"))
-    time.seconds += 9
+    time.seconds += 11
     await chat.load_history()
     await open_chat().delete()
     time.seconds += 2
@@ -146,7 +146,7 @@ async def test_what_the_head_was_not_told_of_is_not_acknowledged(open_chat: Open
 
     async def grow_old() -> None:
         """The head is known to be there, and was not told for long."""
-        time.seconds += 9
+        time.seconds += 11
         await chat.load_history()
         time.seconds += 2
 

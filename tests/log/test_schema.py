@@ -205,12 +205,14 @@ def test_indexes_cover_what_is_looked_up():
         ((conversation, ("messages.call", 1), ("_id", 1)), False, "messages.call"),
         ((conversation, ("first", 1), ("_id", 1)), False, "first"),
         ((conversation, ("results_at", 1)), False, "results_at"),
+        ((conversation,), False, "revision"),
     ]
     newest = (("updated_at", -1), ("_id", -1))
     assert [(index.keys, index.unique, index.present) for index in head_indexes(["a", "b"])] == [
         ((("scope.a", 1), *newest), False, "scope.a"),
         ((("scope.b", 1), *newest), False, "scope.b"),
         (newest, False, "updated_at"),
+        ((conversation,), False, "updated_at"),
         ((("sweep_at", 1),), False, "sweep_at"),
     ]
     names = [index.name for index in (*LOG_INDEXES, *head_indexes(["a", "b"]))]

@@ -26,6 +26,7 @@ from convstore.exceptions import ConversationDeletedError, CorruptDocumentError,
 from convstore.log.entry import Entry, Totals
 from convstore.mongo.driver import driver_errors
 from convstore.mongo.log import Log
+from convstore.mongo.states import States
 from convstore.runtime import log_reader as reader
 from convstore.runtime.cache import CachedConversation
 
@@ -41,7 +42,7 @@ async def chat(pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: 
     return chat
 
 
-WAYS: tuple[str, ...] = ("newest_entries", "entries", "entries_around", "last_totals", "messages_by_id")
+WAYS: tuple[str, ...] = ("read_end", "entries", "entries_around", "last_totals", "messages_by_id")
 
 
 class Behind:
@@ -50,10 +51,11 @@ class Behind:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         self.left = dict.fromkeys(WAYS, times)
         for name in self.left:
-            monkeypatch.setattr(Log, name, self._missing(name, getattr(Log, name)))
+            room = States if name == "read_end" else Log
+            monkeypatch.setattr(room, name, self._missing(name, getattr(room, name)))
 
     def _missing(self, name: str, read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def behind(log: Log, conversation: str, *values: Any, **options: Any) -> Any:
+        async def behind(log: Log | States, conversation: str, *values: Any, **options: Any) -> Any:
             found = await read(log, conversation, *values, **options)
             if not self.left[name]:
                 return found
@@ -63,6 +65,8 @@ class Behind:
         return behind
 
     def _less(self, found: Any) -> Any:
+        if isinstance(found, tuple):
+            return found[0], self._less(found[1])
         if isinstance(found, dict):
             return {id_: row for id_, row in found.items() if row.entry.number < 3}
         if isinstance(found, Totals):
@@ -244,14 +248,14 @@ async def test_what_a_tail_told_of_is_read(
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
     await other.append(HumanMessage("q3", id="q3"))
     assert [one.message.id for one in await chat.list_messages(limit=1)] == ["q3"]
-    newest, calls = Log.newest_entries, list[int]()
+    newest, calls = States.read_end, list[int]()
 
-    async def without_the_last(log: Log, conversation: str, **options: Any) -> list[Entry]:
+    async def without_the_last(states: States, conversation: str, **options: Any) -> Any:
         calls.append(1)
-        found = await newest(log, conversation, **options)
-        return found[:-1] if len(calls) == 1 else found
+        state, entries = await newest(states, conversation, **options)
+        return state, entries[:-1] if len(calls) == 1 else entries
 
-    monkeypatch.setattr(Log, "newest_entries", without_the_last)
+    monkeypatch.setattr(States, "read_end", without_the_last)
     assert (await load_history(chat))[-1] == "q3"
 
 

@@ -217,7 +217,7 @@ async def test_a_log_whose_head_is_lost_is_told_and_kept(database, store, full):
         ("lost", "annotations"),
     }
     assert not report.ok
-    assert await database["log"].count_documents({"conversation": full}) == 19
+    assert await database["log"].count_documents({"conversation": full}) == 20
     assert await database["summaries"].count_documents({}) == 2
 
 
@@ -245,7 +245,7 @@ async def test_a_conversation_that_just_ended_is_no_leftover(database, store, fu
     tombstone = {"_id": f"deleted:{full}", "conversation": full, "head": "x", "sweep_at": datetime.now(UTC)}
     await database["heads"].insert_one(tombstone)
     assert findings(await store.verify(repair=True)) == []
-    assert await database["log"].count_documents({"conversation": full}) == 19
+    assert await database["log"].count_documents({"conversation": full}) == 20
 
 
 async def test_other_conversations_are_not_taken_for_strays(database, store, full):
@@ -398,7 +398,7 @@ async def test_many_orphans_are_found_without_holding_them_all(database, store, 
     await database["log"].insert_many([{"_id": key, "conversation": full, "data": b"x"} for key in keys])
     report = await store.verify(repair=True)
     assert {one.kind for one in report.findings} == {"orphan_chunks"}
-    assert await database["log"].count_documents({"conversation": full}) == 19
+    assert await database["log"].count_documents({"conversation": full}) == 20
     assert (await store.verify()).ok
 
 

@@ -1,0 +1,134 @@
+"""Define the state of a conversation: what a load needs besides entries, and what never changes per append.
+
+Floor 1; used by `mongo`, `runtime` and every use case that shows or makes summaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from convstore.log.entry import EntryMessage
+from convstore.log.rewind import Rewinds
+from convstore.log.rows import Row, leading_system
+from convstore.log.summary import NamedResult, SummaryRecord, clipped, fits
+
+__all__ = ["NO_START", "LeadingSystem", "State", "ViewStart", "restored", "system_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStart:
+    """The earliest start of views under one policy; valid until messages are rewound or summarised.
+
+    Attributes:
+        rewind_entry: Number of the last rewind entry.
+        revision: Revision of the summary.
+        entry: Number of the entry that holds the first message; 0 if the start is unknown.
+        first: Ordinal of that message.
+        counter: Name of the token counter of the budget.
+        policy: Key of the policy, see `HistoryPolicy.start_key`.
+        results: The newest named messages before that entry, newest first.
+    """
+
+    rewind_entry: int = 0
+    revision: int = 0
+    entry: int = 0
+    first: int = 0
+    counter: str = ""
+    policy: str = ""
+    results: tuple[NamedResult, ...] = ()
+
+
+NO_START = ViewStart()
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingSystem:
+    """The system messages at the beginning of a log.
+
+    Attributes:
+        messages: The messages.
+        through: Ordinal of the first message after them.
+        rewound: The ranges that were rewound up to it when this was stored.
+        counter: Name of the token counter of their sizes.
+    """
+
+    messages: tuple[EntryMessage, ...]
+    through: int
+    rewound: tuple[tuple[int, int], ...]
+    counter: str
+
+    def is_valid(self, rewinds: Rewinds, counter: str) -> bool:
+        """Return True if no message up to the first other one was rewound or restored since."""
+        return self.counter == counter and self.rewound == clipped(rewinds, self.through)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of a conversation.
+
+    Attributes:
+        conversation: Id of the conversation.
+        at: When the state was inserted.
+        revision: Counts the changes of the current summary.
+        summary: The current summary.
+        newest: Token of the summary that was made last, "" if there is none.
+        aside: Token of the summary that a rewind set aside, "" for none; undoing the rewind makes it current again.
+        versions: The number of summaries made so far.
+        failures: Summaries that failed since the last successful one.
+        wait_until: After a failure, the time of the next try.
+        starts: Starts of views under the policies used last, newest first.
+        system: The leading system messages, None if they are unknown.
+    """
+
+    conversation: str
+    at: datetime
+    revision: int = 0
+    summary: SummaryRecord | None = None
+    newest: str = ""
+    aside: str = ""
+    versions: int = 0
+    failures: int = 0
+    wait_until: datetime | None = None
+    starts: tuple[ViewStart, ...] = ()
+    system: LeadingSystem | None = None
+
+    def start(self, policy: str) -> ViewStart:
+        """Return the start of views under a policy."""
+        return next((start for start in self.starts if start.policy == policy), NO_START)
+
+
+def system_of(rows: Sequence[Row], rewinds: Rewinds, counter: str) -> LeadingSystem | None:
+    """Return the leading system messages of a log, given its first rows; None if more may follow."""
+    leading = leading_system(rows)
+    if len(leading) == len(rows):
+        return None
+    through = rows[len(leading)].message.ordinal
+    return LeadingSystem(tuple(row.message for row in leading), through, clipped(rewinds, through), counter)
+
+
+def restored(
+    conversation: str, records: Iterable[SummaryRecord], rewinds: Rewinds, *, last: int, revision: int, at: datetime
+) -> State:
+    """Return the state of a conversation that lost it, from its stored summaries.
+
+    Args:
+        conversation: Id of the conversation.
+        records: All its summaries.
+        rewinds: The active messages of the log.
+        last: Last ordinal of the log.
+        revision: A revision above all earlier ones.
+        at: The current time.
+    """
+    made = sorted(records, key=lambda record: record.version)
+    fitting = [record for record in made if record.last <= last and fits(record, rewinds)]
+    newest = made[-1] if made else None
+    return State(
+        conversation,
+        at,
+        revision,
+        summary=max(fitting, key=lambda record: (record.last, record.version), default=None),
+        newest=newest.token if newest else "",
+        versions=newest.version if newest else 0,
+    )

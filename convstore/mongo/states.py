@@ -1,0 +1,126 @@
+"""Read and write the state of a conversation, which is the last document of its key range in ``log``.
+
+Floor 2; `runtime.log_end` and the `compaction` room call it. `log.insert` writes it with the first entry. Every other
+change is one update of an existing state at a known revision, never an upsert: a deleted conversation stays deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pymongo.errors import DuplicateKeyError
+
+from convstore.log.entry import Entry
+from convstore.log.state import LeadingSystem, State, ViewStart
+from convstore.log.summary import SummaryRecord
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.key_ranges import between
+from convstore.mongo.keys import LOG, end_range, state_id
+from convstore.mongo.log import LEAN, entries_from
+from convstore.mongo.state_documents import copied_summary, start_document, state_document, system_document
+
+__all__ = ["States"]
+
+_BATCH = 1_000
+_MAXIMUM_STARTS = 4
+
+
+class States:
+    """Commands on the states of conversations."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._log = driver.collection(prefix + LOG)
+
+    async def find(self, conversation: str) -> Mapping[str, Any] | None:
+        """Return the document of a state, or None. One command."""
+        query = {"_id": state_id(conversation), "conversation": conversation}
+        async with driver_errors():
+            found: Mapping[str, Any] | None = await self._log.find_one(query)
+        return found
+
+    async def read_end(
+        self, conversation: str, *, start: int, limit: int, has_starts: bool
+    ) -> tuple[Mapping[str, Any] | None, list[Entry]]:
+        """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
+
+        One command up to a thousand entries.
+
+        Args:
+            conversation: Id of the conversation.
+            start: Number of the first entry to read.
+            limit: Maximum number of entries.
+            has_starts: Read the starts of views with the state.
+        """
+        fields = LEAN if has_starts else {**LEAN, "starts": 0}
+        async with driver_errors():
+            found = self._log.find(between(conversation, *end_range(conversation, start=start)), fields)
+            documents = await found.sort("_id", -1).limit(limit + 1).batch_size(_BATCH).to_list(None)
+        has_state = bool(documents) and documents[0]["_id"] == state_id(conversation)
+        state = documents.pop(0) if has_state else None
+        return state, await entries_from(documents[:limit][::-1])
+
+    async def insert(self, state: State) -> None:
+        """Insert a restored state, unless there is one. One command."""
+        async with driver_errors():
+            try:
+                await self._log.insert_one(state_document(state))
+            except DuplicateKeyError:
+                return
+
+    async def remove(self, conversation: str) -> None:
+        """Remove a state, before the rest of a deleted conversation. One command."""
+        async with driver_errors():
+            await self._log.delete_one({"_id": state_id(conversation), "conversation": conversation})
+
+    async def remember(self, state: State, start: ViewStart | None, system: LeadingSystem | None) -> None:
+        """Store what a load had to find out, for other processes; only at the revision that it read. One command.
+
+        Args:
+            state: The state as it was read.
+            start: The start of views under a policy; None to keep what is stored.
+            system: The leading system messages; None to keep what is stored.
+        """
+        changes: dict[str, Any] = {"system": system_document(system)} if system else {}
+        if start:
+            others = [one for one in state.starts if one.policy != start.policy]
+            changes["starts"] = [start_document(one) for one in (start, *others)[:_MAXIMUM_STARTS]]
+        await self._change(state, {}, {"$set": changes})
+
+    async def lease(self, state: State, *, owner: str, at: datetime, until: datetime) -> bool:
+        """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
+        is_free = {"$or": [{"lease.until": {"$exists": False}}, {"lease.until": {"$lt": at}}]}
+        return await self._change(state, is_free, {"$set": {"lease": {"owner": owner, "until": until}}})
+
+    async def renew(self, state: State, *, owner: str, until: datetime) -> bool:
+        """Renew a lease; False if it is lost. One command."""
+        return await self._change(state, {"lease.owner": owner}, {"$set": {"lease.until": until}})
+
+    async def give_back(self, state: State, *, owner: str, wait_until: datetime | None) -> None:
+        """Release a lease. `wait_until` records a failure and the time of the next try. One command."""
+        changes: dict[str, Any] = {"$unset": {"lease": ""}}
+        if wait_until is not None:
+            changes |= {"$set": {"wait_until": wait_until}, "$inc": {"failures": 1}}
+        await self._change(state, {"lease.owner": owner}, changes)
+
+    async def commit(self, state: State, summary: SummaryRecord | None, *, owner: str = "", aside: str = "") -> bool:
+        """Replace the current summary if the revision is unchanged and the owner holds the lease. One command.
+
+        Args:
+            state: The state as it was read.
+            summary: The new current summary; None for none.
+            owner: Holder of the lease who made the summary; "" if the summary was made earlier.
+            aside: Without an owner, the token of a summary to set aside.
+        """
+        changes: dict[str, Any] = {"revision": state.revision + 1, "starts": [], "summary": copied_summary(summary)}
+        if not owner:
+            return await self._change(state, {}, {"$set": changes | {"aside": aside}, "$unset": {"lease": ""}})
+        changes |= {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}
+        update = {"$set": changes, "$unset": {"lease": "", "wait_until": ""}}
+        return await self._change(state, {"lease.owner": owner}, update)
+
+    async def _change(self, state: State, condition: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+        query = {"_id": state_id(state.conversation), "conversation": state.conversation, "revision": state.revision}
+        async with driver_errors():
+            return bool((await self._log.update_one(query | dict(condition), update)).matched_count)

@@ -1,0 +1,158 @@
+"""Read the state of a conversation and the end of its log, both at least as new as this store has seen.
+
+Floor 3; `view` and `compaction` read through it. A missing state means that the conversation was deleted, or that its
+state was lost. The head decides; a lost state is restored from the stored summaries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
+from convstore.log.entry import Entry
+from convstore.log.state import State, restored
+from convstore.log.summary import SummaryRecord
+from convstore.mongo.heads import Head, Heads
+from convstore.mongo.keys import SUMMARIES, summary_id
+from convstore.mongo.state_documents import current_summary, state_from, summary_in
+from convstore.mongo.states import States
+from convstore.mongo.summaries import Summaries
+from convstore.runtime.cache import CachedConversation, ConversationCache
+from convstore.runtime.clock import Clock
+from convstore.runtime.log_reader import LogReader
+from convstore.values.scope import Scope
+
+__all__ = ["LogEnd", "LogEndReader"]
+
+_Document = Mapping[str, Any]
+_DELETED = "the conversation was deleted while it was read; call again"
+
+
+class LogEnd(NamedTuple):
+    """The end of a log.
+
+    Attributes:
+        state: The state of the conversation.
+        entries: The last entries, in order.
+        documents: Number of documents read.
+        round_trips: Round trips that it took to read them.
+    """
+
+    state: State
+    entries: list[Entry]
+    documents: int
+    round_trips: int
+
+
+class LogEndReader:
+    """Reads the ends of logs for all conversations of a store."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        heads: Heads,
+        states: States,
+        summaries: Summaries,
+        cache: ConversationCache,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._reader, self._heads, self._states, self._summaries = reader, heads, states, summaries
+        self._cache, self._clock = cache, clock
+
+    async def find(self, scope: Scope) -> tuple[CachedConversation | None, Head | None]:
+        """Return the scope's conversation, and its head if that had to be read. No command if it is cached."""
+        if (cached := self._cache.get(scope)) is not None:
+            return cached, None
+        head = await self._heads.find(dict(scope))
+        return self._reader.seen(scope, head), head
+
+    async def read(
+        self, cached: CachedConversation, *, start: int = 0, limit: int = 1, has_starts: bool = True
+    ) -> LogEnd:
+        """Return the state and the last entries from a number on.
+
+        One command; a second one in parallel reads the head if the cached id is 10 seconds old. One more reads a large
+        summary that is new to this store.
+
+        Raises:
+            ConversationDeletedError: The scope has another conversation now, or none.
+        """
+        is_fresh = self._cache.is_fresh(cached)
+
+        async def read() -> tuple[_Document | None, list[Entry]]:
+            reading = self._states.read_end(cached.conversation, start=start, limit=limit, has_starts=has_starts)
+            if is_fresh:
+                return await reading
+            task = asyncio.ensure_future(reading)
+            await asyncio.gather(task, self._check_exists(cached))
+            return task.result()
+
+        document, entries = await self._reader.read_your_writes(
+            cached,
+            read,
+            last=lambda found: found[1][-1].number if found[1] else 0,
+            revision=lambda found: _revision(found[0], cached.revision),
+        )
+        documents, round_trips = (document is not None) + len(entries) + (not is_fresh), 1
+        if document is None:
+            await self._check_exists(cached)
+            state = await self._restored(cached, entries)
+            round_trips = 5 if entries else 2
+        else:
+            known, state = cached.summary[0], await self._state(cached, document)
+            round_trips += known != cached.summary[0] and "text" not in (document["summary"] or {"text"})
+        cached.revision = state.revision
+        return LogEnd(state, entries, documents, round_trips)
+
+    async def state(self, cached: CachedConversation) -> State:
+        """Return the state of a conversation. One command, as for `read`."""
+        return (await self.read(cached)).state
+
+    async def _check_exists(self, cached: CachedConversation) -> None:
+        if self._reader.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
+            raise ConversationDeletedError(_DELETED)
+
+    async def _state(self, cached: CachedConversation, document: _Document) -> State:
+        token, digest = current_summary(document)
+        if digest != cached.summary[0]:
+            summary = await self._summary(cached, document, token, digest) if token else None
+            cached.summary = digest, summary
+        return state_from(document, cached.summary[1])
+
+    async def _summary(
+        self, cached: CachedConversation, document: _Document, token: str, digest: bytes
+    ) -> SummaryRecord:
+        """Return the current summary, from its own document if it is large."""
+        found = summary_in(document) or await self._summaries.find(cached.conversation, token)
+        if found is None or found.digest != digest:
+            key = summary_id(cached.conversation, token)
+            raise CorruptDocumentError(key, "the state refers to another content of it", collection=SUMMARIES)
+        return found
+
+    async def _restored(self, cached: CachedConversation, entries: Sequence[Entry]) -> State:
+        """Insert a lost state again; an empty log has none yet."""
+        if not entries:
+            return State(cached.conversation, self._clock.now())
+        totals, now = entries[-1].totals, self._clock.now()
+        state = restored(
+            cached.conversation,
+            (await self._summaries.all(cached.conversation)).values(),
+            await self._reader.rewinds(cached, totals),
+            last=totals.messages,
+            revision=max(cached.revision + 1, int(now.timestamp())),
+            at=now,
+        )
+        await self._states.insert(state)
+        document = await self._states.find(cached.conversation)
+        if document is None:
+            raise ConversationDeletedError(_DELETED)
+        return await self._state(cached, document)
+
+
+def _revision(document: _Document | None, known: int) -> int:
+    """Return the revision of a state; a missing state is not stale, and damage is found when it is parsed."""
+    revision = document.get("revision") if document else known
+    return revision if isinstance(revision, int) else known
