@@ -70,11 +70,11 @@ class ChatMessageHistory(BaseChatMessageHistory):
         Raises:
             SyncUnsupportedError: The store works on the caller's async client; use `aget_messages`.
         """
-        return self._wait("aget_messages", lambda chat: _load(chat, self.policy))
+        return self._wait("aget_messages", self._load)
 
     async def aget_messages(self) -> list[BaseMessage]:
         """Load and return the view for the next model call; see `Conversation.load_history`."""
-        return await _load(self.chat, self.policy)
+        return await self._load(self.chat)
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages as `aadd_messages` does.
@@ -82,7 +82,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         Raises:
             SyncUnsupportedError: The store works on the caller's async client; use `aadd_messages`.
         """
-        self._wait("aadd_messages", lambda chat: _add(chat, messages))
+        self._wait("aadd_messages", lambda chat: self._add(chat, messages))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages to the log: all of them or none, once, in order; see `Conversation.append`.
@@ -94,7 +94,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
             ContentConflictError: An id is in the log with other content, which is not the content in views either.
             ConvstoreError: As `Conversation.append`.
         """
-        await _add(self.chat, messages)
+        await self._add(self.chat, messages)
 
     def clear(self) -> None:
         """Delete or rewind the conversation as `aclear` does.
@@ -102,11 +102,35 @@ class ChatMessageHistory(BaseChatMessageHistory):
         Raises:
             SyncUnsupportedError: The store works on the caller's async client; use `aclear`.
         """
-        self._wait("aclear", lambda chat: _empty(chat, self._clear))
+        self._wait("aclear", self._empty)
 
     async def aclear(self) -> None:
         """Delete the conversation for ever, or rewind all of it with ``clear="rewind"``; it then has no messages."""
-        await _empty(self.chat, self._clear)
+        await self._empty(self.chat)
+
+    async def _load(self, chat: Conversation) -> list[BaseMessage]:
+        return (await chat.load_history(self.policy)).messages
+
+    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage]) -> None:
+        new = [message for message in messages if kind_of(message) not in _ONLY_IN_VIEWS]
+        if not new:
+            return
+        try:
+            await chat.append(new)
+        except ContentConflictError:
+            shown = await _shown(chat, [message.id for message in new])
+            rest = [message for message in new if not _is_copy(message, shown.get(message.id or ""))]
+            if len(rest) == len(new):
+                raise
+            if rest:
+                await chat.append(rest)
+
+    async def _empty(self, chat: Conversation) -> None:
+        if self._clear == "delete":
+            await chat.delete()
+            return
+        for first in await chat.list_messages(after=0, limit=1):
+            await chat.rewind(before=str(first.message.id))
 
     def _wait(self, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run work on the conversation in the store's twin, which has an event loop of its own."""
@@ -126,40 +150,22 @@ class _RunHistory(ChatMessageHistory):
     _view: list[BaseMessage] | None = None
     _problem: Exception | None = None
 
-    @property
-    def messages(self) -> list[BaseMessage]:  # type: ignore[override]
+    async def _load(self, chat: Conversation) -> list[BaseMessage]:
         if self._view is None:
-            self._view = super().messages
+            self._view = await super()._load(chat)
         return list(self._view)
 
-    async def aget_messages(self) -> list[BaseMessage]:
-        if self._view is None:
-            self._view = await super().aget_messages()
-        return list(self._view)
-
-    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage]) -> None:
         self._view = None
         try:
-            super().add_messages(_without_repeats(messages))
+            await super()._add(chat, _without_repeats(messages))
         except Exception as error:
             self._problem = error
             raise
 
-    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+    async def _empty(self, chat: Conversation) -> None:
         self._view = None
-        try:
-            await super().aadd_messages(_without_repeats(messages))
-        except Exception as error:
-            self._problem = error
-            raise
-
-    def clear(self) -> None:
-        self._view = None
-        super().clear()
-
-    async def aclear(self) -> None:
-        self._view = None
-        await super().aclear()
+        await super()._empty(chat)
 
     def check(self) -> None:
         """Raise the error of adding the run's messages, if there was one."""
@@ -270,25 +276,6 @@ async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> Async
     config.get("configurable", {})["message_history"].check()
 
 
-async def _load(chat: Conversation, policy: HistoryPolicy | None) -> list[BaseMessage]:
-    return (await chat.load_history(policy)).messages
-
-
-async def _add(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
-    new = [message for message in messages if not _is_only_in_views(message)]
-    if not new:
-        return
-    try:
-        await chat.append(new)
-    except ContentConflictError:
-        shown = await _shown(chat, [message.id for message in new])
-        rest = [message for message in new if not _is_copy(message, shown.get(message.id or ""))]
-        if len(rest) == len(new):
-            raise
-        if rest:
-            await chat.append(rest)
-
-
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
     """Return the messages that the log has, by id, as views show them once their turn is finished."""
     wanted = [id_ for id_ in ids if id_]
@@ -298,18 +285,6 @@ async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, Bas
             for one in await chat.list_messages(after=record.ordinal - 1, limit=1):
                 shown[str(one.message.id)] = one.message
     return shown
-
-
-async def _empty(chat: Conversation, how: Literal["delete", "rewind"]) -> None:
-    if how == "delete":
-        await chat.delete()
-        return
-    for first in await chat.list_messages(after=0, limit=1):
-        await chat.rewind(before=str(first.message.id))
-
-
-def _is_only_in_views(message: BaseMessage) -> bool:
-    return kind_of(message) in _ONLY_IN_VIEWS
 
 
 def _is_copy(message: BaseMessage, shown: BaseMessage | None) -> bool:

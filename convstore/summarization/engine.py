@@ -177,7 +177,7 @@ class _Done:
     error: Exception | None = None
 
     def value(self) -> Any:
-        if self.error:
+        if self.error is not None:
             raise self.error
         return self.result
 

@@ -168,7 +168,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> _ModelOutput:
         """Append the messages of earlier hooks, and show the model the view and this turn."""
         chat = self._chat(request.runtime)
-        run, shown = await self._prepare(chat, request.state, request.messages)
+        run, shown = await self._prepare(chat, request)
         if isinstance(shown, AIMessage):
             return _replayed(run, shown, request)
         with working_on(chat):
@@ -180,7 +180,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> _ModelOutput:
         """`awrap_model_call` for sync agents."""
         chat = self._chat(request.runtime)
-        run, shown = self._wait(chat, lambda one: self._prepare(one, request.state, request.messages))
+        run, shown = self._wait(chat, lambda one: self._prepare(one, request))
         if isinstance(shown, AIMessage):
             return _replayed(run, shown, request)
         with working_on(chat):
@@ -245,10 +245,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         )
 
     async def _prepare(
-        self, chat: Conversation, state: Any, messages: list[Any]
+        self, chat: Conversation, request: ModelRequest[Any]
     ) -> tuple[AgentRun, AIMessage | list[BaseMessage]]:
-        run = run_in(state, chat.scope) or await take_up(chat, messages)
-        return run, await prepare(chat, self._rules, run, messages, state["messages"])
+        run = run_in(request.state, chat.scope) or await take_up(chat, request.messages)
+        return run, await prepare(chat, self._rules, run, request.messages, request.state["messages"])
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
         run = run_in(state, chat.scope) or await take_up(chat, state["messages"])
