@@ -5,8 +5,6 @@ Floor 8. Parses the options of `ConversationStore.verify` and prints its report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +13,7 @@ from rich.text import Text
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import plain, run, screen, table_of, write_json
+from convstore.cli.progress import count_for, progress
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
@@ -64,9 +63,13 @@ def doctor_command(
     chosen = read_pairs("--scope", scope)
 
     async def work() -> VerifyReport:
-        with _progress() as advance:
-            async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-                return await store.verify(repair=repair, progress=advance, **chosen)
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
+            with progress("checking", await count_for(store, quiet=False, **chosen)) as show:
+                return await store.verify(
+                    repair=repair,
+                    progress=lambda report: show(report.conversations, report.conversations, _counts_of(report)),
+                    **chosen,
+                )
 
     report = run(work(), as_document=as_document)
     if as_document:
@@ -78,15 +81,8 @@ def doctor_command(
         raise typer.Exit(FOUND)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[VerifyReport], None] | None]:
-    """Show the progress on stderr if it is a terminal."""
-    console = screen(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with console.status("checking") as status:
-        yield lambda report: status.update(f"{report.conversations:,} conversations, {report.entries:,} entries")
+def _counts_of(report: VerifyReport) -> str:
+    return f"{report.conversations:,} conversations, {report.entries:,} entries"
 
 
 def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:

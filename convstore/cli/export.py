@@ -9,23 +9,22 @@ import gzip
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from convstore.cli.endpoints import Target
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, ScopeValues, Uri, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import plain, run, screen, write_json
-from convstore.cli.problems import print_problems, progress
+from convstore.cli.progress import count_for, print_problems, progress
 from convstore.exceptions import InvalidInputError
-from convstore.transfer import ExportReport, export_conversations
-from convstore.transfer.exporting import ExportFormat
 from convstore.values.addresses import without_addresses
+
+if TYPE_CHECKING:
+    from convstore.transfer import ExportReport
 
 __all__ = ["EXPORT", "export_command"]
 
@@ -75,53 +74,25 @@ def export_command(
     """See `EXPORT`."""
     if as_document and output is None:
         raise typer.BadParameter("give --output too; without it the conversations are what is printed")
-    work = _Export(
-        target=Target(uri, scope_key or DEFAULT_SCOPE_KEYS, collection_prefix),
-        output=output,
-        format=format_.value,
-        scope=read_pairs("--scope", scope),
-        limit=limit,
-        force=force,
-        quiet=as_document,
-    )
-    outcome = run(work.run(), as_document=as_document)
-    if as_document:
-        write_json(outcome.as_json())
-    else:
-        _print(outcome, output)
-    if not outcome.is_complete:
-        raise typer.Exit(1)
+    from convstore.transfer import export_conversations  # noqa: PLC0415 - loads the store
 
+    chosen = read_pairs("--scope", scope)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Export:
-    """One run of the command; its fields are the options."""
-
-    target: Target
-    output: Path | None
-    format: str
-    scope: Mapping[str, str] = field(default_factory=dict)
-    limit: int | None = None
-    force: bool = False
-    quiet: bool = False
-
-    async def run(self) -> ExportReport:
-        """Write the conversations.
-
-        Raises:
-            ConvstoreError: The store cannot be opened, the server does not answer, the file cannot be written, or no
-                conversation can be. An existing file is kept.
-        """
-        with _output(self.output, force=self.force) as write:
-            async with self.target.opened(setup=False) as store:
-                with progress("", 0, quiet=self.quiet or self.output is None) as show:
+    async def work() -> ExportReport:
+        with _output(output, force=force) as write:
+            async with open_store(uri, scope_key, collection_prefix) as store:
+                quiet = as_document or output is None
+                total = await count_for(store, quiet=quiet, **chosen)
+                with progress("", min(total, limit or total), quiet=quiet) as show:
                     report = await export_conversations(
                         store,
                         write,
-                        format=cast(ExportFormat, self.format),
-                        scope=self.scope,
-                        limit=self.limit,
-                        on_conversation=lambda so_far: show(so_far.conversations, _counts_of(so_far)),
+                        format=format_.value,
+                        scope=chosen,
+                        limit=limit,
+                        on_conversation=lambda so_far: show(
+                            so_far.conversations, so_far.conversations, _counts_of(so_far)
+                        ),
                     )
             if report.left_out and not report.conversations:
                 first = report.problems[0]
@@ -129,6 +100,14 @@ class _Export:
                     f"none of {report.left_out} conversations could be written, such as {first.where}: {first.reason}"
                 )
             return report
+
+    outcome = run(work(), as_document=as_document)
+    if as_document:
+        write_json(outcome.as_json())
+    else:
+        _print(outcome, output)
+    if not outcome.is_complete:
+        raise typer.Exit(1)
 
 
 def _print(report: ExportReport, output: Path | None) -> None:

@@ -8,23 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from convstore.cli.endpoints import Source, Target, open_records
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri, read_pairs
-from convstore.cli.output import run, screen, write_json
-from convstore.cli.problems import print_problems, progress
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri, open_store, read_pairs
+from convstore.cli.output import new_table, run, screen, write_json
+from convstore.cli.progress import print_problems, progress
+from convstore.cli.sources import Source
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.store import ConversationStore
-from convstore.transfer import ImportReport, Problem, ScopeRule, import_conversations
-from convstore.transfer.files import check_readable
 from convstore.values.addresses import without_addresses
 from convstore.values.scope import check_scope_keys
+
+if TYPE_CHECKING:
+    from convstore.transfer import ImportReport, Problem
 
 __all__ = ["IMPORT", "import_command"]
 
@@ -85,6 +84,8 @@ def import_command(
     as_document: Json = False,
 ) -> None:
     """See `IMPORT`."""
+    from convstore.transfer import ImportReport, Problem, ScopeRule, import_conversations  # noqa: PLC0415 - the store
+
     keys = scope_key or DEFAULT_SCOPE_KEYS
     try:
         rule = ScopeRule(
@@ -95,78 +96,40 @@ def import_command(
         )
     except InvalidScopeError as error:
         raise typer.BadParameter(str(error)) from error
-    work = _Import(
-        target=Target(uri, keys, collection_prefix),
-        sources=[Source(name, collection, session_key, history_key) for name in sources],
-        rule=rule,
-        jobs=jobs,
-        limit=limit,
-        dry_run=dry_run,
-        skip_messages=skip_messages,
-        report_to=report,
-        quiet=as_document,
-    )
-    outcome = run(work.run(), as_document=as_document)
+    given = [Source(name, collection, session_key, history_key) for name in sources]
+    options: dict[str, Any] = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
+
+    async def work() -> ImportReport:
+        for source in given:
+            source.check()
+        with _problems_to(report) as write:
+            total = ImportReport(on_problem=write)
+            async with open_store(uri, keys, collection_prefix, setup=not dry_run) as store:
+                for source in given:
+                    async with source.opened(store.codec) as (records, length, position):
+                        with progress(source.shown, length, quiet=as_document) as show:
+                            part = await import_conversations(
+                                store,
+                                records,
+                                scope=rule,
+                                on_problem=total.note,
+                                on_conversation=lambda so_far: show(
+                                    position(so_far), so_far.conversations, _counts_of(so_far)
+                                ),
+                                **options,
+                            )
+                    total.add(part)
+                    if not part.conversations:
+                        total.note(Problem("conversation", source.shown, "", "there is no conversation in it"))
+        return total
+
+    outcome = run(work(), as_document=as_document)
     if as_document:
         write_json({"dry_run": dry_run, **outcome.as_json()})
     else:
         _print(outcome, dry_run=dry_run, report_to=report)
     if not outcome.is_complete:
         raise typer.Exit(1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Import:
-    """One run of the command; its fields are the options."""
-
-    target: Target
-    sources: list[Source]
-    rule: ScopeRule
-    jobs: int = 4
-    limit: int | None = None
-    dry_run: bool = False
-    skip_messages: bool = False
-    report_to: Path | None = None
-    quiet: bool = False
-    total: ImportReport = field(default_factory=ImportReport)
-
-    async def run(self) -> ImportReport:
-        """Import the sources one after the other.
-
-        Raises:
-            ConvstoreError: A source or the store cannot be opened, or the server does not answer.
-        """
-        for source in self.sources:
-            if not source.is_address:
-                check_readable(Path(source.name))
-        with _problems_to(self.report_to) as tell:
-            async with self.target.opened(setup=not self.dry_run) as store:
-                for source in self.sources:
-                    await self._source(store, source, tell)
-        return self.total
-
-    async def _source(self, store: ConversationStore, source: Source, tell: Callable[[Problem], None]) -> None:
-        def note(problem: Problem) -> None:
-            self.total.note(problem)
-            tell(problem)
-
-        async with open_records(source, store) as (records, total, position):
-            with progress(source.shown, total, quiet=self.quiet) as show:
-                report = await import_conversations(
-                    store,
-                    records,
-                    scope=self.rule,
-                    jobs=self.jobs,
-                    limit=self.limit,
-                    dry_run=self.dry_run,
-                    skip_messages=self.skip_messages,
-                    on_problem=note,
-                    on_conversation=lambda so_far: show(position(so_far), _counts_of(so_far)),
-                )
-        for name in ("conversations", "imported", "extended", "unchanged", "messages", "known"):
-            setattr(self.total, name, getattr(self.total, name) + getattr(report, name))
-        if not report.conversations:
-            note(Problem("conversation", source.shown, "", "there is no conversation in it"))
 
 
 @contextmanager
@@ -194,9 +157,7 @@ def _counts_of(report: ImportReport) -> str:
 
 def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
     """Print the report as a table."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
+    table = new_table("", " ", numbers=("",), show_header=False)
     will = "would be " if dry_run else ""
     rows = (
         (report.conversations, "conversations read"),

@@ -76,7 +76,7 @@ def in_pager(console: Console) -> Iterator[None]:
 
 def new_table(*columns: str, numbers: Iterable[str] = (), **options: Any) -> Table:
     """Return an empty table without lines; columns in `numbers` are aligned to the right and never cut."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", **options)
+    table = Table(box=None, pad_edge=False, header_style="bold", **{"padding": (0, 2, 0, 0), **options})
     for name in columns:
         is_number = name in numbers
         table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")

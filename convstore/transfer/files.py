@@ -20,6 +20,7 @@ from convstore.messages.values import Codec
 from convstore.transfer.archive import ArchiveReader
 from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unread_date
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
+from convstore.values.addresses import without_addresses
 
 __all__ = ["MOST_LINE_BYTES", "BadLine", "Line", "check_readable", "read_file", "read_lines"]
 
@@ -67,7 +68,7 @@ def check_readable(path: Path) -> None:
             start = file.read(4)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"{path} cannot be read: {reason}") from error
+        raise InvalidInputError(f"{without_addresses(str(path))} cannot be read: {reason}") from error
     if encoding := next((name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), ""):
         raise InvalidInputError(f"{path} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8")
 

@@ -6,7 +6,7 @@ Floor 7. Filled by ``importing`` and ``exporting``, printed by the command line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from convstore.transfer.records import Problem
@@ -41,14 +41,18 @@ class _Report:
         """Return True if nothing was left out."""
         return not self.left_out and not self.messages_left_out
 
-    def _as_json(self, *names: str) -> dict[str, Any]:
-        kept = [
-            {"what": one.what, "where": one.where, "conversation": one.conversation, "reason": one.reason}
-            for one in self.problems
-        ]
-        more = self.left_out + self.messages_left_out + self.changed - len(kept)
-        counts = {name: getattr(self, name) for name in (*names, "left_out", "messages_left_out", "changed")}
-        return {"ok": self.is_complete, **counts, "problems": kept, "problems_not_listed": more}
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the counts by name, without those of problems."""
+        own = {one.name for one in fields(self)} - {one.name for one in fields(_Report)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name in own}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a JSON document."""
+        problems = {name: getattr(self, name) for name in ("left_out", "messages_left_out", "changed")}
+        more = sum(problems.values()) - len(self.problems)
+        kept = {"problems": [asdict(problem) for problem in self.problems], "problems_not_listed": more}
+        return {"ok": self.is_complete, **self.counts, **problems, **kept}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,9 +86,10 @@ class ImportReport(_Report):
         self.extended += outcome == "extended"
         self.unchanged += outcome == "unchanged"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON document."""
-        return self._as_json("conversations", "imported", "extended", "unchanged", "messages", "known")
+    def add(self, part: ImportReport) -> None:
+        """Add the counts of another import; its problems are noted one by one."""
+        for name, number in part.counts.items():
+            setattr(self, name, getattr(self, name) + number)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +110,3 @@ class ExportReport(_Report):
     conversations: int = 0
     messages: int = 0
     size: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON document."""
-        return self._as_json("conversations", "messages", "size")

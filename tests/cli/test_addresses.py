@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from convstore import ConversationStore, InvalidInputError, StoreError, StoreUnavailableError
 from convstore.cli.commands import app
-from convstore.cli.endpoints import Source, Target
 from convstore.cli.replay.replay import Replay
+from convstore.cli.sources import Source
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
 from convstore.mongo.driver import driver_errors, open_client, reason_of
@@ -341,7 +341,7 @@ def test_a_name_of_a_file_is_no_address(tmp_path, monkeypatch):
 def test_no_repr_has_an_address():
     """Neither those of the store nor those of the command line's own objects."""
     uri = f"mongodb://{LOGIN}@db/app?appName={HALF}"
-    objects: list[Any] = [Target(uri, ("user_id",), ""), Source(uri, "c", "s", "h"), Replay(uri=uri, user_id="u")]
+    objects: list[Any] = [Source(uri, "c", "s", "h"), Replay(uri=uri, user_id="u")]
     assert not tells_secret(*map(repr, objects))
 
 

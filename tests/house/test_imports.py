@@ -40,6 +40,18 @@ def test_the_package_alone_loads_nothing():
     assert loaded.isdisjoint({"langchain_core", "pydantic", "pymongo"})
 
 
+def test_the_command_line_loads_no_store_before_a_command_needs_it():
+    """``convstore --help`` loads what prints it, and no database driver."""
+    loaded = loaded_by("import convstore.cli.commands")
+    assert loaded.isdisjoint({"convstore.store", "langchain_core", "pydantic", "pymongo", "rich.progress"})
+
+
+def test_every_public_name_can_be_loaded_first():
+    """Those that are looked up when they are used, too; each module's names in a fresh process."""
+    for module in ("convstore", "convstore.summarization"):
+        assert module in loaded_by(f"from {module} import *")
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from convstore.cli.demo.demo import demo_as_json, print_demo, run_demo
 from convstore.cli.inspect import NoBrowser, Port
 from convstore.cli.options import AnyUri, Json
 from convstore.cli.output import run, screen, write_json
@@ -47,6 +46,8 @@ def demo_command(
     if inspect:
         run(_inspect(uri, port=port, open_browser=not no_browser, as_document=as_document), as_document=as_document)
         return
+    from convstore.cli.demo.demo import demo_as_json, print_demo, run_demo  # noqa: PLC0415 - loads the store
+
     demo = run(run_demo(uri), as_document=as_document)
     if as_document:
         write_json(demo_as_json(demo))

@@ -5,23 +5,21 @@ Floor 8. Parses the options of `Replay` and prints one report per file.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from convstore import __version__
 from convstore.cli.options import AnyUri, Json
 from convstore.cli.output import run, screen, write_json
-from convstore.cli.recordings import check_readable, count_lines
-from convstore.cli.replay.replay import Replay
-from convstore.cli.replay.report import FileReport, as_json, print_report
+from convstore.cli.progress import progress
 from convstore.values.addresses import safe_address
+
+if TYPE_CHECKING:
+    from convstore.cli.replay.report import FileReport
 
 __all__ = ["REPLAY", "replay_command"]
 
@@ -63,39 +61,30 @@ def replay_command(
     as_document: Json = False,
 ) -> None:
     """See `REPLAY`."""
-    user_id = Replay.new_user_id()
-    work = _replayed(files, limit, quiet=as_document, uri=uri, jobs=jobs, keep=keep, user_id=user_id)
-    reports = run(work, as_document=as_document)
+    from convstore.cli.replay.replay import Replay  # noqa: PLC0415 - loads the store
+    from convstore.cli.replay.report import print_report  # noqa: PLC0415 - likewise
+    from convstore.transfer.files import check_readable  # noqa: PLC0415 - likewise
+
+    replay = Replay(uri=uri, jobs=jobs, limit=limit, keep=keep)
+
+    async def work() -> list[FileReport]:
+        for path in files:
+            check_readable(path)
+        with progress("", sum(map(os.path.getsize, files)), quiet=as_document) as show:
+            return await replay.files(
+                files, on_progress=lambda size, number: show(size, number, f"{number:,} conversations")
+            )
+
+    reports = run(work(), as_document=as_document)
     problems = [problem for report in reports for problem in report.problems]
     if as_document:
-        write_json(_document(uri, user_id, reports))
+        write_json(_document(uri, replay.user_id, reports))
     else:
         print_report(screen(), reports)
         if keep:
-            typer.echo(f"The conversations stay in the database, with user_id {user_id!r}.")
+            typer.echo(f"The conversations stay in the database, with user_id {replay.user_id!r}.")
     if problems:
         raise typer.Exit(1)
-
-
-async def _replayed(files: list[Path], limit: int | None, *, quiet: bool, **options: Any) -> list[FileReport]:
-    for path in files:
-        check_readable(path)
-    with _progress(files, limit, quiet=quiet) as advance:
-        return await Replay(limit=limit, on_conversation=advance, **options).files(files)
-
-
-@contextmanager
-def _progress(files: list[Path], limit: int | None, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """Show a progress bar if stderr is a terminal; yield a function that advances it."""
-    console = screen(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        total = sum(min(count_lines(path), limit or sys.maxsize) for path in files)
-        task = progress.add_task("conversations", total=total)
-        yield lambda: progress.advance(task)
 
 
 def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, Any]:
@@ -105,6 +94,6 @@ def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, An
         "database": safe_address(uri),
         "user_id": user_id,
         "ok": not problems,
-        "files": [as_json(report) for report in reports],
+        "files": [report.as_json() for report in reports],
         "errors": problems,
     }

@@ -6,22 +6,22 @@ the report and does not stop the others; a server that does not answer stops eve
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from convstore import ConversationStore, ConvstoreError, StoreUnavailableError
 from convstore.cli.options import open_store
-from convstore.cli.recordings import BadLine, Recording, read_recordings
 from convstore.cli.replay.report import FileReport
 from convstore.cli.replay.runner import ReplayRunner
-from convstore.exceptions import ConvstoreError, StoreUnavailableError
-from convstore.store import ConversationStore
+from convstore.transfer import BadRecord, ConversationRecord, read_file
+from convstore.transfer.jobs import in_a_thread, location_of, run_each
 
-__all__ = ["Replay"]
+__all__ = ["OnProgress", "Replay"]
+
+OnProgress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,23 +34,20 @@ class Replay:
         limit: Maximum number of conversations of a file; None for all.
         keep: Leave the conversations in the database.
         user_id: User id of the conversations; new for each run, so that no other user's are touched.
-        on_conversation: Called after each conversation.
     """
 
     uri: str = field(repr=False)
     jobs: int = 4
     limit: int | None = None
     keep: bool = False
-    user_id: str
-    on_conversation: Callable[[], None] = lambda: None
+    user_id: str = field(default_factory=lambda: f"replay-{secrets.token_hex(8)}")
 
-    @staticmethod
-    def new_user_id() -> str:
-        """Return a user id that is not in use."""
-        return f"replay-{secrets.token_hex(8)}"
-
-    async def files(self, paths: Sequence[Path]) -> list[FileReport]:
+    async def files(self, paths: Sequence[Path], *, on_progress: OnProgress = lambda *_: None) -> list[FileReport]:
         """Replay files one after another.
+
+        Args:
+            paths: The files.
+            on_progress: Called with the bytes and the conversations of all files so far.
 
         Raises:
             StoreUnavailableError: The server does not answer; conversations of `user_id` may be left in it.
@@ -60,95 +57,70 @@ class Replay:
         names = [path.name for path in different]
         if len(set(names)) != len(names):
             names = [str(path) for path in different]
+        reports: list[FileReport] = []
         async with open_store(self.uri, setup=True) as store:
-            return [await self._file(path, name, store) for path, name in zip(different, names, strict=True)]
+            for path, name in zip(different, names, strict=True):
+                reports.append(FileReport(name))
+                await self._file(path, reports, store, on_progress)
+        return reports
 
-    async def _file(self, path: Path, name: str, store: ConversationStore) -> FileReport:
-        report = FileReport(name)
-        running: set[asyncio.Task[None]] = set()
-        threads = set[str]()
-        try:
-            for item in self._limited(read_recordings(path)):
-                if isinstance(item, BadLine):
-                    self._finished(report, f"line {item.line}", item.problem)
+    async def _file(
+        self, path: Path, reports: Sequence[FileReport], store: ConversationStore, on_progress: OnProgress
+    ) -> None:
+        """Replay the conversations of a file, whose report is the last one."""
+        report, ids = reports[-1], set[str]()
+        size_before = sum(one.size for one in reports)
+
+        def count(position: int) -> None:
+            report.size = position
+            on_progress(size_before + position, sum(one.conversations for one in reports))
+
+        def records() -> Iterator[ConversationRecord]:
+            left = self.limit
+            for record in read_file(path, on_bytes=count):
+                if isinstance(record, BadRecord):
+                    report.note(record.where.removeprefix(f"{path.name}, "), record.problem)
                     continue
-                while len(running) >= self.jobs:
-                    running = await self._wait(running, report)
-                thread_id = f"{name}:{item.id}" if item.id not in threads else f"{name}:{item.line}:{item.id}"
-                threads.add(item.id)
-                work = self._conversation(item, thread_id, store, report)
-                running.add(asyncio.create_task(work, name=item.id))
-            while running:
-                running = await self._wait(running, report)
-        except StoreUnavailableError:
-            # The other tasks fail by themselves. Cancelling PyMongo in server selection may hang forever.
-            await asyncio.gather(*running, return_exceptions=True)
-            raise
-        finally:
-            await _cancel(running)
-        return report
-
-    def _limited(self, items: Iterator[Recording | BadLine]) -> Iterator[Recording | BadLine]:
-        """Yield items up to the limit of conversations."""
-        left = self.limit
-        for item in items:
-            yield item
-            if left is not None and isinstance(item, Recording):
-                left -= 1
-                if not left:
+                yield record
+                if left is not None and (left := left - 1) == 0:
                     return
 
+        async def replay_one(record: ConversationRecord) -> None:
+            is_known = record.id in ids
+            ids.add(record.id)
+            thread_id = f"{report.file}:{f'{record.where}:' if is_known else ''}{record.id}"
+            await self._conversation(record, thread_id, store, report)
+
+        await run_each(in_a_thread(records()), replay_one, jobs=self.jobs)
+
     async def _conversation(
-        self, recording: Recording, thread_id: str, shared: ConversationStore, report: FileReport
+        self, record: ConversationRecord, thread_id: str, shared: ConversationStore, report: FileReport
     ) -> None:
-        async with self._store(shared) as store:
-            chat = store.conversation(user_id=self.user_id, thread_id=thread_id)
-            clean_up = not self.keep
-            try:
-                await ReplayRunner(chat, recording, report).play()
-            except StoreUnavailableError:
-                clean_up = False  # the server is gone: deleting would only wait for another timeout
-                raise
-            finally:
-                if clean_up:
-                    await chat.delete()
+        """Replay one conversation and delete it; an error is noted in the report.
 
-    @asynccontextmanager
-    async def _store(self, shared: ConversationStore) -> AsyncIterator[ConversationStore]:
-        """Yield the store for a conversation; in memory each gets its own, because that store scans all documents."""
-        if not self.uri.startswith("memory://"):
-            yield shared
-            return
-        async with open_store(self.uri, setup=True) as store:
-            yield store
+        Raises:
+            StoreUnavailableError: The server does not answer.
+        """
+        try:
+            async with self._store(shared) as store:
+                chat = store.conversation(user_id=self.user_id, thread_id=thread_id)
+                clean_up = not self.keep
+                try:
+                    await ReplayRunner(chat, record, report).play()
+                except StoreUnavailableError:
+                    clean_up = False  # the server is gone: deleting would only wait for another timeout
+                    raise
+                finally:
+                    if clean_up:
+                        await chat.delete()
+        except StoreUnavailableError:
+            raise
+        except ConvstoreError as error:
+            report.note(record.id, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a bug in the store; continue with the next conversation
+            report.note(record.id, f"{type(error).__name__}: {error} ({location_of(error)})")
 
-    async def _wait(self, running: set[asyncio.Task[None]], report: FileReport) -> set[asyncio.Task[None]]:
-        """Wait until a conversation is finished; return the others."""
-        done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            error = task.exception()
-            if isinstance(error, StoreUnavailableError):
-                raise error
-            self._finished(report, task.get_name(), "" if error is None else _described(error))
-        return rest
-
-    def _finished(self, report: FileReport, conversation: str, problem: str) -> None:
-        if problem:
-            report.note(conversation, problem)
-        self.on_conversation()
-
-
-async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel running tasks and wait for them, because each deletes its conversation."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _described(error: BaseException) -> str:
-    """Describe an error on one line; for an unexpected one, which is a bug, with its location."""
-    what = f"{type(error).__name__}: {error}"
-    if isinstance(error, ConvstoreError):
-        return what
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{what} ({Path(last.filename).name}, line {last.lineno})"
+    def _store(self, shared: ConversationStore) -> AbstractAsyncContextManager[ConversationStore]:
+        """Return the store for a conversation; in memory each gets its own, because that store scans all documents."""
+        is_memory = self.uri.startswith("memory://")
+        return open_store(self.uri, setup=True) if is_memory else nullcontext(shared)

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.output import compact, percent, plain
+from convstore.cli.output import compact, new_table, percent, plain
 
-__all__ = ["FileReport", "Problem", "as_json", "print_report"]
+__all__ = ["FileReport", "Problem", "print_report"]
 
 _SHOWN_PROBLEMS = 20
 _LEGEND = """
@@ -42,6 +42,8 @@ class FileReport:
     """Measurements over the conversations of one file.
 
     Attributes:
+        file: Its name.
+        size: Bytes of it that were read.
         conversations: Conversations replayed.
         messages: Their messages.
         loads: Views made.
@@ -60,6 +62,7 @@ class FileReport:
     """
 
     file: str
+    size: int = 0
     conversations: int = 0
     messages: int = 0
     loads: int = 0
@@ -90,26 +93,25 @@ class FileReport:
         """Return the share of views that the next view starts with; None without a next view."""
         return self.stable / self.prefixes if self.prefixes else None
 
-
-def as_json(report: FileReport) -> dict[str, Any]:
-    """Return the figures of one file as a JSON document."""
-    same = ("file", "conversations", "messages", "loads", "tokens_full", "tokens_loaded")
-    return {name: getattr(report, name) for name in same} | {
-        "tool_context": {
-            "characters_full": report.context_full,
-            "characters_shown": report.context_shown,
-            "reduction": report.reduction,
-        },
-        "prefix": {"stable": report.stable, "total": report.prefixes, "stability": report.stability},
-        "read_back": {
-            "pages": report.pages,
-            "sources": report.sources,
-            "unreachable_characters": report.unreachable,
-        },
-        "append_ms": _times(report.append_ms),
-        "load_ms": _times(report.load_ms),
-        "errors": len(report.problems),
-    }
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures of one file as a JSON document."""
+        same = ("file", "conversations", "messages", "loads", "tokens_full", "tokens_loaded")
+        return {name: getattr(self, name) for name in same} | {
+            "tool_context": {
+                "characters_full": self.context_full,
+                "characters_shown": self.context_shown,
+                "reduction": self.reduction,
+            },
+            "prefix": {"stable": self.stable, "total": self.prefixes, "stability": self.stability},
+            "read_back": {
+                "pages": self.pages,
+                "sources": self.sources,
+                "unreachable_characters": self.unreachable,
+            },
+            "append_ms": _times(self.append_ms),
+            "load_ms": _times(self.load_ms),
+            "errors": len(self.problems),
+        }
 
 
 def print_report(console: Console, reports: Sequence[FileReport]) -> None:
@@ -131,7 +133,7 @@ def print_report(console: Console, reports: Sequence[FileReport]) -> None:
 
 
 def _table(reports: Sequence[FileReport]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table = new_table(padding=(0, 1, 0, 0))
     table.add_column("file\n", overflow="fold", min_width=14)
     for heading in (
         *("convs\n", "msgs\n", "tokens\nfull", "\nview", "context\nsaved"),

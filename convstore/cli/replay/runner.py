@@ -1,24 +1,23 @@
 """Replays one recorded conversation as an agent backend would, and checks every result through the public API.
 
-Floor 8. The human message of a turn is appended, the view
-is loaded for the model, the rest of the turn is appended; what precedes the first human message is appended first. A
-closing question of our own makes the last turn an earlier one too. Then the log is compared with the file, and every
-tool result is read back to its end.
+Floor 8. The human message of a turn is appended, the view is loaded for the model, the rest of the turn is appended;
+what precedes the first human message is appended first. A closing question of our own makes the last turn an earlier
+one too. Then the log is compared with the file, and every tool result is read back to its end.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeVar
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
+from convstore import Conversation, History, HistoryPolicy, InvalidInputError
 from convstore.append.inputs import normalize_messages
 from convstore.cli.pages import read_back
-from convstore.cli.recordings import Recording, Turn
 from convstore.cli.replay.assertions import (
     check_dict,
     check_left_out,
@@ -30,20 +29,20 @@ from convstore.cli.replay.assertions import (
     unexplained_change,
 )
 from convstore.cli.replay.report import FileReport
-from convstore.conversation import Conversation
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.messages.tool_calls import check_pairing
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.sources.detection import find_sources, parse_json
 from convstore.sources.source import MAX_SOURCES
-from convstore.values.models import History
-from convstore.values.policy import HistoryPolicy
+from convstore.transfer import ConversationRecord
+from convstore.transfer.dicts import as_item
 from convstore.values.scope import MAX_IDS
 
 __all__ = ["ReplayRunner"]
 
 _Result = TypeVar("_Result")
+_Message = BaseMessage | dict[str, Any]
 
 _BUDGET = HistoryPolicy().max_tokens or sys.maxsize
 _CLOSING: dict[str, Any] = {"role": "user", "content": "Thank you. Where did you find that?"}
@@ -55,7 +54,7 @@ class ReplayRunner:
 
     Attributes:
         chat: Where it is played; empty before.
-        recording: What the file says.
+        record: The conversation in the file.
         report: Takes figures and problems.
         appended: What was appended so far, by message id.
         views: How many views were loaded.
@@ -63,7 +62,7 @@ class ReplayRunner:
     """
 
     chat: Conversation
-    recording: Recording
+    record: ConversationRecord
     report: FileReport
     appended: dict[str, BaseMessage] = field(default_factory=dict)
     views: int = 0
@@ -72,7 +71,7 @@ class ReplayRunner:
     async def play(self) -> None:
         """Append and load turn by turn, then check everything; problems are reported, not raised."""
         self.report.conversations += 1
-        for turn in self.recording.turns:
+        for turn in _turns(self.record):
             await self._turn(turn)
             self.report.messages += len(turn)
         history = await self._ask(_CLOSING)
@@ -80,16 +79,15 @@ class ReplayRunner:
         await self._check_sources()
         await self._check_read_back({*self._results(), *history.report.placeholders})
 
-    async def _turn(self, turn: Turn) -> None:
-        first, rest = turn[0], turn[1:]
-        if isinstance(first, dict) and first.get("role") == "user":
-            await self._ask(first)
-        else:
-            rest = turn
+    async def _turn(self, turn: list[_Message]) -> None:
+        rest = turn
+        if _is_question(turn[0]):
+            await self._ask(turn[0])
+            rest = turn[1:]
         if rest:
             await self._append(rest)
 
-    async def _ask(self, question: dict[str, Any]) -> History:
+    async def _ask(self, question: _Message) -> History:
         """Append a human message and load the view that a model would get."""
         await self._append([question])
         history = await self._timed(self.chat.load_history(HistoryPolicy()), self.report.load_ms)
@@ -107,7 +105,8 @@ class ReplayRunner:
         key = f"{len(self.appended)}"
         wanted = normalize_messages(batch, key=key)
         for raw, message in zip(batch, wanted, strict=True):
-            self._note(check_dict(raw, message))
+            if isinstance(raw, dict):
+                self._note(check_dict(raw, message))
         receipt = await self._timed(self.chat.append(batch, key=key), self.report.append_ms)
         if receipt.written != len(batch):
             self._note([f"of {len(batch)} messages {receipt.written} were written"])
@@ -172,10 +171,34 @@ class ReplayRunner:
 
     def _note(self, problems: Sequence[str]) -> None:
         for problem in problems:
-            self.report.note(self.recording.id, problem)
+            self.report.note(self.record.id, problem)
 
     async def _timed(self, work: Awaitable[_Result], times: list[float]) -> _Result:
         start = perf_counter()
         result = await work
         times.append((perf_counter() - start) * 1_000)
         return result
+
+
+def _turns(record: ConversationRecord) -> Iterator[list[_Message]]:
+    """Cut messages before each question; messages before the first one are a turn.
+
+    Raises:
+        InvalidInputError: One of them is not a message.
+    """
+    turn: list[_Message] = []
+    for given in record.messages:
+        item = as_item(given)
+        if item.message is None:
+            raise InvalidInputError(f"{item.where}: {item.problem}")
+        message = item.message if isinstance(item.message, BaseMessage) else dict(item.message)
+        if turn and _is_question(message):
+            yield turn
+            turn = []
+        turn.append(message)
+    if turn:
+        yield turn
+
+
+def _is_question(message: _Message) -> bool:
+    return message.get("role") == "user" if isinstance(message, dict) else isinstance(message, HumanMessage)

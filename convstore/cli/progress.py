@@ -1,0 +1,87 @@
+"""Progress of long work on a terminal, and the problems of an import or export.
+
+Floor 8. ``import_``, ``export``, ``replay`` and ``doctor`` show their progress with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from convstore.cli.output import plain, screen
+from convstore.exceptions import ConvstoreError
+
+if TYPE_CHECKING:
+    from convstore import ConversationStore
+    from convstore.transfer import ExportReport, ImportReport, Problem
+
+__all__ = ["Advance", "count_for", "print_problems", "progress"]
+
+Advance = Callable[[int, int, str], None]
+"""Shows a position, the number of conversations so far, and counts in words."""
+
+_SHOWN_PROBLEMS = 20
+
+
+async def count_for(store: ConversationStore, *, quiet: bool = False, **scope: str) -> int:
+    """Return the number of conversations, for a progress bar; 0 if none is shown or they cannot be counted."""
+    if quiet or not screen(stderr=True).is_terminal:
+        return 0
+    with suppress(ConvstoreError):  # the work itself reports what is wrong
+        return (await store.stats(sizes=False, **scope)).conversations
+    return 0
+
+
+@contextmanager
+def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator[Advance]:
+    """Show a bar with the time left and the rate if stderr is a terminal.
+
+    Args:
+        name: Shown before the first call.
+        total: The last position; 0 if it is not known.
+        quiet: Show nothing.
+    """
+    console = screen(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _position, _conversations, _words: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (BarColumn(16), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    started = time.monotonic()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(plain(name), total=total or None)
+
+        def advance(position: int, conversations: int, words: str) -> None:
+            rate = conversations / max(time.monotonic() - started, 0.1)
+            bar.update(task, completed=position, description=f"{rate:,.0f}/s, {plain(words)}")
+
+        yield advance
+
+
+def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:
+    """Print the first problems, one line for all with the same reason."""
+    console = screen(stderr=stderr)
+    alike: dict[tuple[str, str], list[Problem]] = {}
+    for problem in report.problems:
+        alike.setdefault((problem.what, problem.reason), []).append(problem)
+    shown = list(alike.values())[:_SHOWN_PROBLEMS]
+    for problems in shown:
+        style = "yellow" if problems[0].what == "changed" else "red"
+        console.print(Text(plain(_line(problems)), style=style), soft_wrap=True)
+    rest = report.left_out + report.messages_left_out + report.changed - sum(map(len, shown))
+    if rest:
+        console.print(f"… and {rest:,} more; {more}.", style="red", soft_wrap=True)
+
+
+def _line(problems: Sequence[Problem]) -> str:
+    first = problems[0]
+    what = {"conversation": "left out", "message": "message left out", "changed": "changed"}[first.what]
+    name = f" ({first.conversation[:80]})" if first.conversation not in ("", first.where) else ""
+    more = len(problems) - 1
+    others = f" and {more:,} other{'' if more == 1 else 's'}" if more else ""
+    return f"{what}: {first.where[:200]}{name}{others}: {first.reason[:400]}"
