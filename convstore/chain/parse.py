@@ -35,7 +35,7 @@ class Origins:
         self._summaries: set[int] = set()
 
     def put(self, message: BaseMessage, indexes: Sequence[int], *, summary: bool = False) -> None:
-        """Record the input indexes that a message represents, and if it is only a summary of them."""
+        """Record the input indexes that a message represents; `summary` if it does not have their own words."""
         self._indexes_by_object[id(message)] = (message, tuple(indexes))
         if summary:
             self._summaries.add(id(message))
@@ -101,11 +101,7 @@ def read_chain(messages: Sequence[BaseMessage], *, repair: bool, seed_faults: bo
 
 
 def check_messages(messages: Sequence[object]) -> None:
-    """Check that every item of a list is a LangChain message.
-
-    Raises:
-        MalformedChainError: An item is not; the error names its index.
-    """
+    """Raise a MalformedChainError that names the first item of a list that is not a LangChain message."""
     for index, message in enumerate(messages):
         if not isinstance(message, BaseMessage):
             problem = f"a chain is made of LangChain messages, not of {type(message).__name__}"

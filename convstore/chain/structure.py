@@ -70,15 +70,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An AI message and the tool messages that answer its calls.
+    """An AI message and the tool messages that answer its calls; `kind` depends on the calls alone.
 
     Attributes:
-        ai: The AI message.
-        results: Its tool messages, in their order.
         after: Following messages that no summary replaces: system messages, and kinds that are not part of a chain.
         uncounted: Bytes that `size` leaves out. Always 0 unless the original algorithm is reproduced.
-        kind: Answer, calls with results, or summary; determined by the calls alone.
-        size: Size of all its messages, in bytes.
     """
 
     ai: AIMessage

@@ -47,13 +47,9 @@ class _ChainRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One summary to make.
+    """One summary to make: its first requests, the pairs that it replaces, and its limits in bytes.
 
-    Attributes:
-        requests: The first requests to the model. The answers of several are joined by further requests.
-        pairs: The pairs that the summary replaces; empty for human messages.
-        room: Bytes that the summary must stay below.
-        limit: The limit that the request names, at most `room`.
+    A summary that reaches `room` is rejected; the request names `limit`, which may be lower.
     """
 
     strategy: Strategy
@@ -162,14 +158,10 @@ class Work:
         cost: int = 0,
         limit: int | None = None,
     ) -> _Job:
-        """Return the job that summarises pairs, or the human messages if there are none.
+        """Return the job that summarises pairs, with the human messages of their headers as context.
 
-        Args:
-            strategy: The reason.
-            headers: Headers of the pairs' sections; their human messages are context for the pairs.
-            pairs: The pairs that the summary replaces.
-            cost: Bytes that replacing them adds elsewhere.
-            limit: A limit for the model that is smaller than the size at which a summary is rejected.
+        Without pairs, the human messages are summarised. `cost` is what replacing the pairs adds elsewhere, in bytes;
+        `limit` is a limit for the model below the size at which a summary is rejected.
         """
         humans = humans_of(headers)
         messages = [message for pair in pairs for message in pair.exchange()]

@@ -56,13 +56,7 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """The replacement for the first messages.
-
-    Attributes:
-        cut: Number of messages that are replaced.
-        text: The summary.
-        messages: The messages that replace them and the earlier summary in views; empty if the text alone does.
-    """
+    """The replacement for the first `cut` messages: the summary text, or in views the messages if there are any."""
 
     cut: int
     text: str
@@ -226,11 +220,7 @@ class _ChainInput:
 
 
 def as_strategy(given: SummarizerLike | ChainSummarizer) -> CompactionStrategy:
-    """Return the strategy for a summarizer of any kind.
-
-    Raises:
-        InvalidInputError: `given` is not a summarizer.
-    """
+    """Return the strategy for a summarizer of any kind; raise an InvalidInputError if it is none."""
     return _ChainStrategy(given) if isinstance(given, ChainSummarizer) else _RunningStrategy(as_summarizer(given))
 
 
@@ -254,11 +244,7 @@ def _as_text(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
 
 
 def _checked(done: ChainSummary) -> ChainSummary:
-    """Return the chain summarizer's result.
-
-    Raises:
-        SummaryError: All of its calls failed.
-    """
+    """Return the chain summarizer's result; raise a SummaryError if all of its calls failed."""
     errors = [call.error for call in done.calls]
     if done.error or (errors and all(errors)):
         error = next(filter(None, [*errors, done.error]))

@@ -34,13 +34,7 @@ _ARGUMENTS: Final = ("input", "args", "arguments", "action")
 
 
 class WrittenCall(NamedTuple):
-    """A call with its arguments as the message has them.
-
-    Attributes:
-        id: The tool call id; "" if there is none.
-        tool: Name of the tool.
-        arguments: JSON text, or the text that the model wrote instead.
-    """
+    """A call with its arguments as the message has them: JSON text, or the text that the model wrote instead."""
 
     id: str
     tool: str
@@ -73,7 +67,8 @@ def written_calls(message: BaseMessage) -> list[WrittenCall]:
     arguments += [
         str(call.get("args") or "") for call in message.invalid_tool_calls if call.get("id") and call.get("name")
     ]
-    in_blocks = {_id_in(block): _arguments_in(block) for block in _blocks(message) if _id_in(block)}
+    blocks = message.content if isinstance(message.content, list) else []
+    in_blocks = {id_: _arguments_in(block) for block in blocks if (id_ := _id_in(block))}
     return [
         WrittenCall(call.id, call.tool, arguments[at] if at < len(arguments) else in_blocks.get(call.id, ""))
         for at, call in enumerate(calls_of(message))
@@ -143,17 +138,6 @@ def _payloads(value: Any) -> Iterator[int]:
             yield from _payloads(inner)
 
 
-def _blocks(message: BaseMessage) -> list[Any]:
-    return message.content if isinstance(message.content, list) else []
-
-
-def _inner(block: Any) -> Any:
-    """Return the block itself, or the provider's block inside a ``non_standard`` one."""
-    if isinstance(block, Mapping) and block.get("type") == "non_standard":
-        return block.get("value")
-    return block
-
-
 def _id_in(block: Any) -> str:
     """Return the id of the call that a block describes, as `calls_of` reads it; "" for any other block."""
     found = calls_of(AIMessage.model_construct(content=[block], tool_calls=[], invalid_tool_calls=[]))
@@ -161,6 +145,6 @@ def _id_in(block: Any) -> str:
 
 
 def _arguments_in(block: Any) -> str:
-    inner = _inner(block)
+    inner = block.get("value") if block.get("type") == "non_standard" else block
     value = next((inner[key] for key in _ARGUMENTS if key in inner), "")
     return value if isinstance(value, str) else json_text(value)
