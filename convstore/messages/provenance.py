@@ -51,5 +51,5 @@ def without_mark(message: BaseMessage) -> BaseMessage:
 
 def _mark_of(message: BaseMessage) -> dict[str, Any]:
     extra: Any = message.additional_kwargs  # a message built without validation may hold any value here
-    found = extra.get(MARK) if isinstance(extra, dict) else None
+    found = extra.get(MARK) if extra and isinstance(extra, dict) else None
     return found if isinstance(found, dict) else {}

@@ -41,7 +41,7 @@ class States:
         return found
 
     async def read_end(
-        self, conversation: str, *, start: int, limit: int, has_starts: bool
+        self, conversation: str, *, start: int, limit: int, has_hints: bool
     ) -> tuple[Mapping[str, Any] | None, list[Entry]]:
         """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
 
@@ -51,9 +51,9 @@ class States:
             conversation: Id of the conversation.
             start: Number of the first entry to read.
             limit: Maximum number of entries.
-            has_starts: Read the starts of views with the state.
+            has_hints: Read starts of views and leading system messages with the state.
         """
-        fields = LEAN if has_starts else {**LEAN, "starts": 0}
+        fields = LEAN if has_hints else {**LEAN, "starts": 0, "system": 0}
         async with driver_errors():
             found = self._log.find(between(conversation, *end_range(conversation, start=start)), fields)
             documents = await found.sort("_id", -1).limit(limit + 1).batch_size(_BATCH).to_list(None)

@@ -15,7 +15,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.rows import Row
 from convstore.log.state import NO_START, LeadingSystem, ViewStart
+from convstore.log.stored_message import Shown
 from convstore.log.summary import SummaryRecord
 from convstore.runtime.clock import ID_LIFETIME, Clock
 from convstore.values.policy import HistoryPolicy, start_key
@@ -26,6 +28,7 @@ __all__ = [
     "CachedConversation",
     "CachedPayload",
     "ConversationCache",
+    "LoadedEnd",
     "SharedLimit",
     "SizedLRU",
 ]
@@ -36,8 +39,8 @@ TAIL_LIFETIME = 10.0
 _MAXIMUM_CONVERSATIONS = 1_000
 _MAXIMUM_STARTS = 8
 _MAXIMUM_BYTES = 32_000_000
-_MESSAGE_OVERHEAD = 2_000
-"""Bytes that a cached message takes in addition to its stored size."""
+_MESSAGE_OVERHEAD = 3_500
+"""Bytes that a cached message takes in addition to its stored size, with its row and its decoded form."""
 
 _Owner = TypeVar("_Owner")
 _Value = TypeVar("_Value")
@@ -110,6 +113,30 @@ class CachedPayload(NamedTuple):
     is_lasting: bool = False
 
 
+@dataclass(slots=True)
+class LoadedEnd:
+    """The end of a log as loads have read it, and what they made of it.
+
+    Attributes:
+        entries: The last entries, with sizes by the store's counter.
+        key: Number of the rewind entry and digest of the summary for which the rest was made.
+        rows: The rows of the entries.
+        note_tokens: Sizes of notes, by the ordinal of the first message after them.
+        shown: Messages as views show them, by id and form; see `view.render`. They are copied before use.
+    """
+
+    entries: Sequence[Entry] = ()
+    key: tuple[int, bytes] = (0, b"")
+    rows: Sequence[Row] = ()
+    note_tokens: dict[int, int] = field(default_factory=dict)
+    shown: dict[tuple[object, ...], Shown] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Estimate the memory that it takes."""
+        return sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in self.entries)
+
+
 @dataclass(slots=True, eq=False)
 class CachedConversation:
     """The cached state of one conversation.
@@ -171,7 +198,7 @@ class ConversationCache:
 
     Attributes:
         payloads: Immutable payloads that this store appended or showed, by message id.
-        ends: The last entries of logs that loads have read, with sizes by the store's counter. Entries are immutable.
+        ends: The last entries of logs that loads have read. Entries are immutable.
     """
 
     def __init__(self, clock: Clock, policy: HistoryPolicy) -> None:
@@ -179,7 +206,7 @@ class ConversationCache:
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
         limit = SharedLimit(_MAXIMUM_BYTES)
         self.payloads = SizedLRU[CachedConversation, dict[str, CachedPayload]](limit)
-        self.ends = SizedLRU[CachedConversation, tuple[Entry, ...]](limit)
+        self.ends = SizedLRU[CachedConversation, LoadedEnd](limit)
 
     def get(self, scope: Scope) -> CachedConversation | None:
         """Return the cached conversation of a scope."""
@@ -260,11 +287,10 @@ class ConversationCache:
             }
             self.keep_payloads(cached, lasting)
 
-    def keep_end(self, cached: CachedConversation, entries: Sequence[Entry]) -> None:
+    def keep_end(self, cached: CachedConversation, end: LoadedEnd) -> None:
         """Cache the last entries of a log."""
         if self.is_current(cached):
-            size = sum(entry.size + _MESSAGE_OVERHEAD * len(entry.messages) for entry in entries)
-            self.ends.put(cached, tuple(entries), size=size)
+            self.ends.put(cached, end, size=end.size)
 
     def all(self) -> list[CachedConversation]:
         """Return every cached conversation."""

@@ -70,7 +70,7 @@ class LogEndReader:
         return self._reader.seen(scope, head), head
 
     async def read(
-        self, cached: CachedConversation, *, start: int = 0, limit: int = 1, has_starts: bool = True
+        self, cached: CachedConversation, *, start: int = 0, limit: int = 1, has_hints: bool = True
     ) -> LogEnd:
         """Return the state and the last entries from a number on.
 
@@ -83,7 +83,7 @@ class LogEndReader:
         is_fresh = self._cache.is_fresh(cached)
 
         async def read() -> tuple[_Document | None, list[Entry]]:
-            reading = self._states.read_end(cached.conversation, start=start, limit=limit, has_starts=has_starts)
+            reading = self._states.read_end(cached.conversation, start=start, limit=limit, has_hints=has_hints)
             if is_fresh:
                 return await reading
             task = asyncio.ensure_future(reading)

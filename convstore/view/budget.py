@@ -89,7 +89,7 @@ def choose_window(
     first_allowed = _index_of_number(turns, first_number)
     reaches_allowed = first_number >= turns[0].number + margin
     index, stable, is_certain = first_allowed, first_allowed, complete or anchored or reaches_allowed
-    last_finished, room = len(turns) - 1 - (not is_finished(rows)), 0
+    last_finished, room, has_anchor = len(turns) - 1 - (not is_finished(rows)), 0, False
     if policy.max_tokens is not None:
         kind = _TurnBudget if margin else _Budget
         budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes)
@@ -102,13 +102,16 @@ def choose_window(
                 is_certain or position > budget.horizon,
             )
             # The last turn may still outgrow the budget; then it no longer moves the start.
-            stable = _first_fitting_turn(budget, budget.position(turns[:-1]), turns[:-1], first_allowed)
+            stable_position = budget.position(turns[:-1])
+            stable = _first_fitting_turn(budget, stable_position, turns[:-1], first_allowed)
+            has_anchor = complete or anchored or reaches_allowed or stable_position > budget.horizon
             if index > last_finished < 0 and not (complete or reaches_allowed):
                 return None
             room = budget.room(last_finished) if index >= last_finished >= first_allowed else 0
     if not is_certain:
         return None
-    window = _window(turns, index, first, anchor=_anchor(turns, index, margin) if index == stable else None)
+    is_anchored = index == stable or (has_anchor and 0 <= stable < index)
+    window = _window(turns, index, first, anchor=_anchor(turns, stable, margin) if is_anchored else None)
     if not room:
         return window
     anchor = _anchor(turns, last_finished, margin) if stable >= last_finished else None

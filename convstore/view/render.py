@@ -14,8 +14,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_current, is_hidden, shown_whole
-from convstore.log.stored_message import Form, payload_needed, read_message
+from convstore.log.stored_message import Form, Shown, payload_needed, read_message
 from convstore.log.summary import NamedResult, how_to_read
+from convstore.messages.copying import copy_message
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import text_of
 from convstore.messages.tokens import TokenCounter, count
@@ -103,6 +104,7 @@ def build_view(
     notes: Sequence[BaseMessage] = (),
     payloads: Mapping[str, str],
     room: int = 0,
+    known: dict[tuple[object, ...], Shown] | None = None,
 ) -> View:
     """Decode and pair the rows of a view.
 
@@ -115,6 +117,7 @@ def build_view(
         notes: Messages that replace summarised turns and turns left out.
         payloads: The texts that `payloads_needed` named, by message id.
         room: Tokens to shorten the first turn to; 0 for no limit.
+        known: Messages that earlier views showed, by id and form; new ones are added.
 
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
@@ -124,7 +127,7 @@ def build_view(
     forms_in_window = [_form(row.message, whole, policy, codec) for row, whole in visible]
     leading = [Form(message, whole=message.payload is None) for message in system]
     forms = [*leading, *forms_in_window]
-    made = [form.decode(codec, payloads) for form in forms]
+    made = [_decoded(form, codec, payloads, {} if known is None else known) for form in forms]
     begin, end = len(leading), len(leading) + sum(row.turn == rows[0].turn for row, _ in visible)
     fitting = fitted(made[begin:end], room, counter=counter) if room else None
     made[begin:end] = fitting or made[begin:end]
@@ -143,7 +146,7 @@ def build_view(
     sizes = {id(one.message): one.tokens for one in made if one.tokens is not None}
     orphan_ids = set(pairing.orphans)
     return View(
-        messages=messages,
+        messages=[copy_message(message) for message in messages],
         tokens=sum(sizes[id(one)] if id(one) in sizes else count(counter, one) for one in messages),
         stubbed=tuple(
             form.message.id for form in forms_in_window if form.stub is not None and form.message.id not in orphan_ids
@@ -156,6 +159,17 @@ def build_view(
         late_results=late_results,
         moved=tuple(pairing.moved),
     )
+
+
+def _decoded(form: Form, codec: Codec, payloads: Mapping[str, str], known: dict[tuple[object, ...], Shown]) -> Shown:
+    """Return a message in a form; those without payloads, which may be large, are decoded once."""
+    message = form.message
+    if message.id in payloads:
+        return form.decode(codec, payloads)
+    key = (message.id, *form[1:])
+    if (one := known.get(key)) is None:
+        one = known[key] = form.decode(codec, payloads)
+    return one
 
 
 def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> Form:
@@ -191,12 +205,16 @@ def _with_unique_ids(messages: Sequence[BaseMessage], logged: set[str]) -> list[
     >>> [message.id for message in _with_unique_ids([note, HumanMessage("hi", id="note-5")], set())]
     ['note-5~', 'note-5']
     """
-    taken = logged | {message.id for message in messages if not kind_of(message)}
-    unique: list[BaseMessage] = []
-    for message in messages:
-        id_ = message.id
-        while kind_of(message) and id_ is not None and id_ in taken:
-            id_ += "~"
-        taken.add(id_)
-        unique.append(message if id_ == message.id else message.model_copy(update={"id": id_}))
+    generated = [index for index, message in enumerate(messages) if kind_of(message)]
+    unique = list(messages)
+    if generated:
+        made = set(generated)
+        taken = logged | {str(message.id) for index, message in enumerate(messages) if index not in made}
+        for index in generated:
+            message, id_ = messages[index], str(messages[index].id)
+            while id_ in taken:
+                id_ += "~"
+            taken.add(id_)
+            if id_ != message.id and message.id is not None:
+                unique[index] = message.model_copy(update={"id": id_})
     return unique

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from counting import STANDING, Commands, cold
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
@@ -256,3 +256,17 @@ def test_keepers_share_their_room() -> None:
     assert one.get("a") == 1
     one.put("b", 3, size=5)
     assert (one.get("a"), one.get("b"), other.get("a"), room.size) == (1, 3, None, 9)
+
+
+async def test_what_a_caller_does_to_a_view_does_not_reach_the_next_one(store: ConversationStore) -> None:
+    """Messages of a view share no list or dict with those that the store keeps."""
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    call = {"name": "look", "args": {"deep": {"list": [1]}}, "id": "c"}
+    await chat.append([HumanMessage([{"type": "text", "text": "q"}]), AIMessage("", tool_calls=[call])])
+    await chat.append([ToolMessage("r", tool_call_id="c"), AIMessage("a", response_metadata={"model_name": "m"})])
+    before = [message.model_dump_json() for message in (await chat.load_history()).messages]
+    human, asked, _, answer = (await chat.load_history()).messages
+    human.content[0]["text"] = "changed"  # type: ignore[index]
+    asked.tool_calls[0]["args"]["deep"]["list"].append(2)  # type: ignore[attr-defined]
+    answer.response_metadata["model_name"] = "changed"
+    assert [message.model_dump_json() for message in (await chat.load_history()).messages] == before

@@ -1,0 +1,169 @@
+"""Holds the state of one load: the rows read so far, what they depend on, and the cost of reading them.
+
+Floor 4; the loader drives it. It sends nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.rows import Row, rows_of, weigh
+from convstore.log.selection import named_in
+from convstore.log.state import NO_START, State, ViewStart
+from convstore.log.stored_message import Shown
+from convstore.log.summary import NamedResult, SummaryRecord
+from convstore.runtime.cache import CachedConversation, LoadedEnd
+from convstore.runtime.log_reader import check_dense
+from convstore.values.policy import HistoryPolicy
+from convstore.view.budget import Window
+from convstore.view.render import NOTE_RESULTS, make_note
+
+__all__ = ["Load", "differs", "entries_needed", "is_continued_by", "is_sufficient"]
+
+_MIN_ENTRIES, _MAX_ENTRIES = 16, 1_000
+
+
+@dataclass(slots=True)
+class Load:
+    """State of one load: the rows read so far and the cost of reading them.
+
+    `held` is the cached end of the log, and `end` and `end_rows` the whole end that is known now. `searches` counts the
+    reads that a start of the view in the state would have saved; `has_hints` is False if the state was read without it.
+    """
+
+    policy: HistoryPolicy
+    cached: CachedConversation
+    state: State
+    start: ViewStart = NO_START
+    summary: SummaryRecord | None = None
+    summary_messages: Sequence[BaseMessage] = ()
+    rewinds: Rewinds = NO_REWINDS
+    held: LoadedEnd = field(default_factory=LoadedEnd)
+    end: list[Entry] = field(default_factory=list)
+    end_rows: Sequence[Row] = ()
+    entries: list[Entry] = field(default_factory=list)
+    rows: Sequence[Row] = ()
+    note_tokens: dict[int, int] = field(default_factory=dict)
+    shown: dict[tuple[object, ...], Shown] = field(default_factory=dict)
+    earlier_results: tuple[NamedResult, ...] | None = None
+    system: tuple[EntryMessage, ...] | None = None
+    documents: int = 0
+    size: int = 0
+    round_trips: int = 0
+    searches: int = 0
+    has_hints: bool = True
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if every entry that is not summarised was read."""
+        return not self.entries or self.before <= (self.summary.entry if self.summary else 1)
+
+    @property
+    def before(self) -> int:
+        """Return the number before which unread entries may hold active messages."""
+        return self.rewinds.active_before(self.entries[0].number)
+
+    @property
+    def reaches_start(self) -> bool:
+        """Return True if the entries read so far reach back to the start of an earlier view."""
+        return bool(self.start.entry and self.entries and self.entries[0].number <= self.start.entry)
+
+    @property
+    def unsummarized(self) -> int:
+        """Return the tokens after the summary or the leading system messages, weighed as in a compaction plan."""
+        system = () if self.summary else self.system or ()
+        before = self.rows[0].before if self.rows else 0
+        return max(0, before + sum(weigh(self.rows)) - sum(message.view_tokens for message in system))
+
+    def count(self, entries: Sequence[Entry]) -> None:
+        """Add documents to the report."""
+        self.documents += len(entries)
+        self.size += sum(entry.size for entry in entries)
+
+    @property
+    def key(self) -> tuple[int, bytes]:
+        """Return what rows and notes depend on besides the entries."""
+        return self.rewinds.entry, self.cached.summary[0] if self.summary else b""
+
+    def join(self, entries: Sequence[Entry]) -> None:
+        """Add entries and their rows to those that are cached, which they must follow."""
+        check_dense(self.cached, [*self.held.entries[-1:], *entries])
+        self.end = [*self.held.entries, *entries]
+        rows, known = rows_of(entries, self.rewinds, self.summary), self.held.rows
+        if known and rows and rows[0].before != known[-1].before + known[-1].message.view_tokens:
+            known = ()
+        self.end_rows = [*known, *rows] if known and self.held.key == self.key else ()
+        self.entries = self.end[bisect_left(self.end, self.start.entry, key=lambda entry: entry.number) :]
+        rows = self.end_rows or rows_of(self.entries, self.rewinds, self.summary)
+        self.rows = rows[bisect_left(rows, self.entries[0].number, key=lambda row: row.entry) :]
+
+    def prepend(self, entries: list[Entry]) -> None:
+        """Prepend entries that directly precede those already read.
+
+        Raises:
+            CorruptDocumentError: An entry in between is missing.
+        """
+        last = self.before - 1 if self.entries else entries[-1].number if entries else self.start.entry
+        check_dense(self.cached, entries, last=last)
+        self.entries = entries + self.entries
+        if entries and self.end and entries[-1].number + 1 == self.end[0].number:
+            self.end = entries + self.end
+        self.rows = rows_of(self.entries, self.rewinds, self.summary)
+        self.earlier_results = None
+
+    def named(self, results: Sequence[Entry]) -> tuple[NamedResult, ...]:
+        """Return the names of the newest results, given newest first; the summary names the results it covers."""
+        last = self.summary.last if self.summary else 0
+        found = (message for message in named_in(results, self.rewinds) if message.ordinal > last)
+        return tuple(message.name for message in found)[:NOTE_RESULTS]
+
+    def results_before(self, index: int) -> tuple[NamedResult, ...]:
+        """Return the newest results before a row, newest first."""
+        earlier = (self.rows[at].message for at in range(index - 1, -1, -1))
+        own = islice((message.name for message in earlier if message.is_named), NOTE_RESULTS)
+        return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
+
+    def note(self, index: int, left_out: int = 99_999) -> HumanMessage:
+        """Build the note of a view that begins with a row."""
+        return make_note(left_out, self.results_before(index), first=self.rows[index].message.ordinal)
+
+    def notes(self, window: Window) -> list[BaseMessage]:
+        """Build the messages that replace everything before the view: summary and note."""
+        note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
+        return [*self.summary_messages, *note]
+
+
+def is_sufficient(cached_end: Sequence[Entry], start: ViewStart, limit: int) -> bool:
+    """Return True if the cached end of a log holds as much as a load would read."""
+    if not cached_end or start.entry:
+        return bool(cached_end) and cached_end[0].number <= start.entry
+    return cached_end[0].number == 1 or len(cached_end) >= limit
+
+
+def is_continued_by(cached_end: Sequence[Entry], entries: Sequence[Entry]) -> bool:
+    """Return True if the entries just read begin with the last cached one."""
+    pair = [(one.totals, [message.digest for message in one.messages]) for one in (*cached_end[-1:], *entries[:1])]
+    return len(pair) == 2 and pair[0] == pair[1]
+
+
+def differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
+    """Return True if the log now has another entry at the number of the cached tail."""
+    return any(tail and entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
+
+
+def entries_needed(start: ViewStart, totals: Totals, policy: HistoryPolicy) -> int:
+    """Estimate how many entries to read first: those after a known start, or enough to fill the limits."""
+    active = totals.entries * totals.active // totals.messages if totals.messages else 0
+    if start.entry:
+        needed = totals.entries - start.entry
+    else:
+        limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
+        needed = min([active, *(2 * limit * active // total for limit, total in limits if limit and total)])
+    return min(max(0, needed) + _MIN_ENTRIES, _MAX_ENTRIES)
