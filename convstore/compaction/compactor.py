@@ -17,12 +17,12 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from convstore.compaction.history import SummaryHistory
-from convstore.compaction.plan import clean_cuts, plan_compaction
+from convstore.compaction.plan import plan_compaction, replacement_cuts
 from convstore.compaction.strategies import CompactionRequest, CompactionResult, CompactionStrategy
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import Rewinds
-from convstore.log.rows import Row, is_finished, leading_system, rows_of, weigh
+from convstore.log.rows import Row, leading_system, rows_of, weigh
 from convstore.log.state import State
 from convstore.log.summary import NAMED_RESULTS, SummaryRecord, clipped, fits
 from convstore.messages.encoding import fields_of
@@ -230,7 +230,7 @@ class Compactor:
             messages=messages,
             cut=plan.cut,
             size=size,
-            cuts=_cuts(plan.rows),
+            cuts=replacement_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
             summary_messages=self._reader.summary_messages(replace(earlier, results=())) if earlier else (),
         )
@@ -366,17 +366,6 @@ class Compactor:
 def _in_words_of_views(message: BaseMessage) -> BaseMessage:
     """Return the placeholder for an open call in the wording of views; that of a chain asks to call again."""
     return message.model_copy(update={"content": MISSING_TEXT}) if kind_of(message) == "missing_result" else message
-
-
-def _cuts(rows: Sequence[Row]) -> list[int]:
-    """Return where messages may replace others: not inside a turn in progress whose question has a payload.
-
-    The payload stays in the log, and the question is shown whole while its turn continues.
-    """
-    cuts = [cut for cut, _ in clean_cuts(rows)]
-    last_question = max((index for index, row in enumerate(rows) if row.message.type == "human"), default=0)
-    is_kept = bool(rows) and not is_finished(rows) and rows[last_question].message.payload is not None
-    return [cut for cut in cuts if cut <= last_question] if is_kept else cuts
 
 
 def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:

@@ -1,4 +1,4 @@
-"""Plans a compaction: decides from sizes and types of messages when to summarise and which turns.
+"""Plan a compaction: when to summarise, which turns, and where a log may be cut, from sizes and types of messages.
 
 Floor 5, pure. The compactor calls it. A compaction folds the oldest turns after the current summary into the next one.
 It runs rarely and then folds many turns, so that the prefix of views stays the same for a long time.
@@ -13,11 +13,9 @@ from itertools import accumulate
 from convstore.log.rows import Row, is_finished, weigh
 from convstore.values.policy import CompactionRule
 
-__all__ = ["clean_cuts", "plan_compaction"]
+__all__ = ["plan_compaction", "replacement_cuts"]
 
 _MAX_OPEN_ROUNDS = 8
-
-
 _MIN_SAVING = 8
 """Divisor of the trigger. Saving a smaller part is not worth a model call and a new prompt prefix."""
 
@@ -37,7 +35,7 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
     total, room = sizes[-1], rule.max_tokens_before_summary // 2
     if not force and total <= rule.max_tokens_before_summary:
         return 0
-    cuts = _cuts(rows)
+    cuts = _summary_cuts(rows)
     kept = rule.keep_last_turns + (not is_finished(rows))
     preferred = [cut for cut, turns in cuts if turns >= kept] or [0]
     cut = max(preferred)
@@ -49,7 +47,18 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
     return cut if force or saved >= rule.max_tokens_before_summary // _MIN_SAVING else 0
 
 
-def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
+def replacement_cuts(rows: Sequence[Row]) -> list[int]:
+    """Return where messages may replace others: not inside a turn in progress whose question has a payload.
+
+    The payload stays in the log, and the question is shown whole while its turn continues.
+    """
+    cuts = [cut for cut, _ in _clean_cuts(rows)]
+    last_question = max((index for index, row in enumerate(rows) if row.message.type == "human"), default=0)
+    is_kept = bool(rows) and not is_finished(rows) and rows[last_question].message.payload is not None
+    return [cut for cut in cuts if cut <= last_question] if is_kept else cuts
+
+
+def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     """Return the indexes where a log may be cut without separating calls from their results, in order.
 
     Each index comes with True if a turn begins there. A cut may be before a human message, before an AI message if all
@@ -72,7 +81,7 @@ def clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     return [*cuts, (len(rows), True)] if rows and is_finished(rows) else cuts
 
 
-def _cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
+def _summary_cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
     """Return where a running summary may end, in order, each with the number of turns that remain after it.
 
     In the turn in progress, it may also end before an AI message, if more than the question is folded.
@@ -81,6 +90,6 @@ def _cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
     last = len(rows) if is_finished(rows) else begins[-1] if begins else 0
     return [
         (cut, len(begins) - bisect_left(begins, cut)) if is_begin else (cut, 0)
-        for cut, is_begin in clean_cuts(rows)
+        for cut, is_begin in _clean_cuts(rows)
         if is_begin or cut > last + 1
     ]
