@@ -122,7 +122,7 @@ class ConversationLog:
             return found
         for start in range(0, len(ids), MAX_IDS):
             for id_, row in (await reader.messages_by_id(cached, ids[start : start + MAX_IDS])).items():
-                found[id_] = StoredId(row.entry.number, row.message.ordinal, row.message.digest, row.message.sources)
+                found[id_] = StoredId(row.entry.number, row.message.ordinal, row.message.identity, row.message.sources)
         return found
 
     async def append(self, messages: Sequence[BaseMessage], *, at: datetime | None = None) -> Receipt:

@@ -61,7 +61,8 @@ class ConversationReader:
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
         """Return the id of the source that first showed each text; None for texts not among the newest 200.
 
-        With it, a tool can say "already shown as [4]". No command if the conversation is cached.
+        At least the newest of the last 60 appends are known. With it, a tool can say "already shown as [4]".
+        No command if the conversation is cached.
         """
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
             raise InvalidInputError("texts must be a list of str")

@@ -56,7 +56,7 @@ def make_turn(name: str) -> list[BaseMessage]:
     turn: list[BaseMessage] = [HumanMessage(f"What is {name}?", id=f"{name}|0")]
     for place in range(dice.choice((0, 1, 1, 2))):
         call = f"call {place}"  # the same in all turns, as some models count
-        size = 6_000 if dice.random() < 0.1 else 40
+        size = 6_000 if dice.random() < 0.1 else 160
         texts = [" ".join(dice.choices(("reef", "tide", "gull", "kelp", name), k=size)) for _ in range(2)]
         turn.append(AIMessage("", id=f"{name}|c{place}", tool_calls=[{"name": "look", "args": {}, "id": call}]))
         artifact = [(text, {"title": f"{name} {number}"}) for number, text in enumerate(texts)]

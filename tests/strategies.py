@@ -229,12 +229,12 @@ class PureLog:
 
     def append(self, messages: Sequence[BaseMessage]) -> Entry:
         """Add one entry with these messages."""
-        batch = prepare(messages, codec=self.codec, counter=named(self.counter, "test"))
-        entry = compose(batch, self.totals, at=NOW, token=f"t{len(self.entries)}").entry
+        batch = prepare(messages, codec=self.codec, counter=named(self.counter, "test"), token=f"t{len(self.entries)}")
+        entry = compose(batch, self.totals, at=NOW).entry
         self.entries.append(entry)
         for one, message in zip(batch.prepared, entry.messages, strict=True):
-            if message.payload and one.split:
-                self.payloads[message.id] = one.split.encoded.payload
+            if message.payload:
+                self.payloads[message.id] = one.payload
         return entry
 
     def until(self, entry: int) -> PureLog:

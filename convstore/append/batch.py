@@ -8,39 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count as counting
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import UnencodableError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import PayloadRef
-from convstore.log.stored_message import BODY_DIGEST_BYTES
 from convstore.messages.compression import Chunk, compress, cut
-from convstore.messages.encoding import (
-    PART_MINIMUM,
-    EncodedMessage,
-    SourcePlace,
-    decode_message,
-    digest_of,
-    encode_message,
-    encode_source,
-    fields_of,
-)
+from convstore.messages.encoding import EncodedMessage, decode_message, digest_of, encode_message, fields_of
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
-from convstore.sources.detection import SourceExtractor, extract_sources, parse_json, read_back_ids
+from convstore.sources.detection import SourceExtractor, extract_sources, read_back_ids
+from convstore.sources.places import Located, SourcePlace, located_json, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
-from convstore.sources.source import FoundSources
+from convstore.sources.source import FoundSource, FoundSources, says_more
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in
 from convstore.values.policy import HistoryPolicy
 
-__all__ = ["Batch", "Prepared", "Split", "is_heavy", "prepare"]
+__all__ = ["Batch", "Prepared", "PreparedSource", "is_heavy", "prepare"]
 
 _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
-_SHORT = 2_000
-"""A shorter result, in characters, may be shorter than its stub; this is known only once its source ids are."""
+_TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 _HEAVY = 200_000
 _PER_MESSAGE = 500
 """Cost of a message in addition to its text, in characters."""
@@ -49,25 +39,26 @@ _NO_SOURCES = FoundSources()
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A message split into body and payload."""
+class PreparedSource(NamedTuple):
+    """A source of a tool result, without its number.
 
-    encoded: EncodedMessage
+    Attributes:
+        kept: The number that the tool gave it.
+        title: The beginning of its title.
+        url: The beginning of its address.
+        digest: Digest of its text.
+        bare: True if its item holds only its text, and title and address as shown in one line.
+        place: Its place in the payload, or in `piece`.
+        piece: The text that holds it, if the payload does not.
+    """
+
+    kept: int | None
+    title: str
+    url: str
     digest: bytes
-    ends: tuple[int, ...]
-    chunks: tuple[Chunk, ...]
-
-    def ref(self, token: str) -> PayloadRef:
-        """Return the reference to the payload once its chunks are written under a token."""
-        size = sum(len(chunk.data) for chunk in self.chunks)
-        body = digest_of(self.encoded.body)[:BODY_DIGEST_BYTES]
-        shown, part = self.encoded.shown, b""
-        if 0 < shown < len(self.encoded.payload):
-            part = digest_of(self.encoded.payload[:shown])[:BODY_DIGEST_BYTES]
-        return PayloadRef(
-            token, self.chunks[0].number, self.ends, self.digest, size, body, shown, part, self.encoded.is_edged
-        )
+    bare: bool
+    place: SourcePlace
+    piece: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +68,47 @@ class Prepared:
     Attributes:
         message: The message itself.
         id: Its id.
-        digest: Digest of its whole encoding.
+        body: Its encoded fields.
+        digest: Digest of the body, without edges.
         content: Its content digest.
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn, unless that shows its stub.
-        whole: The encoding with everything in the body; None if it is too large for that.
-        split: Body and payload; None without a payload. Both are set while the length of the stub has to decide.
-        found: The sources of a tool result.
-        digests: Digests of their texts.
+        payload: The parts outside the body; "" for none.
+        ref: Location of the payload, None for none.
+        chunks: The compressed payload.
+        sources: The sources of a tool result.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
-        pieces: The sources as they are stored along with `whole`.
-        text: The text of a tool result.
+        text: The text of a tool result that gets a stub.
+        length: Length of that text, and of those that only the artifact has.
         error: The error message of a failed result, None if it succeeded.
-        wants_stub: The result gets a stub, unless that is longer than the result.
+        wants_stub: The result gets a stub, unless the result is not large, and not longer than its stub.
+        is_large: The payload holds its content, or the artifact that its sources are in.
+        has_large_fields: The payload holds other fields than content and artifact.
     """
 
     message: BaseMessage
     id: str
+    body: str
     digest: bytes
     content: bytes
     tokens: int
     view_tokens: int
-    whole: EncodedMessage | None
-    split: Split | None = None
-    found: FoundSources = _NO_SOURCES
-    digests: tuple[bytes, ...] = ()
+    payload: str = ""
+    ref: PayloadRef | None = None
+    chunks: tuple[Chunk, ...] = ()
+    sources: tuple[PreparedSource, ...] = ()
     read_back: tuple[int, ...] = ()
-    pieces: tuple[tuple[str, SourcePlace], ...] = ()
     text: str = ""
+    length: int = 0
     error: str | None = None
     wants_stub: bool = False
+    is_large: bool = False
+    has_large_fields: bool = False
+
+    @property
+    def identity(self) -> bytes:
+        """The digests of body and payload, as `EntryMessage.identity`."""
+        return self.digest + (self.ref.digest if self.ref else b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class Batch:
         prepared: The messages, in order.
         codec: Encoded them.
         counter: Counted their tokens.
+        token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
         renumber: Give sources another number if theirs is taken.
     """
@@ -124,6 +127,7 @@ class Batch:
     prepared: tuple[Prepared, ...]
     codec: Codec
     counter: NamedCounter
+    token: str = ""
     omitted: tuple[str, ...] = ()
     renumber: bool = False
 
@@ -133,21 +137,14 @@ class Batch:
         return [one.id for one in self.prepared]
 
     @property
-    def digests(self) -> list[bytes]:
-        """Return the digests of the messages."""
-        return [one.digest for one in self.prepared]
-
-    @property
     def characters(self) -> int:
         """Estimate the text in the entry, for `run_in_thread_if_long`."""
-        encoded = (one.split.encoded if one.split else one.whole for one in self.prepared)
-        return sum(_PER_MESSAGE + len(one.body) for one in encoded if one)
+        return sum(_PER_MESSAGE + len(one.body) for one in self.prepared)
 
     @property
     def kept_source_ids(self) -> list[int]:
         """Return the source ids that came with the results."""
-        found = (source.kept_id for one in self.prepared for source in one.found.items)
-        return [number for number in found if number is not None]
+        return [source.kept for one in self.prepared for source in one.sources if source.kept is not None]
 
     def without(self, ids: Mapping[str, Any]) -> Batch:
         """Return the batch without the messages that are in the log already."""
@@ -159,6 +156,7 @@ def prepare(
     *,
     codec: Codec,
     counter: NamedCounter,
+    token: str = "",
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
     omit: bool = False,
     renumber: bool = False,
@@ -169,6 +167,7 @@ def prepare(
         messages: In order.
         codec: Encodes values.
         counter: Counts tokens.
+        token: Random token in the keys of the chunks.
         extractors: Functions that find the sources in a tool's results, by tool name.
         omit: Leave out values of unknown types instead of refusing them.
         renumber: Give sources another number if theirs is taken.
@@ -177,7 +176,7 @@ def prepare(
         InvalidInputError: An extractor failed.
         UnencodableError: The codec cannot encode the type of a value, unless `omit`.
     """
-    work = _Preparation(codec, counter, extractors)
+    work = _Preparation(codec, counter, token, extractors)
     omitted: list[str] = []
     prepared = []
     for index, message in enumerate(messages):
@@ -187,7 +186,7 @@ def prepare(
         except UnencodableError as error:
             raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
         omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
-    return Batch(tuple(prepared), codec, counter, tuple(omitted), renumber)
+    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber)
 
 
 def is_heavy(messages: Sequence[BaseMessage]) -> bool:
@@ -217,6 +216,7 @@ class _Preparation:
 
     codec: Codec
     counter: NamedCounter
+    token: str
     extractors: Mapping[str, SourceExtractor]
     numbers: Iterator[int] = field(default_factory=counting)
     edges_left: int = _MAXIMUM_EDGES
@@ -224,69 +224,113 @@ class _Preparation:
     def prepare(self, message: BaseMessage, omitted: list[str] | None) -> Prepared:
         """Prepare one message; paths of values that were left out are added to `omitted`."""
         fields = fields_of(message)
-        canonical = self.codec.encode(fields, omitted=omitted)
-        # The second encoding leaves out the same values, but under paths that begin at their part.
-        again: list[str] | None = None if omitted is None else []
+        left_out: list[str] | None = None if omitted is None else []
+        try:
+            if isinstance(message, ToolMessage):
+                one = self._result(message, fields, left_out)
+            else:
+                one = self._message(message, fields, left_out)
+        except UnencodableError:
+            self.codec.encode(fields)  # raises the error with the path from the message on
+            raise
+        if left_out:
+            self.codec.encode(fields, omitted=omitted)
+        return one
+
+    def _message(self, message: BaseMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
+        edges = self.edges_left if message.type in SHORTENED else 0
+        encoded = encode_message(self.codec, fields, omitted=omitted, max_edges=edges)
+        plain = encoded
+        if encoded.edges:
+            self.edges_left -= encoded.edges
+            plain = encode_message(self.codec, fields, omitted=omitted)
         tokens = count(self.counter, message)
-        content, whole = content_digest(message, self.codec), EncodedMessage(canonical)
-        one = Prepared(message, str(message.id), digest_of(canonical), content, tokens, tokens, whole)
-        if isinstance(message, ToolMessage):
-            one = self._read_result(one, message)
-        if one.wants_stub:
-            return self._split_result(one, fields, again, is_short=len(canonical) < _SHORT)
-        # Every model call needs the system prompt, so it stays whole in the entry.
-        if len(canonical) >= PART_MINIMUM and message.type != "system":
-            edges = self.edges_left if message.type in SHORTENED else 0
-            encoded = encode_message(self.codec, fields, omitted=again, max_edges=edges)
-            if encoded.payload:  # else it has only many small parts
-                self.edges_left -= encoded.edges
-                one = replace(one, whole=None, split=self._split(encoded))
-        return replace(one, view_tokens=self._view_tokens(one))
+        ref, chunks = self._stored(encoded, encoded.payload)
+        return Prepared(
+            message=message,
+            id=str(message.id),
+            body=encoded.body,
+            digest=digest_of(plain.body),
+            content=content_digest(message, self.codec),
+            tokens=tokens,
+            view_tokens=self._view_tokens(message, encoded, tokens),
+            payload=encoded.payload,
+            ref=ref,
+            chunks=chunks,
+        )
 
-    def _view_tokens(self, one: Prepared) -> int:
-        shown = one.message
-        if one.split and one.split.encoded.shown < len(one.split.encoded.payload):
-            encoded = one.split.encoded
-            payload = encoded.payload[: encoded.shown]
-            part = decode_message(
-                self.codec, encoded.body, fetch=lambda start, end: payload[start:end], limit=len(payload)
-            )
-            shown = leave_out(part)
-        shown = without_media(shown)
-        return one.tokens if shown is one.message else count(self.counter, shown)
-
-    def _read_result(self, one: Prepared, message: ToolMessage) -> Prepared:
-        """Add the sources of a tool result and the facts for its stub."""
-        text = text_of(message.content)
-        parsed = parse_json(text) if isinstance(message.content, str) else None  # the JSON of blocks is ours
-        is_own = message.name == RETRIEVAL_TOOL
+    def _result(self, message: ToolMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
+        """Prepare a tool result with its sources and the facts for its stub."""
+        content, is_own = message.content, message.name == RETRIEVAL_TOOL
+        text = text_of(content)
+        parsed, spans = located_json(text) if isinstance(content, str) else (None, [])  # the JSON of blocks is ours
         found = _NO_SOURCES if is_own else extract_sources(message, parsed, self.extractors)
         # A result without a name gets that of its call, which is found only when the entry is composed.
         read_back = read_back_ids(message) if is_own or not message.name else ()
-        return replace(
-            one,
-            found=found,
+        tokens = count(self.counter, message)
+        located = place_sources(found, spans, self.codec, omitted) if found.items else Located()
+        encoded = encode_message(self.codec, fields, artifact=located.artifact, omitted=omitted)
+        wants_stub = bool(found.items or (is_own and read_back)) or tokens > _STUB_MIN_TOKENS
+        if wants_stub:
+            encoded = replace(encoded, shown=0)
+        payload, places = located.stored_with(encoded, content)
+        ref, chunks = self._stored(encoded, payload)
+        is_large = encoded.content >= 0 or (found.rebuild is not None and encoded.artifact >= 0)
+        return Prepared(
+            message=message,
+            id=str(message.id),
+            body=encoded.body,
+            digest=digest_of(encoded.body),
+            content=content_digest(message, self.codec),
+            tokens=tokens,
+            view_tokens=tokens if wants_stub and is_large else self._view_tokens(message, encoded, tokens),
+            payload=payload,
+            ref=ref,
+            chunks=chunks,
+            sources=tuple(map(self._source, found.items, places)),
             read_back=read_back,
-            digests=tuple(source.digest(self.codec) for source in found.items),
-            text=text,
+            text=text if wants_stub else "",
+            length=len(text) + sum(len(source.text) for source in found.items if found.rebuild),
             error=failure_in(message.status, text, parsed),
-            wants_stub=bool(found.items or (is_own and read_back)) or one.tokens > _STUB_MIN_TOKENS,
+            wants_stub=wants_stub,
+            is_large=is_large,
+            has_large_fields=encoded.has_large_fields,
         )
 
-    def _split_result(
-        self, one: Prepared, fields: dict[str, Any], omitted: list[str] | None, *, is_short: bool
-    ) -> Prepared:
-        items, rebuild = one.found.items, one.found.rebuild
-        encoded = encode_message(self.codec, fields, items=items, rebuild=rebuild, split_result=True, omitted=omitted)
-        one = replace(one, split=self._split(encoded))
-        if not is_short:
-            return replace(one, whole=None)
-        return replace(one, pieces=tuple(encode_source(self.codec, item, omitted=omitted) for item in items))
+    def _source(self, found: FoundSource, stored: tuple[SourcePlace, str]) -> PreparedSource:
+        title, url, metadata = found.label()
+        bare = not says_more(found.item, title, url, metadata)
+        title, url = title[:_TITLE_CHARACTERS], url[:_URL_CHARACTERS]
+        return PreparedSource(found.kept_id, title, url, found.digest(self.codec), bare, *stored)
 
-    def _split(self, encoded: EncodedMessage) -> Split:
-        shown, payload = encoded.shown, encoded.payload
+    def _view_tokens(self, message: BaseMessage, encoded: EncodedMessage, tokens: int) -> int:
+        shown = message
+        if encoded.shown < len(encoded.payload):
+            part = encoded.payload[: encoded.shown]
+            shown = leave_out(
+                decode_message(self.codec, encoded.body, fetch=lambda start, end: part[start:end], limit=len(part))
+            )
+        shown = without_media(shown)
+        return tokens if shown is message else count(self.counter, shown)
+
+    def _stored(self, encoded: EncodedMessage, payload: str) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:
+        """Return location and chunks of a payload: the message's parts as they are encoded, then copies of sources."""
+        if not payload:
+            return None, ()
+        own, shown = len(encoded.payload), encoded.shown
         ends = cut(payload[:shown]) if shown else []
-        if shown < len(payload) or not payload:
+        if shown < len(payload):
             ends += [shown + end for end in cut(payload[shown:])]
-        chunks = tuple(Chunk(next(self.numbers), data) for data in compress(encoded.payload, ends))
-        return Split(encoded, digest_of(encoded.payload), tuple(ends), chunks)
+        chunks = tuple(Chunk(next(self.numbers), data) for data in compress(payload, ends))
+        return PayloadRef(
+            self.token,
+            chunks[0].number,
+            tuple(ends),
+            own,
+            digest_of(encoded.payload),
+            sum(len(chunk.data) for chunk in chunks),
+            digest_of(encoded.body) if encoded.edges else b"",
+            shown,
+            digest_of(payload[:shown]) if 0 < shown < own else b"",
+            encoded.is_edged,
+        ), chunks

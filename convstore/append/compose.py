@@ -7,13 +7,12 @@ depends on the log so far: ordinals, numbers of sources, names of tools, stubs a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from langchain_core.messages import ToolMessage
 
-from convstore.append.batch import Batch, Prepared, Split
+from convstore.append.batch import Batch, Prepared, PreparedSource
 from convstore.exceptions import SourceIdClashError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals, is_long
 from convstore.log.totals import RunningTotals
@@ -31,8 +30,6 @@ __all__ = ["MOST_AHEAD", "Composed", "compose"]
 MOST_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
 
-_TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
-
 
 @dataclass(frozen=True, slots=True)
 class Composed:
@@ -47,7 +44,6 @@ def compose(
     after: Totals,
     *,
     at: datetime,
-    token: str,
     link: int = 0,
     reserve: int = 0,
     taken: frozenset[int] = frozenset(),
@@ -61,7 +57,6 @@ def compose(
         batch: The messages to append.
         after: Totals of the log before it; with `shown` if the batch has sources.
         at: Date of the entry.
-        token: Token in the keys of this append's chunks.
         link: Random number of the entry.
         reserve: Number of source ids to reserve.
         taken: Numbers in use, for a batch whose sources may be renumbered.
@@ -75,18 +70,18 @@ def compose(
         raise SourceIdClashError(min(clashes))
     running = RunningTotals(after, max([after.sources_through, *kept]))
     work = _Composition(running, set(taken))
-    made = [work.add(one, batch, token) for one in batch.prepared]
+    messages = tuple(work.add(one, batch) for one in batch.prepared)
     running.sources_through += reserve
-    sources = tuple(source for _, found, _ in made for source in found)
+    sources = tuple(work.sources)
     entry = Entry(
         first=after.messages + 1,
         at=at,
-        messages=tuple(message for message, _, _ in made),
+        messages=messages,
         totals=replace(running.totals(at, shown_now=bool(sources)), counter=batch.counter.name, link=link),
         after=after.link,
         sources=sources,
     )
-    return Composed(entry, tuple(chunk for _, _, chunks in made for chunk in chunks))
+    return Composed(entry, tuple(chunk for one in batch.prepared for chunk in one.chunks))
 
 
 @dataclass(slots=True)
@@ -95,26 +90,25 @@ class _Composition:
 
     running: RunningTotals
     taken: set[int]
+    sources: list[EntrySource] = field(default_factory=list)
 
-    def add(self, one: Prepared, batch: Batch, token: str) -> tuple[EntryMessage, list[EntrySource], tuple[Chunk, ...]]:
+    def add(self, one: Prepared, batch: Batch) -> EntryMessage:
+        """Add one message and its sources."""
         calls = calls_of(one.message)
         call = self.running.follow(one.message, calls)
-        numbers = [self._number(source.kept_id) for source in one.found.items]
+        numbers = [self._add_source(source, one.id) for source in one.sources]
         tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
-        named = one.read_back if tool == RETRIEVAL_TOOL else [number for number, _ in numbers]
-        ids = write_ids(named)
+        named = one.read_back if tool == RETRIEVAL_TOOL else numbers
+        ids = write_ids(named) if named else ""
         stub = _stub(one, tool, ids, count=len(set(named)))
-        split = one.split if one.split and (stub is not None or one.whole is None) else None
-        encoded = split.encoded if split else one.whole
-        assert encoded is not None  # noqa: S101 - Prepared holds one of them
         message = EntryMessage(
             ordinal=self.running.next_ordinal,
             id=one.id,
             type=one.message.type,
-            body=encoded.body,
+            body=one.body,
             digest=one.digest,
             tokens=one.tokens,
-            view_tokens=_view_tokens(one, stub, split, batch),
+            view_tokens=one.view_tokens if stub is None else _stub_tokens(one, stub, batch),
             content_digest=one.content,
             calls=len(calls),
             tool=tool,
@@ -122,54 +116,49 @@ class _Composition:
             arguments=call.arguments,
             sources=ids,
             stub=stub,
-            payload=split.ref(token) if split else None,
+            payload=one.ref,
             is_long=is_long(one.message.type, one.view_tokens),
         )
         self.running.add_size(message)
-        return message, self._sources(one, numbers, split), split.chunks if split else ()
+        return message
 
-    def _number(self, kept: int | None) -> tuple[int, int | None]:
-        """Return the number of a source, and the original one if that was taken."""
-        given, running = kept, self.running
-        if kept is None or kept in self.taken or kept > running.after.sources_through + MOST_AHEAD:
+    def _add_source(self, source: PreparedSource, message_id: str) -> int:
+        """Number a source; its own number is replaced if that is taken or would exhaust later ones."""
+        running, number = self.running, source.kept
+        if number is None or number in self.taken or number > running.after.sources_through + MOST_AHEAD:
             running.sources_through += 1
-            kept = running.sources_through
-        self.taken.add(kept)
-        return kept, given if given != kept else None
-
-    def _sources(
-        self, one: Prepared, numbers: Sequence[tuple[int, int | None]], split: Split | None
-    ) -> list[EntrySource]:
-        pieces = [("", span) for span in split.encoded.places] if split else one.pieces
-        made = []
-        for source, (number, given), (piece, span), digest in zip(
-            one.found.items, numbers, pieces, one.digests, strict=True
-        ):
-            title, url = source.title[:_TITLE_CHARACTERS], source.url[:_URL_CHARACTERS]
-            earlier = self.running.shown.add(digest, number)
-            bare, held = not source.says_more, one.found.rebuild is None
-            made.append(EntrySource(number, one.id, title, url, span, piece, given, earlier, bare, held))
-        return made
+            number = running.given_through = running.sources_through
+        self.taken.add(number)
+        self.sources.append(
+            EntrySource(
+                number,
+                message_id,
+                source.title,
+                source.url,
+                source.place,
+                source.digest,
+                source.piece,
+                None if source.kept == number else source.kept,
+                running.shown.add(source.digest, number),
+                source.kept == number,
+                source.bare,
+            )
+        )
+        return number
 
 
 def _stub(one: Prepared, tool: str, ids: str, *, count: int) -> str | None:
-    """Return the stub of a result with `count` sources, or None if the result is not longer than its stub."""
+    """Return the stub of a result with `count` sources, or None if a small result is not longer than its stub."""
     if not one.wants_stub:
         return None
     stub = make_stub(
-        tool=tool,
-        tool_message_id=one.id,
-        content=one.text,
-        source_count=count,
-        source_ids=ids,
-        error=one.error,
+        tool=tool, tool_message_id=one.id, content=one.text, source_count=count, source_ids=ids, error=one.error
     )
-    in_artifact = one.found.items if one.found.rebuild else ()
-    length = len(one.text) + sum(len(source.text) for source in in_artifact)
-    return stub if one.whole is None or length > len(stub) else None
+    return stub if one.is_large or one.length > len(stub) else None
 
 
-def _view_tokens(one: Prepared, stub: str | None, split: Split | None, batch: Batch) -> int:
-    if split is None or stub is None:
-        return one.view_tokens
-    return count(batch.counter, with_stub(decode_message(batch.codec, split.encoded.body), stub))
+def _stub_tokens(one: Prepared, stub: str, batch: Batch) -> int:
+    """Return the size of a result as its stub; only content and artifact are taken out of most results."""
+    if one.has_large_fields:
+        return count(batch.counter, with_stub(decode_message(batch.codec, one.body), stub))
+    return count(batch.counter, one.message.model_copy(update={"content": stub, "artifact": None}))

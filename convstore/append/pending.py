@@ -24,7 +24,6 @@ class PendingAppend:
     Attributes:
         batch: All messages of the append.
         pending: The messages that are still to be written.
-        token: Token in the keys of its chunks.
         reserve: Number of source ids to reserve.
         turn: The id of the human message whose turn the batch belongs to; "" for no turn.
         after: The tail that the entry has to follow directly; None for any.
@@ -38,7 +37,6 @@ class PendingAppend:
 
     batch: Batch
     pending: Batch
-    token: str
     reserve: int = 0
     turn: str = ""
     after: Totals | None = None
@@ -66,7 +64,7 @@ class PendingAppend:
     @property
     def needs_shown(self) -> bool:
         """Return True if composing needs the sources that were shown before."""
-        return bool(self.reserve) or any(one.found.items for one in self.pending.prepared)
+        return bool(self.reserve) or any(one.sources for one in self.pending.prepared)
 
     @property
     def totals(self) -> Totals:
@@ -76,9 +74,7 @@ class PendingAppend:
 
     def compose(self, tail: Totals, at: datetime, link: int) -> None:
         """Compose the entry that follows this tail."""
-        self.composed = compose(
-            self.pending, tail, at=at, token=self.token, link=link, reserve=self.reserve, taken=self.taken
-        )
+        self.composed = compose(self.pending, tail, at=at, link=link, reserve=self.reserve, taken=self.taken)
         self.number = self.composed.entry.number
 
     def receipt(self) -> Receipt:

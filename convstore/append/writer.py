@@ -11,7 +11,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from langchain_core.messages import BaseMessage
@@ -110,6 +109,7 @@ class Writer:
             messages,
             codec=self._codec,
             counter=self._counter,
+            token=self._clock.token(),
             extractors=self._extractors,
             omit=omit,
             renumber=renumber,
@@ -128,19 +128,10 @@ class Writer:
         cached = self._cache.get(scope)
         is_fresh = cached is not None and self._cache.is_fresh(cached) and self._cache.is_confirmed(cached)
         shown = cached.tail.shown if cached and cached.tail and is_fresh else None
-        if shown is None:
-            shown = await self._read_shown(scope)
-        return [shown.get(text_digest(text)) for text in texts]
-
-    async def _read_shown(self, scope: Scope) -> Mapping[bytes, int]:
-        cached = await self._reader.find(scope)
-        if cached is None:
-            return {}
-        async with self._reader.reading(cached):
-            tail = await self._log.last_totals(cached.conversation)
-            if tail.shown is not None or not tail.shown_at:
-                return tail.shown or {}
-            return await self._log.shown(cached.conversation, tail.shown_at)
+        if shown is None and (cached := await self._reader.find(scope)):
+            async with self._reader.reading(cached):
+                shown = (await self._log.last_totals(cached.conversation, shown=True)).shown
+        return [(shown or {}).get(text_digest(text)) for text in texts]
 
     async def _write(
         self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "", after: Totals | None = None
@@ -163,7 +154,7 @@ class Writer:
             async with cached.lock:
                 if not self._cache.is_current(cached):
                     continue
-                append = PendingAppend(batch, batch, self._clock.token(), reserve, turn, after)
+                append = PendingAppend(batch, batch, reserve, turn, after)
                 try:
                     async with self._reader.reading(cached):
                         await self._write_in_order(cached, append)
@@ -183,7 +174,7 @@ class Writer:
             raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
-        work = partial(compose, batch, Totals(), at=now, token="")
+        work = partial(compose, batch, Totals(), at=now)
         self._log.check_size((await run_in_thread_if_long(work, characters=batch.characters)).entry)
         head, is_new = await self._heads.claim(dict(scope), at=now)
         claimed = self._cache.add(scope, head.conversation)
@@ -281,25 +272,35 @@ class Writer:
 
     async def _tail(self, cached: CachedConversation, append: PendingAppend) -> Totals:
         """Return the tail with everything that this append needs of it; no command when warm."""
-        if cached.tail is None:
-            self._cache.confirm(cached, await self._log.last_totals(cached.conversation))
-        cached.tail = await self._reader.recount_tail(cached, cached.tail or Totals())
-        if cached.tail.shown is None and cached.tail.shown_at and append.needs_shown:
-            cached.tail = replace(cached.tail, shown=await self._log.shown(cached.conversation, cached.tail.shown_at))
+        tail = cached.tail
+        if tail is None or (tail.shown is None and tail.shown_at and append.needs_shown):
+            cached.tail = None
+            tail = await self._log.last_totals(cached.conversation, shown=append.needs_shown)
+            self._cache.confirm(cached, tail)
+        cached.tail = await self._reader.recount_tail(cached, tail)
         return cached.tail
 
     async def _find_taken(self, cached: CachedConversation, append: PendingAppend, tail: Totals) -> None:
-        """Find the source numbers that are taken; only numbers up to the highest one so far can be."""
+        """Find the source numbers that are taken. An index keeps the numbers of tools apart, but not from the store's.
+
+        Raises:
+            SourceIdClashError: One is taken, and the batch may not be renumbered.
+        """
         numbers = append.pending.kept_source_ids
-        if append.batch.renumber and numbers and min(numbers) <= tail.sources_through:
+        renumber = append.batch.renumber
+        if not numbers or min(numbers) > (tail.sources_through if renumber else tail.given_through):
+            return
+        if renumber:
             append.taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
+        else:
+            await self._refuse_taken_source_ids(cached, append)
 
     async def _insert(self, cached: CachedConversation, append: PendingAppend) -> bool:
         """Insert the entry, and refresh the head if that is due; False if another writer took the number or an id."""
         composed = append.composed
         assert composed is not None  # noqa: S101 - composed just before
         chunks = [chunk for chunk in composed.chunks if chunk.number not in append.sent]
-        insert = self._log.insert(cached.conversation, composed.entry, chunks, token=append.token)
+        insert = self._log.insert(cached.conversation, composed.entry, chunks, token=append.batch.token)
         # Without a burst the head does not show that the conversation is in use, so prune() may end it at any moment.
         running = self._open_heads.running(cached, append.number)
         burst = running or self._open_heads.begin(cached, append.totals)
@@ -369,13 +370,14 @@ class Writer:
             found = await self._look_up_after_tail(cached, append)
         else:
             found, tail = await asyncio.gather(
-                self._log.messages_by_id(cached.conversation, batch.ids), self._log.last_totals(cached.conversation)
+                self._log.messages_by_id(cached.conversation, batch.ids),
+                self._log.last_totals(cached.conversation, shown=append.needs_shown),
             )
             cached.tail = None
             self._cache.confirm(cached, tail)
-        for id_, digest in zip(batch.ids, batch.digests, strict=True):
-            if id_ in found and found[id_].message.digest != digest:
-                raise ContentConflictError(id_)
+        for one in batch.prepared:
+            if one.id in found and found[one.id].message.identity != one.identity:
+                raise ContentConflictError(one.id)
         await self._refuse_rewound(cached, [row.message for row in found.values()])
         if append.turn:
             positions = {id_: _placed(row, cached.rewinds) for id_, row in found.items()}
@@ -393,7 +395,7 @@ class Writer:
 
         The tail is read first, so a concurrent append makes the insert fail.
         """
-        tail = await self._log.last_totals(cached.conversation)
+        tail = await self._log.last_totals(cached.conversation, shown=append.needs_shown)
         cached.tail = None
         self._cache.confirm(cached, tail)
         return await self._log.messages_by_id(cached.conversation, {append.turn, *append.batch.ids} - {""})
@@ -425,9 +427,9 @@ class Writer:
                 self._cache.end_turn(cached)
                 position = composed.entry.active_through(message.ordinal)
                 cached.last_question = (message.id, position, composed.entry.totals.rewind_entry)
-            if message.payload and one.split:
+            if message.payload:
                 # Cached because a load in the middle of this turn needs it.
-                payload = CachedPayload(one.split.encoded.payload, 0 if message.stub else message.payload.shown)
+                payload = CachedPayload(one.payload, 0 if message.stub else message.payload.shown)
                 self._cache.keep_payloads(cached, {**(self._cache.payloads.get(cached) or {}), message.id: payload})
         if any(message.type == "ai" and not message.calls for message in composed.entry.messages[-1:]):
             self._cache.end_turn(cached)
@@ -437,7 +439,7 @@ class Writer:
         used = {chunk.number for chunk in append.composed.chunks} if append.composed else set()
         if unused := sorted(append.sent - used):
             with suppress(StoreError):  # must not hide the append's own outcome; a sweep removes them after a day
-                await self._log.drop_chunks(cached.conversation, append.token, unused)
+                await self._log.drop_chunks(cached.conversation, append.batch.token, unused)
 
 
 def _placed(row: StoredMessageRow, rewinds: Rewinds) -> Placed:

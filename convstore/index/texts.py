@@ -17,6 +17,8 @@ from convstore.log.entry import EntryMessage, EntrySource
 from convstore.messages.media import is_media
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import text_of
+from convstore.messages.values import Codec
+from convstore.sources.places import SourcePlace, read_item
 from convstore.sources.stub import RETRIEVAL_TOOL
 
 __all__ = ["Text", "texts_of", "windows_of"]
@@ -50,7 +52,7 @@ class Text(NamedTuple):
 
 
 def texts_of(
-    stored: EntryMessage, sources: Sequence[EntrySource], message: BaseMessage, payload: str | None
+    stored: EntryMessage, sources: Sequence[EntrySource], message: BaseMessage, payload: str | None, codec: Codec
 ) -> list[Text]:
     """Return the searchable texts of a message; their number and order depend on the message alone.
 
@@ -61,10 +63,11 @@ def texts_of(
         sources: Its sources.
         message: The message decoded without its payload.
         payload: Its payload; None if it was not read, then texts in it are empty.
+        codec: Decodes the items of sources.
     """
     if stored.type == "tool" and stored.tool == RETRIEVAL_TOOL:
         return []
-    found = [text for source in sources for text in _of_source(source, payload)]
+    found = [text for source in sources for text in _of_source(source, payload, codec)]
     found += _of_value(message.content, payload, skip=_NOT_TEXT, is_rest=bool(sources))
     calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
     parts = [[call.get("name"), call.get("args")] for call in calls if call.get("name") != RETRIEVAL_TOOL]
@@ -94,14 +97,25 @@ def _cut(text: str, position: int) -> int:
     return position
 
 
-def _of_source(source: EntrySource, payload: str | None) -> Iterator[Text]:
-    place = source.place
-    held = source.piece or payload or ""
-    start = -1 if source.piece else place.start
+def _of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:
+    """Yield the text of a source and its item; a text that is escaped in its item is searched with the item."""
+    place, held = source.place, source.piece or payload or ""
     label = " ".join(filter(None, (source.title, f"({source.url})" if source.url else "")))
-    yield Text(held[place.start : place.middle], start, source.id, label)
-    item = held[place.middle : place.end]
+    text, start, item = held[place.start : place.middle], place.start, held[place.middle : place.end]
+    if place.is_inside:
+        text, start = _inside(item, place, codec)
+    yield Text(text, -1 if source.piece else start, source.id, label)
     yield Text(item, -1 if source.piece else place.middle, source.id, is_rest=True)
+
+
+def _inside(item: str, place: SourcePlace, codec: Codec) -> tuple[str, int]:
+    """Return the text in an item and its start in the payload; "" if the item has to be decoded to read it."""
+    try:
+        found = read_item(codec, place, item) if item else None
+    except ValueError:
+        found = None  # a type that this process does not know
+    offset = item.find(found.text) if found else -1
+    return (found.text, place.middle + offset) if found and offset >= 0 else ("", place.middle)
 
 
 def _of_value(value: Any, payload: str | None, *, skip: Collection[str] = (), is_rest: bool) -> Iterator[Text]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from convstore.messages.encoding import SourcePlace
+from convstore.sources.places import SourcePlace
 
 __all__ = [
     "UNREAD",
@@ -34,6 +34,8 @@ Usage = tuple[int, int, int]
 """Token counts reported by a model: input, output and total."""
 
 _LONG_TOKENS = 1_000
+_ENTRY_BYTES, _MESSAGE_BYTES = 500, 250
+"""Stored size of an entry's totals and of a message's fields other than its texts, approximately."""
 _NO_USAGE: Mapping[str, Usage] = {}
 
 
@@ -45,17 +47,19 @@ class PayloadRef:
         token: Random token of the append; the ``_id`` of each chunk begins with the conversation and this token.
         chunk: Number of the payload's first chunk under that token.
         ends: End of each chunk, in characters of the payload.
-        digest: sha256 of the payload.
+        own: Number of leading characters that belong to the message; copies of its sources follow.
+        digest: Digest of these characters.
         size: Bytes of its compressed chunks.
-        body: Beginning of the sha256 of the body that refers to it; empty in entries of the first versions.
+        body: Digest of the body if that keeps edges of texts, which depend on the batch; else empty.
         shown: Number of leading characters that views of the finished turn show; always whole chunks.
-        shown_digest: Beginning of the sha256 of these characters; empty if they are none or all of the payload.
+        shown_digest: Digest of these characters; empty if they are none or all of the message's.
         is_edged: The shown characters consist of texts only, and the body keeps beginning and end of each.
     """
 
     token: str
     chunk: int
     ends: tuple[int, ...]
+    own: int
     digest: bytes
     size: int
     body: bytes = b""
@@ -78,7 +82,7 @@ class EntryMessage:
         id: Its id.
         type: "human", "ai", "tool", …
         body: Its encoded fields, see `messages.encoding`.
-        digest: sha256 of its canonical encoding, to detect the same id with different content.
+        digest: Digest of its body, without edges.
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn.
         content_digest: Digest of the content as a client sees it, see `log.comparison`.
@@ -112,6 +116,11 @@ class EntryMessage:
     is_long: bool = False
 
     @property
+    def identity(self) -> bytes:
+        """The digests of body and payload, to detect the same id with different content."""
+        return self.digest + (self.payload.digest if self.payload else b"")
+
+    @property
     def is_named(self) -> bool:
         """True if notes name it: a tool result or a long message."""
         return self.type == "tool" or self.is_long
@@ -136,12 +145,13 @@ class EntrySource:
         message_id: The tool message that contains it.
         title: The beginning of its title.
         url: The beginning of its address.
-        place: Its position in its message's payload, or in `piece`.
-        piece: The encoded source, if its message has no payload.
+        place: Its place in its message's payload, or in `piece`.
+        digest: Digest of its text.
+        piece: The text that holds it, if the payload does not.
         given: The number that the tool gave it, if that was taken.
         earlier: The number under which the same text was shown before, None if it is new.
+        kept: True if the tool numbered it, False if the store did.
         bare: True if its item holds only its text, and title and address as shown in one line.
-        held: True if content or artifact contain the whole item as well.
         entry: Key of the entry that it was read from.
     """
 
@@ -150,11 +160,12 @@ class EntrySource:
     title: str
     url: str
     place: SourcePlace
+    digest: bytes
     piece: str = ""
     given: int | None = None
     earlier: int | None = None
+    kept: bool = False
     bare: bool = False
-    held: bool = False
     entry: str = field(default="", compare=False)
 
 
@@ -256,9 +267,10 @@ class Totals:
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
         preview: Preview of the last message with text, None if there is none; `UNREAD` if it was not read.
+        given_through: Highest source id that the store gave to a source without a number.
         shown_at: Number of the last entry with sources, 0 if there is none.
         shown: The newest distinct sources: the lowest number of each by digest of its text. None if it was not read;
-            entry `shown_at` has it.
+            the sources of the last entries have it.
         updated_at: When the entry was appended.
         link: Random number of the entry, 0 before the first one; the next entry names it as `after`.
     """
@@ -273,6 +285,7 @@ class Totals:
     counter: str = ""
     rewind_entry: int = 0
     sources_through: int = 0
+    given_through: int = 0
     usage: Mapping[str, Usage] = field(default_factory=lambda: _NO_USAGE)
     calls: tuple[OpenCall, ...] = ()
     preview: Preview | None = None
@@ -298,7 +311,6 @@ class Entry:
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
         lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
         repair: In a rewind entry the findings of the last repair, None if there was none.
-        size: Its stored size in bytes, without its sources.
     """
 
     first: int
@@ -311,7 +323,12 @@ class Entry:
     undo: int = 0
     lost: Lost | None = None
     repair: Repair | None = None
-    size: int = 0
+
+    @property
+    def size(self) -> int:
+        """Its approximate size in bytes, without its sources."""
+        texts = sum(len(one.body) + len(one.stub or "") for one in self.messages)
+        return _ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + texts
 
     @property
     def number(self) -> int:

@@ -36,7 +36,6 @@ class Survey:
         joins: Numbers of entries that name another predecessor than the entry before them.
         lost: Numbers of entries that replace lost ones.
         sources_through: Highest source id in the totals of any entry.
-        source_ids: Source ids in all entries.
         tail: The last entry.
         rewind_entry: The last rewind entry.
     """
@@ -46,7 +45,6 @@ class Survey:
     joins: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     sources_through: int = 0
-    source_ids: set[int] = field(default_factory=set)
     tail: Entry | None = None
     rewind_entry: Entry | None = None
 
@@ -59,7 +57,6 @@ class Survey:
             self.joins.append(entry.number)
         self.spans.append(Span(entry.number, entry.first, entry.last))
         self.sources_through = max(self.sources_through, entry.totals.sources_through)
-        self.source_ids.update(source.id for source in entry.sources)
         if entry.lost:
             self.lost.append(entry.number)
         self.tail = entry
@@ -103,6 +100,7 @@ def lost_entries(before: Entry, after: Entry, *, at: datetime, link: Callable[[]
             entries=number,
             messages=last,
             sources_through=through,
+            given_through=through,
             updated_at=at,
             link=after.after if number == numbers[-1] else link(),
         )

@@ -158,6 +158,7 @@ def _rewind_entry(
         entries=after.entries + 1,
         messages=after.messages,
         sources_through=after.sources_through,
+        given_through=after.given_through,
         usage=after.usage,
         shown_at=after.shown_at,
         shown=after.shown,

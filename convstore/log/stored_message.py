@@ -25,11 +25,7 @@ from convstore.sources.shortening import (
     without_media,
 )
 
-__all__ = ["BODY_DIGEST_BYTES", "CONTENT_DIGEST_BYTES", "Form", "Shown", "payload_needed", "read_message", "shorten"]
-
-BODY_DIGEST_BYTES = 16
-"""Length of a body's digest; sufficient to detect damage."""
-
+__all__ = ["CONTENT_DIGEST_BYTES", "Form", "Shown", "payload_needed", "read_message", "shorten"]
 
 CONTENT_DIGEST_BYTES = 12
 """Length of a content digest; sufficient to distinguish the contents of any two messages."""
@@ -53,19 +49,25 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
 
 
 def _read(codec: Codec, message: EntryMessage, payload: str | None) -> BaseMessage:
-    ref, body_digest = message.payload, digest_of(message.body)
-    if body_digest != message.digest if ref is None else not body_digest.startswith(ref.body):
+    ref = message.payload
+    if digest_of(message.body) != (ref.body if ref and ref.body else message.digest):
         raise ValueError("its body does not match its digest")
-    if ref is None or payload is None:
+    if ref is None:
+        decoded = decode_message(codec, message.body, fetch=_no_payload)
+    elif payload is None:
         decoded = decode_message(codec, message.body)
     else:
-        digest = ref.digest if len(payload) == ref.ends[-1] else ref.shown_digest
-        if not digest or not digest_of(payload).startswith(digest):
+        part, digest = (payload, ref.shown_digest) if len(payload) < ref.own else (payload[: ref.own], ref.digest)
+        if digest_of(part) != digest:
             raise ValueError("its payload does not match its digest")
-        decoded = decode_message(codec, message.body, fetch=lambda start, end: payload[start:end], limit=len(payload))
+        decoded = decode_message(codec, message.body, fetch=lambda start, end: part[start:end], limit=len(part))
     if (decoded.type, decoded.id) != (message.type, message.id):
         raise ValueError("its body belongs to another message")
     return decoded
+
+
+def _no_payload(_start: int, _end: int) -> str:
+    raise ValueError("its body refers to a payload, and its entry names none")
 
 
 class Shown(NamedTuple):

@@ -19,10 +19,13 @@ from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, result_id
 from convstore.messages.values import Codec
 
-__all__ = ["MOST_SHOWN", "RunningTotals", "ShownSources", "totals_after", "totals_through"]
+__all__ = ["MOST_SHOWN", "SHOWN_ENTRIES", "RunningTotals", "ShownSources", "totals_after", "totals_through"]
 
 MOST_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
+
+SHOWN_ENTRIES = 60
+"""Number of the last entries whose sources a process reads that does not know the log."""
 
 
 _MAX_OPEN_CALLS, _MAX_LATE_CALLS = 200, 20
@@ -132,11 +135,13 @@ class RunningTotals:
     Attributes:
         after: The totals of the log before the first message.
         sources_through: Highest source id in use or reserved.
+        given_through: Highest source id that the store gave.
         shown: The newest distinct sources.
     """
 
     after: Totals
     sources_through: int
+    given_through: int = field(init=False)
     shown: ShownSources = field(init=False)
     _calls: _OpenCalls = field(init=False)
     _usage: dict[str, Usage] = field(init=False)
@@ -148,6 +153,7 @@ class RunningTotals:
     _view_tokens: int = 0
 
     def __post_init__(self) -> None:
+        self.given_through = self.after.given_through
         self.shown = ShownSources(self.after.shown or {})
         self._calls = _OpenCalls(self.after.calls)
         self._usage = dict(self.after.usage)
@@ -178,6 +184,7 @@ class RunningTotals:
             counter=after.counter,
             rewind_entry=after.rewind_entry,
             sources_through=self.sources_through,
+            given_through=self.given_through,
             usage=self._usage,
             calls=self._calls.newest(),
             preview=self._preview,

@@ -5,11 +5,9 @@ Floor 0; used by `append` to write and by everything that reads messages. The bo
 that are too large for an entry, and content and artifact of tool results that have a stub.
 
 The payload begins with the parts that views of finished turns show. Images, audio, files, artifacts and response
-metadata come last, so that a view reads only the beginning. Each source of a tool result is one contiguous piece, text
-first, so that it can be read without the rest. Sources found elsewhere, such as in JSON content, are stored as such
-pieces too, in addition to the content that holds them::
-
-    text of source 1 | item 1 | text of source 2 | item 2 | … | content | artifact without its items | other parts
+metadata come last, so that a view reads only the beginning. Where a part is stored depends on the message alone, so an
+equal message gives the same body and payload. Copies of sources that cannot be read in place follow after the message's
+own parts.
 
 Messages are restored by setting their fields, not by calling their constructors. Validators would fill in and convert
 values, and the restored message must equal the stored one.
@@ -18,9 +16,10 @@ values, and the restored message must equal the stored one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from langchain_core.messages import (
     AIMessage,
@@ -38,22 +37,30 @@ from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, is_text
 
 __all__ = [
+    "DIGEST_BYTES",
     "EDGE_CHARACTERS",
     "MESSAGE_TYPES",
     "PART_MINIMUM",
+    "RESULT_MINIMUM",
     "EncodedMessage",
-    "SourceItem",
-    "SourcePlace",
     "decode_message",
     "digest_of",
     "encode_message",
-    "encode_source",
     "fields_of",
     "link_of",
 ]
 
 PART_MINIMUM = 16_384
 """Parts of a message with at least this many characters move to the payload."""
+
+RESULT_MINIMUM = 1_100
+"""Content and artifact of a tool result with at least this many characters move to the payload.
+
+By the default counter, each content of that size is more than `HistoryPolicy.stub_min_tokens`.
+"""
+
+DIGEST_BYTES = 16
+"""Length of the digests of bodies and payloads: the beginning of a sha256."""
 
 _MAX_SMALL_PARTS = 250_000
 """Maximum characters of all smaller parts together; above it, parts of about average size move to the payload too."""
@@ -112,27 +119,6 @@ _FIELDS: dict[str, list[tuple[str, Any, type | None]]] = {
 """The fields of each class with their default, or with the type of an empty one."""
 
 
-class SourceItem(Protocol):
-    """A source inside an artifact, as `sources.detection` finds it."""
-
-    @property
-    def text(self) -> str:
-        """The text that is read page by page."""
-        ...
-
-    def with_text(self, text: Any) -> Any:
-        """Return the item with its text replaced."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourcePlace:
-    """The position of a source in the payload, in characters: its text up to `middle`, the item itself up to `end`."""
-
-    start: int
-    middle: int
-    end: int
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
     """A message ready to be stored.
@@ -140,18 +126,22 @@ class EncodedMessage:
     Attributes:
         body: Its fields, with ranges that refer to the payload.
         payload: The parts stored outside the entry.
-        places: Positions of its sources in the payload.
+        content: Start of a tool result's content in the payload; -1 if the body holds it.
+        artifact: Start of its artifact in the payload; -1 if the body holds it.
         shown: Length of the beginning of the payload that a view of the finished turn shows.
         edges: Characters that the body keeps of texts in the payload.
         is_edged: The shown beginning consists of texts only, and the body keeps the edges of each.
+        has_large_fields: The payload holds more than content and artifact of a tool result.
     """
 
     body: str
     payload: str = ""
-    places: tuple[SourcePlace, ...] = ()
+    content: int = -1
+    artifact: int = -1
     shown: int = 0
     edges: int = 0
     is_edged: bool = False
+    has_large_fields: bool = False
 
 
 @dataclass(slots=True)
@@ -167,11 +157,16 @@ class _Payload:
     edged_length: int = 0
 
     def put(self, value: Any, *, about: str = "", link: str = "", is_media: bool = False) -> PayloadRange:
-        raw = is_text(value)
-        text = value if raw else self.codec.encode(value, omitted=self.omitted)
+        if is_text(value):
+            return self.add(value, raw=True)
+        part = self.add(self.codec.encode(value, omitted=self.omitted), raw=False)
+        return replace(part, about=about, link=link, is_media=is_media) if about else part
+
+    def add(self, text: str, *, raw: bool) -> PayloadRange:
+        """Add a text, or the encoding of another value."""
         start, self.length = self.length, self.length + len(text)
         self.pieces.append(text)
-        return PayloadRange(start, self.length, raw, about, link, is_media)
+        return PayloadRange(start, self.length, raw)
 
     def put_text(self, text: str) -> PayloadRange:
         """Add a text of a message; its range keeps the edges if the body has room for them."""
@@ -181,11 +176,6 @@ class _Payload:
         self.edges += 2 * EDGE_CHARACTERS
         self.edged_length += len(text)
         return replace(part, head=text[:EDGE_CHARACTERS], tail=text[-EDGE_CHARACTERS:])
-
-    def put_source(self, item: SourceItem) -> tuple[SourcePlace, PayloadRange]:
-        text = self.put(item.text)
-        around = self.put(item.with_text(text))
-        return SourcePlace(text.start, text.end, around.end), around
 
 
 def fields_of(message: BaseMessage) -> dict[str, Any]:
@@ -207,17 +197,15 @@ def fields_of(message: BaseMessage) -> dict[str, Any]:
 
 
 def digest_of(text: str) -> bytes:
-    """Return the sha256 of a canonical text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    """Return the digest of a stored text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:DIGEST_BYTES]
 
 
 def encode_message(
     codec: Codec,
     fields: dict[str, Any],
     *,
-    items: Sequence[SourceItem] = (),
-    rebuild: Callable[[list[Any]], Any] | None = None,
-    split_result: bool = False,
+    artifact: str | None = None,
     omitted: list[str] | None = None,
     max_edges: int = 0,
 ) -> EncodedMessage:
@@ -226,35 +214,58 @@ def encode_message(
     Args:
         codec: Encodes the values.
         fields: The result of `fields_of`.
-        items: Sources in the artifact, each stored as a piece of its own.
-        rebuild: Returns the artifact with its items replaced by the given values.
-        split_result: Move content and artifact of a tool result to the payload, whatever their size.
+        artifact: The encoded artifact of a tool result, if it is encoded already.
         omitted: If given, values of unknown types are left out and their paths appended here.
         max_edges: Maximum characters that the body keeps of long texts in the payload.
     """
     payload = _Payload(codec, omitted, max_edges)
-    fields = dict(fields)
-    places: tuple[SourcePlace, ...] = ()
-    if split_result:
-        placed = [payload.put_source(item) for item in items]
-        places = tuple(place for place, _ in placed)
-        fields["content"] = payload.put(fields["content"])
-        if "artifact" in fields:
-            artifact = rebuild([around for _, around in placed]) if rebuild and placed else fields["artifact"]
-            fields["artifact"] = payload.put(artifact)
-    _put_large_parts(fields, payload, late=False)
-    shown = 0 if split_result else payload.length
-    _put_large_parts(fields, payload, late=True)
+    if fields["type"] == "tool":
+        return _encode_result(fields, payload, artifact)
     body = codec.encode(fields, omitted=omitted)
+    # Every model call needs the system prompt, so it stays whole in the entry.
+    if len(body) < PART_MINIMUM or fields["type"] == "system":
+        return EncodedMessage(body)
+    fields = dict(fields)
+    _put_large_parts(fields, payload, late=False)
+    shown = payload.length
+    _put_large_parts(fields, payload, late=True)
+    if not payload.length:  # it has only many small parts
+        return EncodedMessage(body)
+    body = codec.encode(fields, omitted=None if omitted is None else [])
     is_edged = payload.edged_length == shown > 0
-    return EncodedMessage(body, "".join(payload.pieces), places, shown, payload.edges, is_edged)
+    return EncodedMessage(
+        body,
+        "".join(payload.pieces),
+        shown=shown,
+        edges=payload.edges,
+        is_edged=is_edged,
+        has_large_fields=True,
+    )
 
 
-def encode_source(codec: Codec, item: SourceItem, *, omitted: list[str] | None = None) -> tuple[str, SourcePlace]:
-    """Encode a source as it would be in a payload, for a message that has no payload."""
-    payload = _Payload(codec, omitted)
-    place, _ = payload.put_source(item)
-    return "".join(payload.pieces), place
+def _encode_result(fields: dict[str, Any], payload: _Payload, artifact: str | None) -> EncodedMessage:
+    """Encode a tool result, whose large content and artifact are the beginning of its payload."""
+    fields, encode = dict(fields), partial(payload.codec.encode, omitted=payload.omitted)
+    content, in_content, in_artifact = fields["content"], -1, -1
+    text = content if is_text(content) else encode(content)
+    if len(text) >= RESULT_MINIMUM:
+        in_content, fields["content"] = 0, payload.add(text, raw=text is content)
+    shown = payload.length
+    if "artifact" in fields:
+        artifact = encode(fields["artifact"]) if artifact is None else artifact
+        if len(artifact) >= RESULT_MINIMUM:
+            in_artifact, fields["artifact"] = payload.length, payload.add(artifact, raw=False)
+    result = payload.length
+    _put_large_parts(fields, payload, late=False)
+    _put_large_parts(fields, payload, late=True)
+    return EncodedMessage(
+        encode(fields),
+        "".join(payload.pieces),
+        in_content,
+        in_artifact,
+        shown,
+        has_large_fields=payload.length > result,
+    )
 
 
 def decode_message(

@@ -7,26 +7,20 @@ names the document.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from convstore.sources.source import DIGEST_BYTES
-
 __all__ = [
     "from_stored",
-    "pack_shown",
     "stored_bytes",
     "stored_list",
     "stored_number",
     "stored_number_or_none",
     "stored_text",
     "to_stored",
-    "unpack_shown",
     "utc",
 ]
-
-_NUMBER_BYTES = 8
 
 
 def to_stored(text: str) -> str | bytes:
@@ -81,17 +75,3 @@ def stored_list(value: Any, *, minimum: int = 0) -> Sequence[Any]:
     if not isinstance(value, list | tuple) or len(value) < minimum:
         raise TypeError(f"expected a list{f' of at least {minimum}' if minimum else ''}, found {value!r}")
     return value
-
-
-def pack_shown(shown: Mapping[bytes, int]) -> bytes:
-    """Pack the digests and numbers of the newest distinct sources, as an entry stores them."""
-    return b"".join(digest + number.to_bytes(_NUMBER_BYTES) for digest, number in shown.items())
-
-
-def unpack_shown(packed: Any) -> dict[bytes, int]:
-    """Return the digests and numbers that `pack_shown` packed."""
-    text, step = stored_bytes(packed), DIGEST_BYTES + _NUMBER_BYTES
-    if len(text) % step:
-        raise ValueError("the digests of sources are truncated")
-    pieces = (text[start : start + step] for start in range(0, len(text), step))
-    return {piece[:DIGEST_BYTES]: int.from_bytes(piece[DIGEST_BYTES:]) for piece in pieces}

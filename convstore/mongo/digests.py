@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from convstore.log.entry import Entry
+from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between
@@ -20,7 +21,7 @@ __all__ = ["Digests"]
 
 _BATCH, _MANY = 1_000, 150
 _NOT_READ = ("body", "digest", "arguments", "stub", "sources", "payload")
-_PROJECTION = {"sources": 0, "shown": 0} | {f"messages.{name}": 0 for name in _NOT_READ}
+_PROJECTION = {"sources": 0, "lookup": 0, "kept_source_ids": 0} | {f"messages.{name}": 0 for name in _NOT_READ}
 
 
 class Digests:
@@ -50,4 +51,4 @@ def _filled(document: Mapping[str, Any]) -> Mapping[str, Any]:
     messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return document
-    return {**document, "messages": [{**message, "body": "", "digest": b""} for message in messages]}
+    return {**document, "messages": [{**message, "body": "", "digest": bytes(DIGEST_BYTES)} for message in messages]}

@@ -4,7 +4,7 @@ Floor 2; `log`, `heads` and `summaries` call it. `keys` has the names of collect
 indexes. ``log`` holds entries and payload chunks in one key order::
 
     <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
-    <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, size, sources, shown}
+    <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, sources, lookup}
     <conversation>:~                 {conversation, revision, summary, starts, system}; see `states`
 
 "#" < ":" < ";" gives a conversation one key range and its entries another, which the state ends. Other collections:
@@ -27,7 +27,6 @@ from convstore.log.entry import (
     UNREAD,
     Entry,
     EntryMessage,
-    EntrySource,
     Lost,
     OpenCall,
     PayloadRef,
@@ -39,29 +38,27 @@ from convstore.log.entry import (
     is_long,
 )
 from convstore.log.rewind import checked_ranges
-from convstore.log.stored_message import BODY_DIGEST_BYTES, CONTENT_DIGEST_BYTES
+from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.summary import SummaryRecord
-from convstore.messages.encoding import MESSAGE_TYPES, SourcePlace
+from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
 from convstore.mongo.bson_values import (
     from_stored,
-    pack_shown,
     stored_bytes,
     stored_list,
     stored_number,
-    stored_number_or_none,
     stored_text,
     to_stored,
-    unpack_shown,
     utc,
 )
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
+from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
 
 __all__ = [
     "entry_document",
     "entry_from",
+    "lookup_of",
     "message_document",
     "message_from",
-    "source_parts",
     "summary_document",
     "summary_from",
     "totals_document",
@@ -70,7 +67,7 @@ __all__ = [
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
-    """Return the document of an entry, without its ``size`` and its `source_parts`."""
+    """Return the document of an entry."""
     document: dict[str, Any] = {
         "_id": entry_id(conversation, entry.number),
         "conversation": conversation,
@@ -91,15 +88,19 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         document["lost"] = list(entry.lost)
     if _has_results(entry):
         document["results_at"] = entry.first
+    if entry.sources:
+        document["sources"] = source_documents(entry)
+    if kept := [source.id for source in entry.sources if source.kept]:
+        document["kept_source_ids"] = kept  # a unique index covers ids that the store did not choose
+    if lookup := lookup_of(entry):
+        document["lookup"] = lookup
     return document
 
 
-def source_parts(entry: Entry) -> dict[str, Any]:
-    """Return the fields about an entry's sources, which loads do not read; empty without sources."""
-    if entry.totals.shown_at != entry.number:
-        return {}
-    sources = {"sources": [_source_document(source) for source in entry.sources]} if entry.sources else {}
-    return {**sources, "shown": pack_shown(entry.totals.shown or {})}
+def lookup_of(entry: Entry) -> list[str | int]:
+    """Return the values by which an index finds an entry: ids of answered calls and blocks of source ids."""
+    calls = dict.fromkeys(message.call for message in entry.messages if message.call)
+    return [*calls, *source_blocks(source.id for source in entry.sources)]
 
 
 def _repair_document(repair: Repair) -> dict[str, Any]:
@@ -117,19 +118,6 @@ def _repair_from(document: Mapping[str, Any]) -> Repair:
     return Repair(entry, until, joins, tuple(recounts))
 
 
-def _source_document(source: EntrySource) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "id": source.id,
-        "message": source.message_id,
-        "title": to_stored(source.title),
-        "url": to_stored(source.url),
-        "place": [source.place.start, source.place.middle, source.place.end],
-    }
-    optional = {"piece": to_stored(source.piece), "given": source.given, "earlier": source.earlier}
-    optional |= {"bare": int(source.bare), "held": int(source.held)}
-    return document | {key: value for key, value in optional.items() if value}
-
-
 def entry_from(document: Mapping[str, Any]) -> Entry:
     """Return the entry that a document holds. A projection may have left out its messages and sources.
 
@@ -145,8 +133,8 @@ def entry_from(document: Mapping[str, Any]) -> Entry:
 def _entry_from(document: Mapping[str, Any]) -> Entry:
     first, count = stored_number(document["first"]), stored_number(document["count"])
     totals = totals_from(document["totals"])
-    if "shown" in document or not totals.shown_at:
-        totals = replace(totals, shown=unpack_shown(document.get("shown", b"")))
+    if not totals.shown_at:
+        totals = replace(totals, shown={})
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
         raise ValueError("the key does not match the conversation and the number of the entry")
     messages = stored_list(document.get("messages", ()))
@@ -158,13 +146,16 @@ def _entry_from(document: Mapping[str, Any]) -> Entry:
         messages=tuple(message_from(one, first + index, document["_id"]) for index, one in enumerate(messages)),
         totals=totals,
         after=stored_number(document["after"]),
-        sources=tuple(_source_from(one, document["_id"]) for one in stored_list(document.get("sources", ()))),
+        sources=sources_from(document, messages) if "sources" in document else (),
         rewound=_rewound_from(document, totals) if "rewound" in document else (),
         undo=stored_number(document["undo"]) if totals.rewind_entry == totals.entries else 0,
         lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
         repair=_repair_from(document["repair"]) if "repair" in document else None,
-        size=stored_number(document["size"]),
     )
+    if entry.sources and document.get("kept_source_ids", []) != [one.id for one in entry.sources if one.kept]:
+        raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
+    if messages and "lookup" in document and document["lookup"] != lookup_of(entry):
+        raise ValueError("`lookup` does not match the entry's results and sources, so the index misses or misplaces it")
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
         raise ValueError("`results_at` does not match the entry's results, so the index misses or misplaces it")
     return entry
@@ -185,7 +176,7 @@ _any_number = partial(stored_number, minimum=None)
 
 _NUMBERS = (
     *("entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
-    *("rewind_entry", "sources_through", "shown_at", "link"),
+    *("rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
 
 
@@ -202,6 +193,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "counter": to_stored(totals.counter),
         "rewind_entry": totals.rewind_entry,
         "sources_through": totals.sources_through,
+        "given_through": totals.given_through,
         "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
         "calls": [[to_stored(part) for part in call] for call in totals.calls],
         "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
@@ -264,7 +256,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         stored_text(document["id"]),
         stored_text(document["type"]),
         from_stored(document["body"]),
-        stored_bytes(document["digest"]),
+        stored_bytes(document["digest"], length=DIGEST_BYTES),
         stored_number(document["tokens"]),
         stored_number(document["view_tokens"]),
         stored_bytes(document["content_digest"], length=CONTENT_DIGEST_BYTES),
@@ -282,8 +274,14 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
 
 def _payload_document(ref: PayloadRef) -> dict[str, Any]:
     document = {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
-    optional = {"body": ref.body, "shown": ref.shown, "shown_digest": ref.shown_digest, "edged": int(ref.is_edged)}
-    return document | {key: value for key, value in optional.items() if value}
+    optional = {
+        "own": ref.own if ref.own != ref.ends[-1] else None,
+        "body": ref.body or None,
+        "shown": ref.shown or None,
+        "shown_digest": ref.shown_digest or None,
+        "edged": int(ref.is_edged) or None,
+    }
+    return document | {key: value for key, value in optional.items() if value is not None}
 
 
 def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
@@ -292,32 +290,15 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
         raise ValueError("the ends of a payload's chunks are not in ascending order")
     if (shown := stored_number(document.get("shown", 0))) and shown not in ends:
         raise ValueError("no chunk ends where the part of the payload that views show ends")
+    if (own := stored_number(document.get("own", ends[-1]))) > ends[-1]:
+        raise ValueError("the message's part of the payload ends after the payload")
     body, part = (
-        b"" if (found := document.get(key)) is None else stored_bytes(found, length=BODY_DIGEST_BYTES)
+        b"" if (found := document.get(key)) is None else stored_bytes(found, length=DIGEST_BYTES)
         for key in ("body", "shown_digest")
     )
     token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
-    digest, size = stored_bytes(document["digest"]), stored_number(document["size"])
-    return PayloadRef(token, chunk, ends, digest, size, body, shown, part, bool(document.get("edged", 0)))
-
-
-def _source_from(document: Mapping[str, Any], entry: str) -> EntrySource:
-    start, middle, end = (stored_number(part) for part in stored_list(document["place"]))
-    if not start <= middle <= end:
-        raise ValueError("the start, middle and end of a source are not in order")
-    return EntrySource(
-        stored_number(document["id"]),
-        stored_text(document["message"]),
-        from_stored(document["title"]),
-        from_stored(document["url"]),
-        SourcePlace(start, middle, end),
-        from_stored(document.get("piece", "")),
-        stored_number_or_none(document.get("given")),
-        stored_number_or_none(document.get("earlier")),
-        bool(stored_number(document.get("bare", 0))),
-        bool(stored_number(document.get("held", 0))),
-        entry,
-    )
+    digest, size = stored_bytes(document["digest"], length=DIGEST_BYTES), stored_number(document["size"])
+    return PayloadRef(token, chunk, ends, own, digest, size, body, shown, part, bool(document.get("edged", 0)))
 
 
 def summary_document(record: SummaryRecord) -> dict[str, Any]:

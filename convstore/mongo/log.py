@@ -8,23 +8,25 @@ index: on a clustered collection any other filter on ``_id`` would scan all of i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 import bson
+from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
 from convstore.log.rewind import Rewinds
+from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk, decompress
-from convstore.mongo.bson_values import stored_list, stored_number, unpack_shown
-from convstore.mongo.documents import entry_document, entry_from, source_parts
+from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between, count_range, delete_range
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
+from convstore.mongo.source_columns import shown_in, source_filter, source_ids
 from convstore.mongo.state_documents import new_state
 
 __all__ = ["LEAN", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "rows_of"]
@@ -36,8 +38,10 @@ _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
 _MANY = 150
-LEAN = {"sources": 0, "shown": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
+LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
 """Projection that drops the fields of an entry that views do not use."""
+_NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
+_ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}
 
 
 class SlotTaken(Exception):  # noqa: N818 - a result, caught by the writer and the rewinder
@@ -59,18 +63,25 @@ class Log:
     def __init__(self, driver: Driver, *, prefix: str = "") -> None:
         self._log = driver.collection(prefix + LOG)
         self.must_look_first = not driver.enforces_array_indexes
+        # The entry is encoded once, to know its size; mongomock takes dicts only.
+        self._document: Callable[[bytes], Any] = RawBSONDocument if driver.name != "memory" else bson.decode
 
-    async def last_totals(self, conversation: str) -> Totals:
-        """Return the totals of the last entry, which cover the whole log; zeros if it is empty. One command."""
-        low, high = entry_range(conversation)
+    async def last_totals(self, conversation: str, *, shown: bool = False) -> Totals:
+        """Return the totals of the last entry, which cover the whole log; zeros if it is empty. One command.
+
+        Args:
+            conversation: Id of the conversation.
+            shown: Read the newest distinct sources, too, from the last entries.
+        """
+        projection = {"messages": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
+        query = between(conversation, *entry_range(conversation))
         async with driver_errors():
-            found = (
-                await self._log.find(between(conversation, low, high), {"messages": 0, "sources": 0})
-                .sort("_id", -1)
-                .limit(1)
-                .to_list(None)
-            )
-        return entry_from(found[0]).totals if found else Totals()
+            found = self._log.find(query, projection).sort("_id", -1).limit(SHOWN_ENTRIES if shown else 1)
+            documents = await found.to_list(None)
+        if not documents:
+            return Totals(shown={})
+        totals = entry_from(documents[0]).totals
+        return replace(totals, shown=shown_in(documents[::-1])) if shown else totals
 
     async def entry(self, conversation: str, number: int) -> Entry:
         """Return one entry without its messages: its totals and, for a rewind entry, the rewound ranges. One command.
@@ -81,7 +92,7 @@ class Log:
         key = entry_id(conversation, number)
         async with driver_errors():
             document = await self._log.find_one(
-                {"_id": key, "conversation": conversation}, {"messages": 0, "sources": 0, "shown": 0}
+                {"_id": key, "conversation": conversation}, {"messages": 0, "sources": 0}
             )
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
@@ -90,27 +101,13 @@ class Log:
             raise CorruptDocumentError(key, "the rewind entry has no rewound ranges")
         return entry
 
-    async def shown(self, conversation: str, number: int) -> dict[bytes, int]:
-        """Return the newest distinct sources, as the last entry with sources stores them. One command.
-
-        Raises:
-            CorruptDocumentError: The entry stores none.
-        """
-        key = entry_id(conversation, number)
-        async with driver_errors():
-            document = await self._log.find_one({"_id": key, "conversation": conversation}, {"shown": 1})
-        try:
-            return unpack_shown((document or {})["shown"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptDocumentError(key, f"the digests of its sources: {error!r}") from error
-
     def check_size(self, entry: Entry) -> None:
         """Refuse an oversized entry as `insert` would, before its conversation is created. No command.
 
         Raises:
             BatchTooLargeError: The entry is above 1 MB.
         """
-        _sized("0" * 24, entry)
+        _encoded("0" * 24, entry)
 
     async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> None:
         """Write chunks and then the entry, which makes them visible; with the first entry, also the state.
@@ -121,7 +118,7 @@ class Log:
             SlotTaken: Another writer took the number or an id; the chunks are written nevertheless.
             BatchTooLargeError: The entry is above 1 MB; nothing was sent.
         """
-        document = _sized(conversation, entry)
+        document = self._document(_encoded(conversation, entry))
         after = [new_state(conversation, entry)] if entry.number == 1 else []
         payloads = [
             {"_id": chunk_id(conversation, token, chunk.number), "conversation": conversation, "data": chunk.data}
@@ -145,7 +142,7 @@ class Log:
                     raise SlotTaken from error
                 # A reader that saw the entry first has restored the state.
 
-    async def _insert(self, documents: list[dict[str, Any]]) -> None:
+    async def _insert(self, documents: list[Any]) -> None:
         if len(documents) == 1:
             await self._log.insert_one(documents[0])
         else:
@@ -174,7 +171,7 @@ class Log:
         """
         wanted = set(calls)
         async with driver_errors():
-            query = {"conversation": conversation, "messages.call": {"$in": sorted(wanted)}}
+            query = {"conversation": conversation, "lookup": {"$in": sorted(wanted)}}
             found = self._log.find(query).sort("_id", -1).limit(_MOST_OF_CALLS)
             documents = await found.batch_size(_BATCH).to_list(None)
         rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
@@ -193,7 +190,7 @@ class Log:
         """Return the sources with some ids that are in the log, each with its message. One command."""
         wanted = set(numbers)
         async with driver_errors():
-            query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
+            query = {"conversation": conversation, **source_filter(wanted)}
             documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
         rows = rows_of(documents)
         return {source.id: (row, source) for row in rows.values() for source in row.sources if source.id in wanted}
@@ -202,9 +199,9 @@ class Log:
         """Return those of some source ids that are in use. One command."""
         wanted = set(numbers)
         async with driver_errors():
-            query = {"conversation": conversation, "sources.id": {"$in": sorted(wanted)}}
-            documents = await self._log.find(query, {"sources.id": 1}).to_list(None)
-        return sorted({number for document in documents for number in _source_ids(document)} & wanted)
+            query = {"conversation": conversation, **source_filter(wanted)}
+            documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1}).to_list(None)
+        return sorted({number for document in documents for number in source_ids(document)} & wanted)
 
     async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
         """Return the entries from one number and before another, in order. One command up to a thousand entries."""
@@ -329,18 +326,6 @@ class Log:
         return entries, chunks
 
 
-def _source_ids(document: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of an entry's sources.
-
-    Raises:
-        CorruptDocumentError: The field is damaged.
-    """
-    try:
-        return [stored_number(source["id"]) for source in stored_list(document["sources"])]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
-
-
 async def entries_from(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
@@ -382,19 +367,15 @@ def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
     return runs
 
 
-def _sized(conversation: str, entry: Entry) -> dict[str, Any]:
-    """Return the document of an entry including its size; refuse one that is too large."""
-    document = entry_document(conversation, entry)
-    size = len(bson.encode({**document, "size": 0}))
-    parts = source_parts(entry)
-    document |= {"size": size, **parts}
-    whole = len(bson.encode(document)) if parts else size
-    if whole > _ENTRY_BYTES:
+def _encoded(conversation: str, entry: Entry) -> bytes:
+    """Return the document of an entry in BSON; refuse one that is too large."""
+    data = bson.encode(entry_document(conversation, entry))
+    if len(data) > _ENTRY_BYTES:
         raise BatchTooLargeError(
-            f"the batch makes an entry of {whole:,} bytes without payloads, and the limit is {_ENTRY_BYTES:,}; append "
-            + ("its messages in several smaller batches" if entry.messages[1:] else "a smaller message")
+            f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is {_ENTRY_BYTES:,}; "
+            + ("append its messages in several smaller batches" if entry.messages[1:] else "append a smaller message")
         )
-    return document
+    return data
 
 
 def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

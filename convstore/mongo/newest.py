@@ -17,7 +17,7 @@ from convstore.mongo.keys import LOG, entry_range
 
 __all__ = ["Newest"]
 
-_NOT_SEARCHED = {"shown": 0, "rewound": 0, "totals.preview": 0}
+_NOT_SEARCHED = {"lookup": 0, "rewound": 0, "totals.preview": 0}
 _NAMES = {**_NOT_SEARCHED, "sources": 0, "messages.stub": 0, "messages.arguments": 0}
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from convstore.messages.values import Codec
-from convstore.readback.repeats import Range, dicts, leaves, repeats
+from convstore.readback.repeats import Range, leaves, repeats
 from convstore.sources.detection import parse_json
 
-__all__ = ["Result", "Shown", "deduplicated"]
+__all__ = ["SHOWN_ABOVE", "Result", "Shown", "deduplicated"]
 
-_SHOWN = "[shown above]"
+SHOWN_ABOVE = "[shown above]"
 _BLANK = frozenset(string.whitespace + string.punctuation)
 
 
@@ -27,14 +27,12 @@ class Result:
 
     Attributes:
         sources: The texts of its sources, by number.
-        items: The complete item that the tool returned for each source, by number.
         content: The texts that its content consists of.
         artifact: The texts that its artifact consists of.
         value: The artifact itself; None if there is none.
     """
 
     sources: Mapping[int, str]
-    items: Mapping[int, Any]
     content: Sequence[str]
     artifact: Sequence[str]
     value: Any
@@ -47,19 +45,17 @@ class Shown:
     Attributes:
         content: Its texts; None for a text that only repeats the sources.
         artifact: Its texts; None for a text that only repeats sources and content.
-        items: Numbers of the sources whose complete item is in the content.
     """
 
     content: list[str | None]
     artifact: list[str | None]
-    items: frozenset[int]
 
 
 def deduplicated(result: Result, codec: Codec) -> Shown:
     """Remove texts of sources from the content, and texts of sources or content from the artifact.
 
     >>> song = "Whales sing all night long."
-    >>> shown = deduplicated(Result({3: song}, {}, [f"1 hit: {song}"], [f'{{"n":1,"text":"{song}"}}'], None), Codec())
+    >>> shown = deduplicated(Result({3: song}, [f"1 hit: {song}"], [f'{{"n":1,"text":"{song}"}}'], None), Codec())
     >>> shown.content, shown.artifact
     (['1 hit: [text of source 3]'], ['{"n":1,"text":"[shown above]"}'])
     """
@@ -68,13 +64,13 @@ def deduplicated(result: Result, codec: Codec) -> Shown:
     parsed = parse_json(result.content[0]) if len(result.content) == 1 else None
     content = [_without(text, repeats(text, texts), names, blank=string.whitespace) for text in result.content]
     if parsed is not None and _is_same(codec, parsed, result.value):
-        return Shown(content, [None] * len(result.artifact), frozenset(result.items))
+        return Shown(content, [None] * len(result.artifact))
     shown_texts = [*texts, *(result.content if parsed is None else leaves(parsed))]
     artifact = [
-        _without(text, repeats(text, shown_texts), [_SHOWN] * len(shown_texts), blank=_BLANK)
+        _without(text, repeats(text, shown_texts), [SHOWN_ABOVE] * len(shown_texts), blank=_BLANK)
         for text in result.artifact
     ]
-    return Shown(content, artifact, _items_in(codec, parsed, result.items))
+    return Shown(content, artifact)
 
 
 def _without(
@@ -93,14 +89,6 @@ def _without(
     if named and all(sign in blank for piece in remaining for sign in piece):
         return None
     return "".join([*pieces, remaining[-1]])
-
-
-def _items_in(codec: Codec, parsed: Any, items: Mapping[int, Any]) -> frozenset[int]:
-    """Return the numbers of the items that a value contains unchanged."""
-    if parsed is None or not items:
-        return frozenset()
-    shown_texts = {codec.encode(one, omitted=[]) for one in dicts(parsed)}
-    return frozenset(number for number, item in items.items() if codec.encode(item, omitted=[]) in shown_texts)
 
 
 def _is_same(codec: Codec, parsed: Any, artifact: Any) -> bool:

@@ -13,6 +13,7 @@ from convstore.messages.text import fold
 from convstore.messages.tokens import fitting, weight
 from convstore.readback.passages import Passage
 from convstore.readback.text_search import matches, snippets
+from convstore.sources.source import FoundSource
 
 __all__ = ["MAX_APPENDS", "Page", "Piece", "fill_matches", "fill_texts", "next_texts"]
 
@@ -25,14 +26,14 @@ MAX_APPENDS = 8
 class Piece:
     """A part of a passage and the item of its source; both are empty until they are read.
 
-    The item is the tool's data about the source. It stays None if it is too large to read.
+    `found` is the item that the tool returned. It stays None if it is too large to read.
     """
 
     passage: Passage
     start: int
     end: int
     text: str = ""
-    item: str | None = None
+    found: FoundSource | None = None
 
     def cut(self, length: int) -> Piece:
         """Return the first `length` characters of the piece."""
@@ -134,7 +135,7 @@ def fill_matches(page: Page, piece: Piece, find: str) -> None:
             page.following = f"{passage.key}@{piece.start + start}"
             return
         end = _end_after_match(piece.text, find, start, start + max(fitting(excerpt, room), 1))
-        page.add(Piece(passage, piece.start + start, piece.start + end, piece.text[start:end], piece.item))
+        page.add(Piece(passage, piece.start + start, piece.start + end, piece.text[start:end], piece.found))
         if end < stop:
             page.following = f"{passage.key}@{piece.start + end}"
             return

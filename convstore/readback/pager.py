@@ -33,6 +33,7 @@ from convstore.readback.source_values import page_source
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
+from convstore.sources.places import read_item
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import MAX_IDS, Scope, id_problem
 
@@ -121,10 +122,11 @@ class Pager:
         numbers = list(dict.fromkeys(request.source_ids))
         found = await self._reader.sources_by_id(cached, numbers) if numbers else {}
         if sources_only:
-            passages = [passage_of_source(source, row) for row in rows for source in row.sources]
+            passages = [passage_of_source(source, row, self._codec) for row in rows for source in row.sources]
         else:
             passages = await self._passages(rows, await self._compared(cached, rows, request))
-        passages += [passage_of_source(found[number][1], found[number][0]) for number in numbers if number in found]
+        named = [found[number] for number in numbers if number in found]
+        passages += [passage_of_source(source, row, self._codec) for row, source in named]
         missing_numbers = [number for number in numbers if number not in found]
         return in_order(passages), [*missing_ids, *missing_numbers]
 
@@ -134,7 +136,7 @@ class Pager:
             return []
         if cursor.source_id is not None:
             found = await self._reader.sources_by_id(cached, [cursor.source_id])
-            return [passage_of_source(source, row) for row, source in found.values()]
+            return [passage_of_source(source, row, self._codec) for row, source in found.values()]
         row = await self._reader.message_at(cached, cursor.ordinal or 0)
         if row is None:
             return []
@@ -206,24 +208,37 @@ class Pager:
 
     async def _read_pieces(self, cached: CachedConversation, pieces: Sequence[Piece]) -> None:
         """Read the texts of pieces and the items of their sources, with one read for each append."""
-        texts: list[tuple[Piece, _Range]] = []
-        items: list[tuple[Piece, _Range]] = []
+        wanted: list[_Range] = []
         room = _ITEMS_AT_ONCE
         for piece in pieces:
             passage = piece.passage
-            if passage.ref is not None:
-                texts.append((piece, (passage.ref, passage.start + piece.start, passage.start + piece.end)))
-                if passage.source and passage.item_length <= room:
-                    items.append((piece, (passage.ref, *passage.item_range)))
-                    room -= passage.item_length
-            else:
+            if passage.ref is None:
                 piece.text = passage.text[piece.start : piece.end]
-                piece.item = passage.source.piece[slice(*passage.item_range)] if passage.source else None
-        found = iter(await self._reader.payload_ranges(cached, [wanted for _, wanted in (*texts, *items)]))
-        for piece, _ in texts:
-            piece.text = next(found)
-        for piece, _ in items:
-            piece.item = next(found)
+                if passage.source:
+                    self._read_item(piece, passage.source, passage.source.piece[slice(*_item(passage.source))])
+                continue
+            if not (passage.source and passage.source.place.is_inside):
+                wanted.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
+            if passage.source and (passage.source.place.is_inside or passage.source.place.rest <= room):
+                wanted.append((passage.ref, *_item(passage.source)))
+                room -= passage.source.place.rest
+        found = dict(zip(wanted, await self._reader.payload_ranges(cached, wanted), strict=True))
+        for piece in pieces:
+            passage = piece.passage
+            if passage.ref is None:
+                continue
+            if passage.source and (item := found.get((passage.ref, *_item(passage.source)))) is not None:
+                self._read_item(piece, passage.source, item)
+            if passage.source and passage.source.place.is_inside:
+                piece.text = piece.found.text[piece.start : piece.end] if piece.found else ""
+            else:
+                piece.text = found[passage.ref, passage.start + piece.start, passage.start + piece.end]
+
+    def _read_item(self, piece: Piece, source: EntrySource, item: str) -> None:
+        try:
+            piece.found = read_item(self._codec, source.place, item)
+        except ValueError as error:
+            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
 
     async def _compared(
         self, cached: CachedConversation, rows: Sequence[StoredMessageRow], request: Request
@@ -246,7 +261,7 @@ class Pager:
                 wanted.append(row.message)
                 tokens.add(ref.token)
                 remaining -= ref.ends[-1]
-            room -= sum(source.place.middle - source.place.start for source in row.sources)
+            room -= sum(source.place.length for source in row.sources)
         payloads = await self._reader.payloads_of(cached, wanted)
         return {message.ordinal: payloads[message.id] for message in wanted}
 
@@ -267,15 +282,13 @@ class Pager:
         room = request.characters
         for part in page.parts:
             if part.passage.source:
-                source, room = self._source(part.passage.source, part, room)
+                source, room = page_source(self._codec, part.passage.source, part.found, content=part.text, room=room)
                 sources.append(source)
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
 
-    def _source(self, source: EntrySource, part: Piece, room: int) -> tuple[Source, int]:
-        try:
-            return page_source(self._codec, source, content=part.text, item=part.item, room=room)
-        except ValueError as error:
-            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
+
+def _item(source: EntrySource) -> tuple[int, int]:
+    return source.place.middle, source.place.end
 
 
 def _fill(page: Page, pieces: Sequence[Piece], find: str) -> None:

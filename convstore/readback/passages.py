@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntrySource, PayloadRef
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import text_of
 from convstore.messages.tokens import fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.dedup import Result, deduplicated
+from convstore.readback.dedup import SHOWN_ABOVE, Result, deduplicated
+from convstore.sources.places import read_item, read_text
 from convstore.sources.source import source_in
 
 __all__ = ["Cursor", "Passage", "in_line", "in_order", "is_compared", "passage_of_source", "passages_of", "read_cursor"]
@@ -128,17 +130,6 @@ class Passage:
     def _name(self, limit: int) -> str:
         return self.label[: fitting(self.label, limit - len(self.suffix))].rstrip() + self.suffix
 
-    @property
-    def item_length(self) -> int:
-        """Return the length of its source's item, in characters."""
-        return self.source.place.end - self.source.place.middle if self.source else 0
-
-    @property
-    def item_range(self) -> tuple[int, int]:
-        """Return the range of its source's item in the payload."""
-        assert self.source is not None  # noqa: S101 - called for passages of sources only
-        return self.source.place.middle, self.source.place.end
-
 
 def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
     """Return True if a message's payload must be read whole first, because its content may repeat other passages."""
@@ -157,15 +148,15 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     if payload is not None:
         row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
-    texts = [passage_of_source(source, row) for source in row.sources]
+    texts = [passage_of_source(source, row, codec) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
     content = _of_value(label, message.content, ref, payload)
-    parts = _Parts(content, _artifact(row, message, payload), _items(row, payload))
+    parts = _Parts(content, _artifact(row, message, payload, codec))
     if payload is not None or ref is None:
         parts = _without_repeats(codec, row, getattr(message, "artifact", None), payload or "", parts)
     elif not is_compared(row, message) and _is_long(content, texts):
         parts = parts._replace(content=[replace(passage, remark=_REPEATED) for passage in content])
-    listed = [*parts.content, *parts.artifact, *_large_parts(message, ref, payload), *parts.items]
+    listed = [*parts.content, *parts.artifact, *_large_parts(message, ref, payload)]
     own = [replace(passage, key=f"{key}.{position}" if position else key) for position, passage in enumerate(listed)]
     if ref is None or not is_compared(row, message):
         return [*texts, *own]
@@ -180,7 +171,6 @@ class _Parts(NamedTuple):
 
     content: list[Passage]
     artifact: list[Passage]
-    items: list[Passage]
 
 
 def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
@@ -202,8 +192,7 @@ def _without_repeats(codec: Codec, row: StoredMessageRow, artifact: Any, payload
         text = payload[artifact.start : artifact.end]
         artifact = text if artifact.raw else value(text)
     result = Result(
-        sources={source.id: source.piece[source.place.start : source.place.middle] for source in row.sources},
-        items={one.source.id: value(one.text) for one in parts.items if one.source},
+        sources={source.id: read_text(codec, source.place, source.piece) for source in row.sources},
         content=[one.text for one in parts.content],
         artifact=[one.text for one in parts.artifact],
         value=artifact,
@@ -213,7 +202,6 @@ def _without_repeats(codec: Codec, row: StoredMessageRow, artifact: Any, payload
     return _Parts(
         [_with_text(passage, text) for passage, text in zip(parts.content, shown.content, strict=True)],
         [_with_text(passage, text) for passage, text in others if text is not None],
-        [replace(one, source=None) for one in parts.items if one.source and one.source.id not in shown.items],
     )
 
 
@@ -230,20 +218,29 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
     each = by_key.values()
     shown, is_rest = [one for one in each if not one.is_rest], [one for one in each if one.is_rest]
     if is_rest and shown and not shown[-1].remark:
-        is_rest[0] = replace(is_rest[0], remark=_REST)
+        is_rest[0] = replace(is_rest[0], remark=is_rest[0].remark or _REST)
     return [*shown, *is_rest]
 
 
-def passage_of_source(source: EntrySource, row: StoredMessageRow) -> Passage:
-    """Return the passage of one source: its text, or its complete item if it has no text."""
+def passage_of_source(source: EntrySource, row: StoredMessageRow, codec: Codec) -> Passage:
+    """Return the passage of one source: its text, or its complete item if it has no text.
+
+    Raises:
+        CorruptDocumentError: The source is damaged.
+    """
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     suffix = f", the same as [{source.earlier}]" if source.earlier else ""
     label = _one_line(f"[{source.id}] {named}")
     place, ref = source.place, row.message.payload
-    start, end = (place.start, place.middle) if place.middle > place.start else (place.middle, place.end)
     if source.piece or ref is None:
-        return Passage(str(source.id), label, end - start, text=source.piece[start:end], source=source, suffix=suffix)
-    return Passage(str(source.id), label, end - start, ref=ref, start=start, source=source, suffix=suffix)
+        try:
+            text = read_text(codec, place, source.piece)
+        except ValueError as error:
+            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
+        return Passage(str(source.id), label, len(text), text=text, source=source, suffix=suffix)
+    start = place.start if place.length else place.middle
+    length = place.length or place.end - place.middle
+    return Passage(str(source.id), label, length, ref=ref, start=start, source=source, suffix=suffix)
 
 
 def in_line(text: Any, limit: int) -> str:
@@ -280,43 +277,48 @@ def _parts_of(value: Any) -> list[tuple[str, Any]]:
     return [(str(key), part) for key, part in value.items()] if isinstance(value, dict) else []
 
 
-def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None) -> list[Passage]:
+def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None, codec: Codec) -> list[Passage]:
     """Return the passages of the artifact; none if it holds only its sources."""
     artifact = getattr(message, "artifact", None)
-    if artifact is None or (row.sources and _holds_only_sources(artifact, row.sources)):
+    if artifact is None or (row.sources and _holds_only_sources(artifact, row.sources, codec)):
         return []
     found = _of_value("artifact", artifact, row.message.payload, payload)
+    in_place = [source for source in row.sources if source.place.part == "artifact"]
+    if isinstance(artifact, PayloadRange) and in_place:
+        if payload is None:
+            return [replace(passage, is_rest=True, remark=_REPEATED) for passage in found]
+        text = _without_texts(codec, payload, artifact, in_place)
+        return [replace(passage, is_rest=True, text=text, length=len(text)) for passage in found]
     return [replace(passage, is_rest=bool(row.sources)) for passage in found]
 
 
-def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource]) -> bool:
-    """Return True if an artifact holds only its sources or their items, which have passages of their own."""
+def _without_texts(codec: Codec, payload: str, artifact: PayloadRange, sources: Sequence[EntrySource]) -> str:
+    """Return the text of an artifact with a reference in place of the text of each source."""
+    pieces, position = [], artifact.start
+    for place in (source.place for source in sources):
+        found = read_item(codec, place, payload[place.middle : place.end])
+        pieces += [payload[position : place.middle], codec.encode(found.with_text(SHOWN_ABOVE)) if found else ""]
+        position = place.end
+    return "".join([*pieces, payload[position : artifact.end]])
+
+
+def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource], codec: Codec) -> bool:
+    """Return True if an artifact holds only texts of its sources, which have passages of their own."""
+    if not all(source.bare for source in sources):
+        return False
     if isinstance(artifact, PayloadRange):
-        items = [PayloadRange(source.place.middle, source.place.end, raw=False) for source in sources]
-        more = artifact.end - artifact.start - len(Codec().encode(items))
-        is_frame = more in _WRAPPER_LENGTHS or (len(items) == 1 and more + len("[]") == 0)
-        return is_frame and not any(source.held for source in sources)
+        places = [source.place for source in sources]
+        items = sum(place.end - place.middle + len(",") for place in places) - len(",")
+        more = artifact.end - artifact.start - items
+        is_frame = more - len("[]") in _WRAPPER_LENGTHS or (len(places) == 1 and not more)
+        return is_frame and all(place.part == "artifact" for place in places)
     while type(artifact) is dict and len(artifact) == 1:
         (artifact,) = artifact.values()
     if type(artifact) not in (list, tuple) or len(artifact) != len(sources):
         return False
+    texts = [read_text(codec, source.place, source.piece) for source in sources]
     found = [source_in(item) for item in artifact]
-    texts = [source.piece[source.place.start : source.place.middle] for source in sources]
-    return all(one and not one.says_more and one.text == text for one, text in zip(found, texts, strict=True))
-
-
-def _items(row: StoredMessageRow, payload: str | None) -> list[Passage]:
-    """Return a passage for each source whose item holds more than its text and is not shown elsewhere."""
-    ref = row.message.payload
-    return [
-        replace(
-            _stored(f"Rest of [{source.id}]", place.middle, place.end, ref, payload),
-            is_rest=True,
-            source=None if payload is None else source,
-        )
-        for source in row.sources
-        if ref and not (source.bare or source.held) and (place := source.place).middle > place.start
-    ]
+    return all(one and one.text == text for one, text in zip(found, texts, strict=True))
 
 
 def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | None) -> list[Passage]:

@@ -21,6 +21,7 @@ from convstore.readback.source_values import make_source
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
+from convstore.sources.places import read_item
 from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_number
 
@@ -123,8 +124,9 @@ class Records:
     def _source(self, source: EntrySource, payload: str | None) -> Source:
         """Decode a source from its message's payload, or from its entry if the message is small."""
         held, place = source.piece or payload or "", source.place
-        text, item = held[place.start : place.middle], held[place.middle : place.end]
         try:
-            return make_source(self._codec, source, content=text, item=item)
+            found = read_item(self._codec, place, held[place.middle : place.end])
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
+        text = found.text if found and place.is_inside else held[place.start : place.middle]
+        return make_source(source, found, content=text)

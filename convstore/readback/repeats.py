@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
-__all__ = ["Range", "dicts", "leaves", "repeats"]
+__all__ = ["Range", "leaves", "repeats"]
 
 Range = tuple[int, int]
 """Start and end of a part of a text."""
@@ -58,15 +58,6 @@ def leaves(value: Any) -> list[str]:
     """
     texts = (one for one in _nodes(value) if type(one) is str and len(one) >= _MIN_LENGTH)
     return list(islice(texts, _MAX_FOUND))
-
-
-def dicts(value: Any) -> list[dict[Any, Any]]:
-    """Return the dicts in nested dicts and lists, in order, up to a maximum.
-
-    >>> dicts([{"a": {"b": 1}}, 7])
-    [{'a': {'b': 1}}, {'b': 1}]
-    """
-    return list(islice((one for one in _nodes(value) if type(one) is dict), _MAX_FOUND))
 
 
 def _nodes(value: Any) -> Iterator[Any]:

@@ -101,7 +101,7 @@ class LogParts:
         Raises:
             CorruptDocumentError: The message is damaged.
         """
-        return texts_of(message, sources, read_message(self._codec, message), payload)
+        return texts_of(message, sources, read_message(self._codec, message), payload, self._codec)
 
 
 def _question(tail: Sequence[Entry], rewinds: Rewinds) -> int:

@@ -18,8 +18,8 @@ from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec, DocumentFields, is_text
 
 __all__ = [
-    "DIGEST_BYTES",
     "MAX_SOURCES",
+    "TEXT_DIGEST_BYTES",
     "TEXT_KEYS",
     "FoundSource",
     "FoundSources",
@@ -29,6 +29,7 @@ __all__ = [
     "retrieved",
     "retrieved_file",
     "retrieved_text",
+    "says_more",
     "source_in",
     "text_digest",
     "text_in",
@@ -39,7 +40,7 @@ MAX_SOURCES = 1_000
 """Maximum number of sources in one result; a longer list is data, such as the rows of a table."""
 
 
-DIGEST_BYTES = 8
+TEXT_DIGEST_BYTES = 8
 """Length of a source's digest; sufficient to distinguish the sources of one conversation."""
 
 
@@ -194,8 +195,17 @@ class FoundSource:
 
     def digest(self, codec: Codec) -> bytes:
         """Return the digest of its text or, if it has none, of its fields without the number."""
+        if self.text:
+            return text_digest(self.text)
         fields = {key: value for key, value in self.fields.items() if key != "source_id"}
-        return text_digest(self.text or codec.encode(fields, omitted=[]))
+        return text_digest(codec.encode(fields, omitted=[]))
+
+    def label(self) -> tuple[str, str, dict[str, Any]]:
+        """Return its title, its address, and its other fields without the number; "" for a missing text."""
+        title_key, title = _first_text(self.fields, _TITLE_KEYS)
+        url_key, url = _address(self.fields)
+        used = (title_key, url_key, "source_id" if self.kept_id is not None else "")
+        return title, url, {key: value for key, value in self.fields.items() if key not in used or not key}
 
     @property
     def title(self) -> str:
@@ -210,16 +220,7 @@ class FoundSource:
     @property
     def metadata(self) -> dict[str, Any]:
         """All fields that the tool gave, without number, title and address."""
-        shown = [key for key in (_first_text(self.fields, _TITLE_KEYS)[0], _address(self.fields)[0]) if key]
-        if self.kept_id is not None:
-            shown.append("source_id")
-        return {key: value for key, value in self.fields.items() if key not in shown}
-
-    @property
-    def says_more(self) -> bool:
-        """True if the item holds more than its text, its number, and title and address as shown in one line."""
-        is_cut = len(self.title) + len(self.url) > _LABEL_CHARACTERS
-        return is_cut or bool(self.metadata) or getattr(self.item, "id", None) is not None
+        return self.label()[2]
 
     def with_number(self, number: int) -> Any:
         """Return the item with a number, which replaces any earlier one."""
@@ -256,9 +257,15 @@ class FoundSources:
     rebuild: Callable[[list[Any]], Any] | None = None
 
 
+def says_more(item: Any, title: str, url: str, metadata: dict[str, Any]) -> bool:
+    """Return True if an item holds more than its text, its number, and title and address as shown in one line."""
+    is_cut = len(title) + len(url) > _LABEL_CHARACTERS
+    return is_cut or bool(metadata) or getattr(item, "id", None) is not None
+
+
 def text_digest(text: str) -> bytes:
     """Return the digest of a source's text: the beginning of its sha256."""
-    return digest_of(text)[:DIGEST_BYTES]
+    return digest_of(text)[:TEXT_DIGEST_BYTES]
 
 
 def source_in(item: Any) -> FoundSource | None:
@@ -321,7 +328,10 @@ def _number(text: str) -> int:
 
 def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
     """Return the first of the keys whose value is a text, and the text; ("", "") if there is none."""
-    return next(((key, fields[key]) for key in keys if is_text(fields.get(key))), ("", ""))
+    for key in keys:
+        if is_text(text := fields.get(key)):
+            return key, text
+    return "", ""
 
 
 def _address(fields: dict[str, Any]) -> tuple[str, str]:

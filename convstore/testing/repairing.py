@@ -167,7 +167,7 @@ class RepairContract(VerifyFixtures):
         store = new_store()
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")
-        await chat.append(rag_turn("What about seals?"))
+        await chat.append(rag_turn("What about seals?", sources=9))
         await store.close()
         key = f"{await self.id_of(database, chat)}:000000000001"
         whole = await database["log"].find_one({"_id": key})

@@ -24,7 +24,6 @@ from convstore.values.scope import id_problem
 __all__ = ["Batch", "Ready", "ReadyMessage", "batches_of", "make_ready"]
 
 _MAX_ENTRY_BYTES = 1_000_000
-_MEASURED_FROM = 300_000
 """Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
 
 
@@ -169,20 +168,15 @@ class _Reading:
         return id_problem(id_) or ("belongs to an earlier message" if id_ in self.seen else "")
 
     def _digest(self, message: BaseMessage) -> bytes:
-        """Return the digest of the content.
+        """Return the digests of body and payload, as entries store them.
 
         Raises:
             InvalidInputError: It cannot be stored.
         """
-        canonical = self.codec.encode(fields_of(message))
-        if len(canonical) > _MEASURED_FROM:
-            body = canonical
-            if message.type != "system":
-                fields = fields_of(message)
-                body = encode_message(self.codec, fields, split_result=message.type == "tool").body
-            if len(body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES:
-                raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
-        return digest_of(canonical)
+        encoded = encode_message(self.codec, fields_of(message))
+        if len(encoded.body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES:
+            raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
+        return digest_of(encoded.body) + (digest_of(encoded.payload) if encoded.payload else b"")
 
 
 def _key(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
@@ -17,17 +17,19 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
 from convstore.log.stored_message import read_message
-from convstore.log.totals import ShownSources, totals_after
-from convstore.messages.encoding import digest_of, fields_of
+from convstore.log.totals import MOST_SHOWN, SHOWN_ENTRIES, totals_after
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
 from convstore.sources.detection import parse_json, read_back_ids
+from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, make_stub
 from convstore.values.scope import id_problem
 
-__all__ = ["Problem", "check_entry", "check_shown", "check_totals"]
+__all__ = ["Problem", "RecentSources", "check_entry", "check_totals"]
+
+_DIGESTS_KEPT = 1_000
 
 
 class Problem(NamedTuple):
@@ -104,8 +106,6 @@ def check_totals(
 
 def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[str]:
     found = []
-    if digest_of(codec.encode(fields_of(appended))) != message.digest:
-        found.append("its digest does not match its content")
     if content_digest(appended, codec) != message.content_digest:
         found.append("its content digest does not match its content")
     if len(calls_of(appended)) != message.calls:
@@ -119,14 +119,13 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
 
 def _stub(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> list[str]:
     """Return the problems of a stub, which must equal one made again from the message and its sources."""
-    found = [] if message.payload else ["it has a stub, but no reference to its payload"]
     if appended is None:
-        return found
+        return []
     if not isinstance(appended, ToolMessage):
-        return [*found, "it has a stub, but is not a tool result"]
+        return ["it has a stub, but is not a tool result"]
     if not _is_plain(appended.content) or _made_stub(message, appended, entry) == message.stub:
-        return found
-    return [*found, "its stub does not match its content and its sources"]
+        return []
+    return ["its stub does not match its content and its sources"]
 
 
 def _is_plain(content: Any) -> bool:
@@ -153,31 +152,37 @@ def _made_stub(message: EntryMessage, appended: ToolMessage, entry: Entry) -> st
     )
 
 
-def check_shown(
-    entry: Entry, payloads: Mapping[str, str], before: Mapping[bytes, int] | None
-) -> tuple[list[Problem], Mapping[bytes, int] | None]:
-    """Check the earlier numbers of an entry's sources.
+@dataclass(slots=True)
+class RecentSources:
+    """The newest sources of a log, to check which of them name an earlier copy of their text.
 
-    Args:
-        entry: The stored entry.
-        payloads: The payloads of its messages that could be read, by message id.
-        before: The newest distinct sources before it; None if they are unknown.
-
-    Returns:
-        The problems, and the newest distinct sources after the entry.
+    Attributes:
+        digests: Digests of sources, by number.
+        entries: Number of the last entry that shows a text, by its digest; the newest last.
     """
-    if not entry.sources or before is None:
-        return [], entry.totals.shown if entry.totals.shown_at == entry.number else before
-    shown, problems = ShownSources(before), list[Problem]()
-    for source in entry.sources:
-        text = (source.piece or payloads.get(source.message_id, ""))[source.place.start : source.place.middle]
-        if not text:  # has no text to compare, or its payload could not be read
-            return problems, entry.totals.shown
-        if shown.add(text_digest(text), source.id) != source.earlier:
-            problems.append(Problem("source", f"source {source.id} stores a wrong number for its earlier copy"))
-    if not problems and shown.numbers != entry.totals.shown:
-        problems.append(Problem("source", "the stored list of newest distinct sources is wrong"))
-    return problems, entry.totals.shown
+
+    digests: dict[int, bytes] = field(default_factory=dict)
+    entries: dict[bytes, int] = field(default_factory=dict)
+
+    def check(self, entry: Entry) -> list[Problem]:
+        """Add the sources of the next entry; return those with a wrong number for their earlier copy."""
+        problems = []
+        for source in entry.sources:
+            # Every writer knows the texts of so many entries; one that has been at it for long knows more.
+            was_shown = self.entries.pop(source.digest, -SHOWN_ENTRIES) >= entry.number - SHOWN_ENTRIES
+            known = self.digests.get(source.earlier or 0, source.digest)
+            if (was_shown and not source.earlier) or known != source.digest or (source.earlier or 0) >= source.id:
+                problems.append(Problem("source", f"source {source.id} stores a wrong number for its earlier copy"))
+            self.digests[source.id] = source.digest
+            self.entries[source.digest] = entry.number
+            _keep_newest(self.digests, _DIGESTS_KEPT)
+            _keep_newest(self.entries, MOST_SHOWN)
+        return problems
+
+
+def _keep_newest(values: dict[Any, Any], maximum: int) -> None:
+    if len(values) > maximum:
+        del values[next(iter(values))]
 
 
 def _sources(
@@ -204,18 +209,18 @@ def _sources(
 
 
 def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bool:
-    """Return True if a source is at its stored position: its text, followed by its item, which repeats the position."""
+    """Return True if a source is at its stored position, with the text that its digest names."""
     if text is None:
         return True
-    start, middle, end = source.place.start, source.place.middle, source.place.end
-    item = text[middle:end]
-    if end > len(text) or f"[{start},{middle}," not in item:
+    place = source.place
+    if place.end > len(text):
         return False
     try:
-        codec.decode(item)
+        found = read_item(codec, place, text[place.middle : place.end])
+        shown = read_text(codec, place, text)
     except ValueError:
         return False
-    return True
+    return found is not None and (not place.length or text_digest(shown) == source.digest)
 
 
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
@@ -227,11 +232,13 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved, or belong to a lost entry
         through = max(through, stored.sources_through)
+    given = max([before.given_through, *(source.id for source in entry.sources if not source.kept)])
     made = replace(
         made,
         messages=stored.messages if entry.lost else made.messages,
         counter=stored.counter,
         sources_through=through,
+        given_through=stored.given_through if entry.lost else given,
         shown_at=entry.number if entry.sources else before.shown_at,
         link=stored.link,
     )
@@ -255,6 +262,7 @@ def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
         if is_ordered and ends[-1] <= before.messages
         else -1,
         sources_through=before.sources_through,
+        given_through=before.given_through,
         usage=before.usage,
         shown_at=before.shown_at,
         updated_at=entry.at,

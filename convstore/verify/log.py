@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import bson
 from bson import ObjectId
 from bson.errors import InvalidId
 
@@ -22,11 +21,11 @@ from convstore.log.entry import Entry, EntryMessage, PayloadRef, Repair, Totals
 from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
-from convstore.mongo.documents import entry_from
+from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import LOG, chunk_id, entry_id
 from convstore.values.reports import Finding
-from convstore.verify.entry import check_entry, check_shown, check_totals
+from convstore.verify.entry import RecentSources, check_entry, check_totals
 from convstore.verify.findings import Checked
 from convstore.verify.rewinds import ActiveTotals
 
@@ -85,7 +84,7 @@ class LogCheck:
     _is_whole: bool = False
     _messages: int | None = 0
     _link: int | None = 0
-    _shown: Mapping[bytes, int] | None = field(default_factory=dict)
+    _sources: RecentSources = field(default_factory=RecentSources)
     _was_lost: bool = False
     _repair: Repair | None = None
     _candidates: tuple[Totals, ...] = (Totals(),)
@@ -145,12 +144,12 @@ class LogCheck:
         except CorruptDocumentError as error:
             self._unreadable(key, error)
             return
-        if entry.size != _size_of(document):
-            self.report("damaged", "its size does not match the stored size", document=key)
+        if "lookup" not in document and lookup_of(entry):
+            self.report("damaged", "it has no `lookup`, so an index misses it", document=key)
         if self._link not in (None, entry.after):
             self._accept_new_predecessor(entry, key)
         if self._was_lost and not entry.lost:
-            self._candidates, self._messages, self._shown = (), None, None
+            self._candidates, self._messages, self._sources = (), None, RecentSources()
         self._was_lost = entry.lost is not None
         if entry.lost and entry.number > (self._repair.until if self._repair else 0):
             self.is_broken = True
@@ -176,7 +175,7 @@ class LogCheck:
         if not self._repair or entry.number not in self._repair.joins:
             self.is_broken = True
             self.report("fork", "it does not follow the entry before it", document=key)
-        self._candidates, self._messages, self._shown = (), None, None
+        self._candidates, self._messages, self._sources = (), None, RecentSources()
 
     def _is_recounted(self, entry: Entry) -> bool:
         """Return True if a repair recounted the totals of an entry."""
@@ -199,15 +198,15 @@ class LogCheck:
 
     def _expect_nothing(self) -> None:
         """Make the next entry unchecked against its predecessor, which cannot be read."""
-        self._candidates, self._messages, self._link, self._shown, self.is_damaged = (), None, None, None, True
+        self._candidates, self._messages, self._link, self.is_damaged = (), None, None, True
+        self._sources = RecentSources()
         self._active.lose()
 
     def _check_content(self, entry: Entry, payloads: Mapping[str, str]) -> None:
         key = entry_id(self.conversation, entry.number)
         try:
             problems, messages = check_entry(entry, payloads, codec=self.codec)
-            again, self._shown = check_shown(entry, payloads, self._shown)
-            problems += again
+            problems += self._sources.check(entry)
             wrong, self._candidates = check_totals(entry, messages, self._candidates)
         except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next entry
             self._unreadable(key, error)
@@ -245,7 +244,7 @@ class LogCheck:
                 texts.append(text)
                 start = end
         whole = None if None in texts else "".join(text for text in texts if text is not None)
-        if whole is not None and digest_of(whole) != ref.digest:
+        if whole is not None and digest_of(whole[: ref.own]) != ref.digest:
             key = chunk_id(self.conversation, ref.token, ref.chunk)
             text = f"the payload of message {message.id!r} in {where!r} does not match its digest"
             self.report("checksum", text, document=key)
@@ -294,11 +293,6 @@ def age_of(token: str, now: datetime) -> timedelta | None:
     except InvalidId:
         return None
     return now - made.astimezone(UTC)
-
-
-def _size_of(document: Mapping[str, Any]) -> int:
-    """Return the size of an entry's document without its sources."""
-    return len(bson.encode({name: value for name, value in document.items() if name not in ("sources", "shown")}))
 
 
 def _token_of(key: str) -> str:

@@ -106,7 +106,6 @@ class Repairer:
     def _recount_entry(self, survey: Survey, tail: Entry, rewound: tuple[RewoundRange, ...], count: _Count) -> Entry:
         at, number = self.clock.now(), tail.number + 1
         last = max(span.last for span in survey.spans)
-        shown = {digest: id_ for digest, id_ in count.shown.items() if id_ in survey.source_ids}
         totals = replace(
             count.active,
             entries=number,
@@ -114,9 +113,9 @@ class Repairer:
             counter=count.counters.pop() if len(count.counters) == 1 else "",
             rewind_entry=number,
             sources_through=survey.sources_through,
+            given_through=survey.sources_through,
             usage=count.all.usage,
-            shown_at=number,
-            shown=shown,
+            shown_at=count.shown_at,
             updated_at=at,
             link=self.clock.link(),
         )
@@ -130,14 +129,14 @@ class _Count:
         all: Totals of all messages, active or rewound.
         active: Totals of the active messages.
         counters: Names of the token counters that counted the active messages.
-        shown: The newest distinct sources, from the last entry with sources.
+        shown_at: Number of the last entry with sources.
         recounts: The differences between stored and recounted totals, from entry `first` on.
     """
 
     def __init__(self, codec: Codec, rewound: Sequence[RewoundRange], first: int) -> None:
         self._codec, self._rewound, self._first = codec, rewound, first
         self.all, self.active, self.counters = Totals(), Totals(), set[str]()
-        self.shown: dict[bytes, int] = {}
+        self.shown_at = 0
         self.recounts: list[Recount] = []
 
     def add(self, entry: Entry) -> None:
@@ -147,8 +146,8 @@ class _Count:
         self.active = self._add(self.active, entry, active)
         if active:
             self.counters.add(entry.totals.counter)
-        if entry.totals.shown_at == entry.number:
-            self.shown = dict(entry.totals.shown or {})
+        if entry.sources:
+            self.shown_at = entry.number
         if entry.number >= self._first:
             self._recount(entry)
 

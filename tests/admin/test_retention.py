@@ -346,8 +346,8 @@ async def test_an_append_goes_on_in_a_new_conversation_wherever_the_old_one_ends
     await chat.append(AIMessage("By the way."))  # so that the last sources are not in the tail
     read = Log.last_totals
 
-    async def read_and_end(self, conversation):
-        totals = await read(self, conversation)
+    async def read_and_end(self, conversation, **how: Any):
+        totals = await read(self, conversation, **how)
         monkeypatch.undo()
         await chat.delete()
         return totals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -22,17 +23,18 @@ from convstore.messages.tokens import NamedCounter, approximate_tokens, count, n
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec, Omitted
 from convstore.sources.detection import find_sources
+from convstore.sources.places import read_item, read_text
 from convstore.sources.shortening import leave_out, with_stub, without_media
 
 CODEC = Codec()
 
 
 def _prepare(*batch: BaseMessage, **how: Any) -> Any:
-    return prepare(batch, **({"codec": CODEC, "counter": named(approximate_tokens)} | how))
+    return prepare(batch, **({"codec": CODEC, "counter": named(approximate_tokens), "token": "t"} | how))
 
 
 def _compose(batch: Any, after: Totals | None = None, **how: Any) -> Composed:
-    return compose(batch, after or Totals(), **({"at": NOW, "token": "t"} | how))
+    return compose(batch, after or Totals(), **({"at": NOW} | how))
 
 
 def _payload(message: EntryMessage, composed: Composed) -> str:
@@ -44,7 +46,7 @@ def _payload(message: EntryMessage, composed: Composed) -> str:
     pieces = [decompress(chunks[ref.chunk + place]) for place in range(len(ref.ends))]
     assert [sum(map(len, pieces[: place + 1])) for place in range(len(pieces))] == list(ref.ends)
     assert ref.size == sum(len(chunks[ref.chunk + place]) for place in range(len(ref.ends)))
-    assert ref.digest == digest_of("".join(pieces))
+    assert ref.digest == digest_of("".join(pieces)[: ref.own])
     return "".join(pieces)
 
 
@@ -79,7 +81,7 @@ def test_what_is_composed_is_what_was_appended(appended):
         restored = _whole(message, composed)
         assert type(restored) is type(original)
         assert same(restored, original)
-        assert message.digest == _prepare(restored).digests[0]
+        assert message.identity == _prepare(restored).prepared[0].identity
         assert (message.id, message.type) == (original.id, original.type)
 
 
@@ -103,7 +105,7 @@ def test_view_tokens_are_what_the_view_shows(appended):
             shown = decode_message(CODEC, message.body)
         shown = without_media(leave_out(shown)) if message.stub is None else with_stub(shown, message.stub)
         assert message.tokens == counter([original])
-        assert message.view_tokens == (counter([shown]) if message.payload else message.tokens)
+        assert message.view_tokens == (counter([shown]) if message.payload or message.stub else message.tokens)
 
 
 @given(st.lists(turns, max_size=5), st.lists(st.integers(1, 7), min_size=1, max_size=5))
@@ -188,7 +190,6 @@ def test_without_leaves_only_new_messages():
     batch = _prepare(*made)
     rest = batch.without({"h1": 7})
     assert (batch.ids, rest.ids) == (["h0", "h1", "h2"], ["h0", "h2"])
-    assert rest.digests == [batch.digests[0], batch.digests[2]]
     composed = _compose(rest)
     assert [chunk.number for chunk in composed.chunks] == [0, 2]
     assert [same(_whole(m, composed), o) for m, o in zip(composed.entry.messages, made[::2], strict=True)] == [True] * 2
@@ -200,14 +201,36 @@ def test_without_leaves_only_new_messages():
         st.tuples(st.text(max_size=900), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)), min_size=1
     ),
 )
-def test_each_source_has_its_own_piece_of_the_payload(artifact):
-    """payload[start:middle] is the source's text, so that it can be read without the rest."""
+def test_each_source_can_be_read_from_its_place(artifact):
+    """The place of a source gives its text, whether the payload or the entry holds it."""
     message = ToolMessage("x" * 600, id="m", tool_call_id="c", name="t", artifact=artifact)
     composed = _compose(_prepare(message))
     payload = _payload(composed.entry.messages[0], composed)
-    texts = [payload[source.place.start : source.place.middle] for source in composed.entry.sources if source.place]
-    assert texts == [source.text for source in find_sources(message, None).items] == [text for text, _ in artifact]
+    texts = [read_text(CODEC, one.place, one.piece or payload) for one in composed.entry.sources if one.place.length]
+    assert texts == [source.text for source in find_sources(message, None).items if source.text]
     assert [source.id for source in composed.entry.sources] == list(range(1, len(artifact) + 1))
+
+
+@pytest.mark.parametrize("how", [{}, {"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}], ids=str)
+def test_a_source_in_json_is_stored_once(how):
+    """However the tool wrote its JSON, the payload is the content alone, and each source lies in it."""
+    hits = [{"title": f"T {n}", "text": f"Übung {n}\n" * 90, "score": 2**70 + n} for n in range(3)]
+    content = " " + json.dumps({"query": "q", "data": {"results": hits}}, **how) + "\n"
+    composed = _compose(_prepare(ToolMessage(content, id="m", tool_call_id="c", name="t")))
+    payload = _payload(composed.entry.messages[0], composed)
+    assert payload == content
+    assert [read_text(CODEC, one.place, payload) for one in composed.entry.sources] == [hit["text"] for hit in hits]
+    found = [read_item(CODEC, one.place, payload[one.place.middle : one.place.end]) for one in composed.entry.sources]
+    assert [one.metadata for one in found if one] == [{"score": hit["score"]} for hit in hits]
+
+
+def test_an_extractor_does_not_change_what_a_message_is_known_by():
+    """A message that is appended again after an extractor was registered is the same message."""
+    message = ToolMessage("one\ntwo\n" * 900, id="m", tool_call_id="c", name="grep")
+    found = {"grep": lambda one: [{"text": line} for line in one.text.splitlines()[:9]]}
+    [before], [after] = _prepare(message).prepared, _prepare(message, extractors=found).prepared
+    assert len(after.sources) == 9
+    assert before.identity == after.identity
 
 
 def test_a_large_payload_lies_in_chunks():

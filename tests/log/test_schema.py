@@ -21,7 +21,7 @@ from strategies import NOW, PureLog, any_text, turn, turns
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import UNREAD, Entry, Totals
 from convstore.mongo.bson_values import from_stored, to_stored
-from convstore.mongo.documents import entry_document, entry_from, source_parts, totals_document, totals_from
+from convstore.mongo.documents import entry_document, entry_from, totals_document, totals_from
 from convstore.mongo.indexes import LOG_INDEXES, head_indexes
 from convstore.mongo.keys import chunk_id, chunk_range, conversation_range, entry_id, entry_range, head_id
 
@@ -29,8 +29,7 @@ _ODD = "\ud83d\ude00 \0 é"
 
 
 def _document(entry: Entry) -> dict[str, Any]:
-    document = entry_document("conv", entry)
-    return document | source_parts(entry) | {"size": 7}
+    return entry_document("conv", entry)
 
 
 def _through_bson(document: dict[str, Any], *, tz_aware: bool = True) -> dict[str, Any]:
@@ -59,13 +58,13 @@ def test_an_entry_comes_back_equal(script):
     log = PureLog()
     for number, (rounds, asked, said) in enumerate(script):
         entry = log.append(turn(number, rounds, asked=asked, said=said))
-        assert entry_from(_through_bson(_document(entry))) == replace(entry, size=7)
+        assert entry_from(_through_bson(_document(entry))) == entry
 
 
 def test_texts_that_bson_can_not_hold_come_back_equal():
     """Bodies, names, titles and calls with lone surrogates are stored as bytes and read as they were."""
     for entry in _odd_log().entries:
-        assert entry_from(_through_bson(_document(entry))) == replace(entry, size=7)
+        assert entry_from(_through_bson(_document(entry))) == entry
 
 
 def test_a_zone_that_the_driver_lost_is_utc():
@@ -82,16 +81,11 @@ def test_a_projection_without_messages_gives_the_totals():
     assert entry_from(document).totals == replace(entry.totals, preview=UNREAD)
 
 
-def test_the_newest_sources_come_back_with_an_entry_that_has_some():
-    """Without sources they stand in an earlier entry, which the totals name; an empty log has none."""
-    log = _odd_log()
-    read = [entry_from(_through_bson(_document(entry))).totals for entry in log.entries]
+def test_the_newest_sources_are_read_with_the_tail_only():
+    """An entry stores the digests of its own sources; an empty log has none."""
+    read = [entry_from(_through_bson(_document(entry))).totals for entry in _odd_log().entries]
     assert [totals.shown_at for totals in read] == [0, 2, 3]
-    assert [totals.shown for totals in read] == [{}, log.entries[1].totals.shown, log.entries[2].totals.shown]
-    assert sorted(read[2].shown.values()) == [1, 2, 3]
-    log.append([HumanMessage("bye", id="bye")])
-    last = entry_from(_through_bson(_document(log.entries[-1]))).totals
-    assert (last.shown_at, last.shown) == (3, None)
+    assert [totals.shown for totals in read] == [{}, None, None]
 
 
 @given(any_text)
@@ -114,7 +108,7 @@ def test_only_what_is_indexed_has_the_field():
     empty = Entry(first=1, at=NOW, messages=(), totals=Totals(entries=1, sources_through=10))
     assert not {"messages", "results_at"} & entry_document("conv", empty).keys()
     assert [document.get("results_at") for document in _DOCUMENTS] == [None, 4, 5]
-    assert entry_from({**entry_document("conv", empty), "size": 1}).totals.sources_through == 10
+    assert entry_from(entry_document("conv", empty)).totals.sources_through == 10
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -147,9 +141,10 @@ def _wrong(path: tuple[Any, ...], value: Any) -> list[Any]:
 
 _DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
 _PLACES = [(number, path) for number, document in enumerate(_DOCUMENTS) for path in _fields(document)]
-_OPTIONAL = {"calls", "tool", "call", "arguments", "sources", "stub", "payload"}
+_OPTIONAL = {"calls", "tool", "arguments", "sources", "stub", "payload"}
 """Fields of a message that are not stored at their default."""
-_OPTIONAL_OF_SOURCES = {"piece", "given", "earlier", "bare", "held"}
+_OPTIONAL_OF_SOURCES = {"urls", "kept", "parts", "texts", "pieces", "given", "earlier", "bare"}
+_OPTIONAL_OF_PAYLOADS = {"own", "body", "shown", "shown_digest", "edged"}
 
 
 def _damaged(number: int, path: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
@@ -174,9 +169,8 @@ def test_a_field_that_is_gone_is_recognised(number, path):
     document, holder = _damaged(number, path)
     del holder[path[-1]]
     optional = _OPTIONAL if path[0] == "messages" else _OPTIONAL_OF_SOURCES
-    may_be_left_out = (len(path) == 3 and path[-1] in optional) or path[-1] in ("preview", "shown")
-    may_be_left_out |= path[2:] == ("payload", "body")  # the first versions did not write it
-    if may_be_left_out or path in (("messages",), ("sources",)):
+    may_be_left_out = (len(path) == 3 and path[-1] in optional) or path[-1] == "preview"
+    if may_be_left_out or path in (("messages",), ("lookup",)):
         assert entry_from(document)
     else:
         with pytest.raises(CorruptDocumentError):
@@ -201,8 +195,8 @@ def test_indexes_cover_what_is_looked_up():
     conversation = ("conversation", 1)
     assert [(index.keys, index.unique, index.present) for index in LOG_INDEXES] == [
         ((conversation, ("messages.id", 1)), True, "messages.id"),
-        ((conversation, ("sources.id", 1)), True, "sources.id"),
-        ((conversation, ("messages.call", 1), ("_id", 1)), False, "messages.call"),
+        ((conversation, ("kept_source_ids", 1)), True, "kept_source_ids"),
+        ((conversation, ("lookup", 1)), False, "lookup"),
         ((conversation, ("first", 1), ("_id", 1)), False, "first"),
         ((conversation, ("results_at", 1)), False, "results_at"),
         ((conversation,), False, "revision"),

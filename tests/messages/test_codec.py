@@ -47,6 +47,7 @@ from convstore.messages.encoding import PART_MINIMUM, decode_message, digest_of,
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, Kind, Omitted
 from convstore.sources.detection import find_sources
+from convstore.sources.places import place_sources, read_item, read_text
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.values.models import Source, SourcePage
 
@@ -58,15 +59,11 @@ def _back(value: Any, codec: Codec = CODEC) -> Any:
     return codec.decode(codec.encode(value))
 
 
-def _restored(message: BaseMessage, *, split: bool = False, items: bool = False) -> BaseMessage:
-    found = find_sources(message, None) if items and isinstance(message, ToolMessage) else None
-    encoded = encode_message(
-        CODEC,
-        fields_of(message),
-        items=found.items if found else (),
-        rebuild=found.rebuild if found else None,
-        split_result=split,
-    )
+def _restored(message: BaseMessage, *, split: bool = False) -> BaseMessage:
+    with pytest.MonkeyPatch.context() as patch:
+        if split:
+            patch.setattr(rules, "RESULT_MINIMUM", 1)
+        encoded = encode_message(CODEC, fields_of(message))
     return decode_message(CODEC, encoded.body, fetch=lambda start, end: encoded.payload[start:end])
 
 
@@ -524,18 +521,20 @@ def test_any_part_may_stand_in_the_payload(message):
     ),
     st.sampled_from([list, tuple, lambda items: {"n": 1, "results": items, "$": 2}]),
 )
-def test_sources_stand_in_places_of_their_own(items, wrap):
-    """Each source's text is a piece of the payload, its item the next one, and the artifact is equal all the same."""
+def test_sources_lie_in_the_artifact(items, wrap):
+    """The encoded artifact holds each source as it was found, and is equal to one that is encoded at once."""
     message = ToolMessage("hits", tool_call_id="c", artifact=wrap(items), id="m")
     found = find_sources(message, None)
-    encoded = encode_message(CODEC, fields_of(message), items=found.items, rebuild=found.rebuild, split_result=True)
-    assert [encoded.payload[place.start : place.middle] for place in encoded.places] == [
-        one.text for one in found.items
-    ]
-    for place, one in zip(encoded.places, found.items, strict=True):
-        part = encoded.payload[place.middle : place.end]
-        assert same(CODEC.decode(part, fetch=lambda start, end: encoded.payload[start:end]), one.item)
-    assert same(_restored(message, split=True, items=True), message)
+    located = place_sources(found, [], CODEC, None)
+    if located.artifact is not None and "\n" not in CODEC.encode(message.artifact):
+        assert located.artifact == CODEC.encode(message.artifact)
+    for place, one in zip(located.places, found.items, strict=True):
+        held = located.copies if place.part == "copy" else str(located.artifact)
+        read = read_item(CODEC, place, held[place.middle : place.end])
+        assert read is not None
+        assert same(read.label(), one.label())  # type: ignore[arg-type]
+        assert not one.text or read_text(CODEC, place, held) == one.text
+    assert same(_restored(message, split=True), message)
 
 
 def test_equal_means_equal_dumps_for_real_messages():
@@ -674,7 +673,7 @@ def test_what_names_a_message_never_leaves_its_body():
     """Name, role, status and call id of any size stay, so that a stub can be paired and attributed."""
     long = "x" * PART_MINIMUM
     message = ToolMessage("y" * 20_000, id="m", tool_call_id=long, name=long, artifact=["z" * 20_000])
-    encoded = encode_message(CODEC, fields_of(message), split_result=True)
+    encoded = encode_message(CODEC, fields_of(message))
     shown = with_stub(decode_message(CODEC, encoded.body), "stub")
     assert (shown.tool_call_id, shown.name, shown.content, shown.artifact) == (long, long, "stub", None)
 
@@ -761,8 +760,7 @@ def test_the_text_of_a_message_is_a_plain_text():
     said = AIMessage("Fish. " * 4_000).text
     assert type(said) is not str
     message = ToolMessage([{"type": "text", "text": said}], artifact=[(said, {"said": said})], tool_call_id="c")
-    fields = fields_of(message)
-    encoded = encode_message(Codec(), fields, split_result=True)
+    encoded = encode_message(Codec(), fields_of(message))
     again = decode_message(Codec(), encoded.body, fetch=lambda start, end: encoded.payload[start:end])
     assert again == message
     assert type(again.artifact[0][0]) is str

@@ -122,7 +122,8 @@ async def test_what_most_readers_do_not_need_comes_last(chat: Conversation) -> N
     first, rest = await pages_of(chat, 4_000, tool_message_ids=["one", "two"])
     assert [source.source_id for source in first.artifact.sources] == [1, 2]
     assert "What follows is what else the tool said, the texts apart.\nMore: " in str(first.content)
-    assert "Rest of [1]" in str(rest.content)
+    assert str(rest.content).startswith("artifact, ")
+    assert '"score":0.5' in str(rest.content)
     assert "doc-two" in str(rest.content)
 
 

@@ -219,7 +219,7 @@ async def test_payloads_of_idle_conversations_make_room(store: ConversationStore
         with commands.counted():
             await chat.load_history()
         assert commands.names == ["find"]
-    assert store._known.payloads.size > 24_000_000
+    assert store._known.payloads.size > 23_000_000
 
 
 async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore, scope: dict[str, str]) -> None:

@@ -191,10 +191,10 @@ def miss_the_marker(monkeypatch: pytest.MonkeyPatch, *, behind_at: int) -> dict[
             raise CorruptDocumentError(f"{conversation}:{number:012d}", "the entry is missing")
         return await entry(log, conversation, number)
 
-    async def old_totals(log: Log, conversation: str) -> Totals:
+    async def old_totals(log: Log, conversation: str, **how: Any) -> Totals:
         calls["last_totals"] += 1
         is_behind = calls["last_totals"] == behind_at
-        return Totals(entries=3, messages=6, active=6) if is_behind else await last_totals(log, conversation)
+        return Totals(entries=3, messages=6, active=6) if is_behind else await last_totals(log, conversation, **how)
 
     monkeypatch.setattr(Log, "entry", no_entry)
     monkeypatch.setattr(Log, "last_totals", old_totals)

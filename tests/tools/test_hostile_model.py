@@ -343,7 +343,7 @@ async def wide(world: World) -> Conversation:
     """A conversation in which every one of 40 results came in an append of its own."""
     chat = world.store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     for number in range(40):
-        turn = rag_turn(f"Where is whale{number}?", sources=2, words=20)
+        turn = rag_turn(f"Where is whale{number}?", sources=2, words=45)
         turn[2].id = f"result-{number}"
         await chat.append(turn)
     return chat

@@ -461,7 +461,7 @@ def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines
 
 def test_a_message_that_refers_to_a_payload_is_refused():
     """A forged line cannot make a message that points at what others have stored."""
-    encoded = encode_message(Codec(), fields_of(ToolMessage("x" * 99, tool_call_id="c")), split_result=True)
+    encoded = encode_message(Codec(), fields_of(ToolMessage("x" * 9_999, tool_call_id="c")))
     assert encoded.payload
     forged = {**LINES[1], "message": [json.loads(encoded.body)]}
     [bad] = read([LINES[0], forged, *LINES[2:]])

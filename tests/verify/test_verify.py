@@ -40,7 +40,7 @@ ENTRIES = ("02", "03", "04", "09", "10", "14")
 
 # A value of these may be another one without anything that tells it: they are said once, and nothing depends on them.
 FREE = {
-    "log": {"sources.title", "sources.url", "sources.piece", "sources.given", "sources.earlier", "shown"},
+    "log": {"sources.titles", "sources.urls", "sources.given", "sources.bare"},
     "heads": {
         "details.title",
         "details.metadata",
@@ -196,6 +196,8 @@ async def test_a_field_of_another_value_is_noticed(database, store, full, collec
 
     def wrong(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
         free = any(name_of(path) == name or name_of(path).startswith(f"{name}.") for name in FREE[collection])
+        # A rewind entry repeats the preview of an earlier point, which may lie in the middle of an entry.
+        free |= path[:2] == ("totals", "preview") and "rewound" in document
         value = document
         for key in path:
             value = value[key]
@@ -328,10 +330,10 @@ async def test_a_migration_that_can_not_run_is_told(database, store, full):
     """Its record is missing and an index is another one: the rest is looked at all the same."""
     name = (await database[MIGRATIONS].find_one({}, sort=[("_id", 1)]))["_id"]
     await database[MIGRATIONS].delete_one({"_id": name})
-    await database["log"].drop_index("call_ids")
-    await database["log"].create_index([("conversation", 1), ("messages.call", 1)], name="call_ids")
+    await database["log"].drop_index("lookup")
+    await database["log"].create_index([("conversation", 1), ("lookup", 1)], name="lookup")
     report = await store.verify(repair=True)
-    assert findings(report) == [("migration", MIGRATIONS, name), ("index_different", LOG, "call_ids")]
+    assert findings(report) == [("migration", MIGRATIONS, name), ("index_different", LOG, "lookup")]
     assert (report.entries, report.ok, report.findings[0].repaired) == (14, False, False)
     assert "same name" in report.findings[0].problem
 
@@ -353,11 +355,11 @@ async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database):
 
 async def test_indexes_that_differ_or_expire_are_told(database, store):
     """They are left alone: only who runs the database knows when there is time to make them anew."""
-    await database["log"].drop_index("call_ids")
-    await database["log"].create_index([("conversation", 1), ("messages.call", 1)], name="call_ids")
+    await database["log"].drop_index("lookup")
+    await database["log"].create_index([("conversation", 1), ("lookup", 1)], name="lookup")
     await database["heads"].create_index("updated_at", name="old", expireAfterSeconds=99)
     report = await store.verify(repair=True)
-    assert findings(report) == [("index_different", LOG, "call_ids"), ("index_expiring", HEADS, "old")]
+    assert findings(report) == [("index_different", LOG, "lookup"), ("index_expiring", HEADS, "old")]
     assert not report.ok
 
 

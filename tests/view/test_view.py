@@ -225,7 +225,7 @@ def test_a_small_result_keeps_its_content_without_its_large_artifact():
     log = _log([HumanMessage("?", id="h"), call, plot, AIMessage("done", id="z")])
     shown = log.view(DEFAULT).messages[2]
     assert isinstance(shown, ToolMessage)
-    assert (shown.content, shown.artifact) == ("plot saved", {"n": 1})
+    assert (shown.content, shown.artifact) == ("plot saved", None)
     assert payloads_needed(rows_of(log.entries), DEFAULT) == []
     assert [
         id_ for id_, _ in payloads_needed(rows_of(log.until(1).entries[:1]), HistoryPolicy(stub_tools="never"))

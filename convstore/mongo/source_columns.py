@@ -1,0 +1,191 @@
+"""Convert an entry's sources to columns and back, and build the filter that finds them.
+
+Floor 2; `documents` and `log` call it. A run of adjacent ids in one result is one document with a list for each field.
+A column whose values are all the default is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.entry import Entry, EntrySource
+from convstore.log.totals import ShownSources
+from convstore.mongo.bson_values import (
+    from_stored,
+    stored_bytes,
+    stored_list,
+    stored_number,
+    stored_number_or_none,
+    stored_text,
+    to_stored,
+)
+from convstore.sources.places import SOURCE_PARTS, SourcePlace
+from convstore.sources.source import TEXT_DIGEST_BYTES
+
+__all__ = ["shown_in", "source_blocks", "source_documents", "source_filter", "source_ids", "sources_from"]
+
+_BLOCK = 16
+"""Source ids in one block: a result has about ten sources, so it is found by one or two blocks."""
+
+_MAX_EXACT = 10
+"""Number of ids up to which the server drops the entries of a block that have none of them."""
+
+
+def source_blocks(numbers: Iterable[int]) -> list[int]:
+    """Return the blocks of source ids that contain some ids; an index finds sources by these blocks."""
+    return sorted({number // _BLOCK for number in numbers})
+
+
+def source_filter(numbers: Iterable[int]) -> dict[str, Any]:
+    """Return the filter for entries with some source ids; for many ids it also finds their neighbours."""
+    wanted = sorted(numbers)
+    found: dict[str, Any] = {"lookup": {"$in": source_blocks(wanted)}}
+    if len(wanted) <= _MAX_EXACT:
+        found["$or"] = [
+            {"sources": {"$elemMatch": {"first": {"$lte": number}, "last": {"$gte": number}}}} for number in wanted
+        ]
+    return found
+
+
+def source_documents(entry: Entry) -> list[dict[str, Any]]:
+    """Return an entry's sources in columns: one document for each run of adjacent ids in one result."""
+    positions = {message.id: position for position, message in enumerate(entry.messages)}
+    runs: list[list[EntrySource]] = []
+    for source in entry.sources:
+        last = runs[-1][-1] if runs else None
+        if last and (last.message_id, last.id + 1, last.kept) == (source.message_id, source.id, source.kept):
+            runs[-1].append(source)
+        else:
+            runs.append([source])
+    return [_run_document(run, positions[run[0].message_id]) for run in runs]
+
+
+def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
+    places = [source.place for source in run]
+    document: dict[str, Any] = {
+        "message": position,
+        "first": run[0].id,
+        "last": run[-1].id,
+        "titles": [to_stored(source.title) for source in run],
+        "digests": b"".join(source.digest for source in run),
+        "starts": [place.middle for place in places],
+        "ends": [place.end for place in places],
+        "lengths": [place.length for place in places],
+    }
+    if any(source.url for source in run):
+        document["urls"] = [to_stored(source.url) for source in run]
+    optional = {
+        "kept": int(run[0].kept),
+        "parts": _unless_all([place.part for place in places], "content"),
+        "texts": _unless_all([place.start - place.middle for place in places], 0),
+        "pieces": _unless_all([to_stored(source.piece) for source in run], ""),
+        "given": _unless_all([source.given for source in run], None),
+        "earlier": _unless_all([source.earlier for source in run], None),
+        "bare": _unless_all([int(source.bare) for source in run], 0),
+    }
+    return document | {name: column for name, column in optional.items() if column}
+
+
+def _unless_all(column: list[Any], value: Any) -> list[Any]:
+    """Return a column, or an empty one if it has the same value everywhere."""
+    return [] if all(one == value for one in column) else column
+
+
+def sources_from(document: Mapping[str, Any], messages: Sequence[Any]) -> tuple[EntrySource, ...]:
+    """Return an entry's sources; none if its messages were not read."""
+    if "messages" not in document:
+        return ()
+    runs = stored_list(document["sources"], minimum=1)
+    return tuple(source for run in runs for source in _run_from(run, messages, document["_id"]))
+
+
+def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> Iterator[EntrySource]:
+    first, message_id = stored_number(run["first"]), stored_text(messages[stored_number(run["message"])]["id"])
+    ends = stored_list(run["ends"], minimum=1)
+    numbers = range(first, first + len(ends))
+    if stored_number(run["last"]) != numbers[-1]:
+        raise ValueError("the last number of a run of sources does not match their number")
+    kept = bool(stored_number(run.get("kept", 0)))
+    columns = [
+        stored_list(run["titles"]),
+        _column(run, "urls", "", len(ends)),
+        _digests_of(run),
+        _column(run, "parts", "content", len(ends)),
+        _column(run, "texts", 0, len(ends)),
+        stored_list(run["starts"]),
+        ends,
+        stored_list(run["lengths"]),
+        _column(run, "pieces", "", len(ends)),
+        _column(run, "given", None, len(ends)),
+        _column(run, "earlier", None, len(ends)),
+        _column(run, "bare", 0, len(ends)),
+    ]
+    for number, title, url, digest, part, before, start, end, length, piece, given, earlier, bare in zip(
+        numbers, *columns, strict=True
+    ):
+        yield EntrySource(
+            number,
+            message_id,
+            from_stored(title),
+            from_stored(url),
+            _place_from(part, before, start, end, length),
+            digest,
+            from_stored(piece),
+            stored_number_or_none(given),
+            stored_number_or_none(earlier),
+            kept,
+            bool(stored_number(bare)),
+            entry,
+        )
+
+
+def _column(run: Mapping[str, Any], name: str, default: Any, length: int) -> Sequence[Any]:
+    return stored_list(run[name]) if name in run else [default] * length
+
+
+def _place_from(part: Any, before: Any, start: Any, end: Any, length: Any) -> SourcePlace:
+    start, end, length = stored_number(start), stored_number(end), stored_number(length)
+    text = start + stored_number(before, minimum=None)
+    if part not in SOURCE_PARTS or not 0 <= text <= start <= end:
+        raise ValueError("the start, middle and end of a source are not in order")
+    return SourcePlace(part, text, start, end, length)
+
+
+def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
+    """Return the digests of a run's sources, in order."""
+    packed = stored_bytes(run["digests"])
+    if len(packed) % TEXT_DIGEST_BYTES:
+        raise ValueError("the digests of sources are truncated")
+    return [packed[start : start + TEXT_DIGEST_BYTES] for start in range(0, len(packed), TEXT_DIGEST_BYTES)]
+
+
+def source_ids(document: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of an entry's sources.
+
+    Raises:
+        CorruptDocumentError: The field is damaged.
+    """
+    try:
+        runs = [(stored_number(run["first"]), stored_number(run["last"])) for run in stored_list(document["sources"])]
+        return [number for first, last in runs for number in range(first, last + 1)]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+
+
+def shown_in(documents: Iterable[Mapping[str, Any]]) -> dict[bytes, int]:
+    """Return the newest distinct sources of some entries, which were read in order.
+
+    Raises:
+        CorruptDocumentError: The digests of an entry's sources are damaged.
+    """
+    shown = ShownSources({})
+    for document in documents:
+        try:
+            for run in stored_list(document.get("sources", ())):
+                for number, digest in enumerate(_digests_of(run), stored_number(run["first"])):
+                    shown.add(digest, number)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptDocumentError(str(document.get("_id")), f"the digests of its sources: {error!r}") from error
+    return shown.numbers

@@ -1,0 +1,252 @@
+"""Find where the sources of a tool result lie in its content or artifact, and read them from there.
+
+Floor 1; used by `append` and `readback`. A source is stored where the tool put it, as an item of a list in JSON, so a
+result is stored once. A place is used only if the item read from it is the one that was found. A source without such a
+place gets a copy: its text as it is, then its item without the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from convstore.messages.encoding import RESULT_MINIMUM, EncodedMessage
+from convstore.messages.payload_ranges import PayloadRange
+from convstore.messages.values import Codec, is_text
+from convstore.sources.source import FoundSource, FoundSources, source_in
+
+__all__ = ["SOURCE_PARTS", "Located", "SourcePlace", "Span", "located_json", "place_sources", "read_item", "read_text"]
+
+_Part = Literal["content", "artifact", "copy"]
+SOURCE_PARTS = frozenset({"content", "artifact", "copy"})
+
+Span = tuple[Any, int, int]
+"""A value in a JSON text, with the start and the end of its text."""
+
+_DECODER = json.JSONDecoder()
+_BLANK = re.compile(r"[ \t\n\r]*")
+_DEPTH = 3
+"""Levels of nested objects in which lists of sources are located."""
+
+_MAX_IN_PLACE = 1_000_000
+"""Maximum characters of an item that is read as a whole for each page of its text; larger ones get a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """The place of a source, in characters of the payload or of the text that its entry holds.
+
+    Attributes:
+        part: "content": an item of the JSON that the tool wrote. "artifact": an item of the encoded artifact. Both
+            contain the text of the source. "copy": the text up to `middle`, followed by the encoded item without it.
+        start: Start of the text in a copy, else of the item.
+        middle: Start of the item.
+        end: End of the item.
+        length: Number of characters of the text.
+    """
+
+    part: _Part
+    start: int
+    middle: int
+    end: int
+    length: int
+
+    @property
+    def rest(self) -> int:
+        """The stored size of the item without its text; escaped characters in the text count, too."""
+        return self.end - self.middle - (0 if self.part == "copy" else self.length)
+
+    @property
+    def is_inside(self) -> bool:
+        """True if the item contains the text, so that it has to be decoded to read the text."""
+        return self.part != "copy" and self.length > 0
+
+    def moved(self, by: int) -> SourcePlace:
+        """Return the place in a text that begins earlier."""
+        return replace(self, start=self.start + by, middle=self.middle + by, end=self.end + by)
+
+
+class Located(NamedTuple):
+    """The sources of a result with their places.
+
+    Attributes:
+        places: Place of each source within its part: the content, the artifact or the copies.
+        artifact: The encoded artifact, if it was needed; else None.
+        copies: The copies of sources, one after the other.
+    """
+
+    places: tuple[SourcePlace, ...] = ()
+    artifact: str | None = None
+    copies: str = ""
+
+    def stored_with(self, encoded: EncodedMessage, content: Any) -> tuple[str, list[tuple[SourcePlace, str]]]:
+        """Return the payload with the copies, and each place in it; or a place in a text that the entry holds."""
+        keeps_copies = encoded.payload or len(self.copies) >= RESULT_MINIMUM
+        parts = {
+            "content": (encoded.content, content),
+            "artifact": (encoded.artifact, self.artifact or ""),
+            "copy": (len(encoded.payload) if keeps_copies else -1, self.copies),
+        }
+        stored = []
+        for place in self.places:
+            start, text = parts[place.part]
+            if start >= 0:
+                stored.append((place.moved(start), ""))
+            else:
+                stored.append((place.moved(-place.start), text[place.start : place.end]))
+        return encoded.payload + (self.copies if keeps_copies else ""), stored
+
+
+def place_sources(found: FoundSources, spans: Sequence[Span], codec: Codec, omitted: list[str] | None) -> Located:
+    """Return the places of the sources of a tool result.
+
+    Args:
+        found: The sources.
+        spans: Values in its content, see `located_json`.
+        codec: Encodes artifact and copies.
+        omitted: If given, values of unknown types are left out and their paths appended here.
+    """
+    artifact, ranges = _in_artifact(found, codec, omitted) if found.rebuild else (None, _in_content(found, spans))
+    part: _Part = "artifact" if found.rebuild else "content"
+    places, copies, length = [], [], 0
+    for item, (start, end) in zip(found.items, ranges, strict=True):
+        if 0 < end - start <= _MAX_IN_PLACE:
+            places.append(SourcePlace(part, start, start, end, len(item.text)))
+        else:
+            text = item.text
+            rest = codec.encode(item.with_text(PayloadRange(0, len(text), raw=True)), omitted=omitted)
+            copies += [text, rest]
+            middle = length + len(text)
+            places.append(SourcePlace("copy", length, middle, middle + len(rest), len(text)))
+            length = middle + len(rest)
+    return Located(tuple(places), artifact, "".join(copies))
+
+
+def _in_content(found: FoundSources, spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Yield the range of each item that is one of the located values, (0, 0) for any other."""
+    by_id = {id(value): (start, end) for value, start, end in spans}
+    return (by_id.get(id(source.item), (0, 0)) for source in found.items)
+
+
+def _in_artifact(
+    found: FoundSources, codec: Codec, omitted: list[str] | None
+) -> tuple[str | None, list[tuple[int, int]]]:
+    """Return the encoded artifact, each item encoded once, and the ranges of its items in it."""
+    assert found.rebuild is not None  # noqa: S101 - the caller checked it
+    marks = [PayloadRange(number, number, raw=False) for number in range(len(found.items))]
+    rest = codec.encode(found.rebuild(marks))
+    pieces, ranges, length = [], [], 0
+    for mark, source in zip(marks, found.items, strict=True):
+        before, _, rest = rest.partition(codec.encode(mark))
+        item = codec.encode(source.item, omitted=omitted)
+        pieces += [before, item]
+        ranges.append((length + len(before), length + len(before) + len(item)))
+        length = ranges[-1][1]
+    text = "".join([*pieces, rest])
+    # Deep values are written on several lines, which cannot be put together.
+    return (None, [(0, 0)] * len(marks)) if "\n" in text else (text, ranges)
+
+
+def read_item(codec: Codec, place: SourcePlace, item: str) -> FoundSource | None:
+    """Return the source in the text of an item; that of a copy has no text.
+
+    Raises:
+        ValueError: The item is damaged.
+    """
+    value = json.loads(item) if place.part == "content" else codec.decode(item, fetch=lambda _start, _end: "")
+    found = FoundSource(value, value, {}) if is_text(value) else source_in(value)
+    if place.is_inside and (found is None or len(found.text) != place.length):
+        raise ValueError("its item has another text")
+    return found
+
+
+def read_text(codec: Codec, place: SourcePlace, held: str) -> str:
+    """Return the text of a source, given the text that its place refers to; the item itself if it has no text.
+
+    Raises:
+        ValueError: The item is damaged.
+    """
+    item = held[place.middle : place.end]
+    if place.is_inside and (found := read_item(codec, place, item)):
+        return found.text
+    return held[place.start : place.middle] if place.length else item
+
+
+def located_json(text: str) -> tuple[Any, list[Span]]:
+    """Return the dict or list that a text encodes in JSON, and where the items of its lists and its dicts lie.
+
+    >>> located_json('{"results": [{"a": 1}]}')
+    ({'results': [{'a': 1}]}, [({'a': 1}, 13, 21), ({'results': [{'a': 1}]}, 0, 23)])
+    >>> located_json("7")
+    (None, [])
+    """
+    start = _skip(text, 0)
+    spans: list[Span] = []
+    if text[start : start + 1] not in ("{", "["):
+        return None, spans
+    try:
+        value, end = _container(text, start, spans, _DEPTH)
+    except (ValueError, IndexError, RecursionError):
+        return None, []
+    return (value, spans) if _skip(text, end) == len(text) else (None, [])
+
+
+def _skip(text: str, position: int) -> int:
+    found = _BLANK.match(text, position)
+    return found.end() if found else position
+
+
+def _container(text: str, start: int, spans: list[Span], depth: int) -> tuple[Any, int]:
+    """Parse the value at a position and record the spans in it; return the value and its end."""
+    if text[start] == "{" and depth:
+        value, end = _object(text, start, spans, depth)
+    elif text[start] == "[":
+        return _array(text, start, spans)
+    else:
+        value, end = _DECODER.raw_decode(text, start)
+    if type(value) is dict:
+        spans.append((value, start, end))
+    return value, end
+
+
+def _object(text: str, start: int, spans: list[Span], depth: int) -> tuple[dict[str, Any], int]:
+    value: dict[str, Any] = {}
+    position = _skip(text, start + 1)
+    if text[position] == "}":
+        return value, position + 1
+    while True:
+        if text[position] != '"':
+            raise ValueError("an object's key is a string")
+        key, position = _DECODER.raw_decode(text, position)
+        position = _after(text, position, ":")
+        value[key], position = _container(text, position, spans, depth - 1)
+        position = _skip(text, position)
+        if text[position] == "}":
+            return value, position + 1
+        position = _after(text, position, ",")
+
+
+def _array(text: str, start: int, spans: list[Span]) -> tuple[list[Any], int]:
+    value: list[Any] = []
+    position = _skip(text, start + 1)
+    if text[position] == "]":
+        return value, position + 1
+    while True:
+        item, end = _DECODER.raw_decode(text, position)
+        value.append(item)
+        spans.append((item, position, end))
+        position = _skip(text, end)
+        if text[position] == "]":
+            return value, position + 1
+        position = _after(text, position, ",")
+
+
+def _after(text: str, position: int, sign: str) -> int:
+    """Return the position of the value after a sign."""
+    position = _skip(text, position)
+    if text[position] != sign:
+        raise ValueError(f"expected {sign!r} at character {position}")
+    return _skip(text, position + 1)
