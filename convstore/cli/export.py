@@ -5,23 +5,17 @@ Floor 8. Parses the options of `export_conversations`. A file gets its name only
 
 from __future__ import annotations
 
-import gzip
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import plain, run, screen, write_json
+from convstore.cli.output_file import open_output
 from convstore.cli.progress import count_for, print_problems, progress
 from convstore.exceptions import InvalidInputError
-from convstore.values.addresses import without_addresses
 
 if TYPE_CHECKING:
     from convstore.transfer import ExportReport
@@ -79,7 +73,7 @@ def export_command(
     chosen = read_pairs("--scope", scope)
 
     async def work() -> ExportReport:
-        with _output(output, force=force) as write:
+        with open_output(output, force=force) as write:
             async with open_store(uri, scope_key, collection_prefix) as store:
                 quiet = as_document or output is None
                 total = await count_for(store, quiet=quiet, **chosen)
@@ -122,43 +116,3 @@ def _print(report: ExportReport, output: Path | None) -> None:
 
 def _counts_of(report: ExportReport) -> str:
     return f"{report.conversations:,} conversations, {report.messages:,} messages"
-
-
-@contextmanager
-def _output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes bytes; a file gets its name only on success.
-
-    Raises:
-        InvalidInputError: The file cannot be written, or exists already.
-    """
-    name = without_addresses(str(path or "stdout"))
-    try:
-        if path is None:
-            yield sys.stdout.buffer.write
-            sys.stdout.buffer.flush()
-        elif path.exists() and not force:
-            raise InvalidInputError(f"{name} is there already; name another file, or replace it with --force")
-        else:
-            with _whole_file(path) as write:
-                yield write
-    except OSError as error:
-        raise InvalidInputError(f"{name} cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(number, "wb") as raw:
-            is_gzip = path.suffix == ".gz"
-            # No name and date in the header: equal exports are equal files.
-            file = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) if is_gzip else raw
-            yield file.write
-            if is_gzip:
-                file.close()
-            raw.flush()
-            os.fsync(raw.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

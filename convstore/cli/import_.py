@@ -5,25 +5,20 @@ Floor 8. Parses the options of `import_conversations`, imports source after sour
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri, open_store, read_pairs
 from convstore.cli.output import new_table, run, screen, write_json
-from convstore.cli.progress import print_problems, progress
+from convstore.cli.progress import print_problems, problems_to, progress
 from convstore.cli.sources import Source
-from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.addresses import without_addresses
+from convstore.exceptions import InvalidScopeError
 from convstore.values.scope import check_scope_keys
 
 if TYPE_CHECKING:
-    from convstore.transfer import ImportReport, Problem
+    from convstore.transfer import ImportReport
 
 __all__ = ["IMPORT", "import_command"]
 
@@ -65,12 +60,8 @@ def import_command(
     *,
     uri: Uri,
     scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
-    scope_from: Annotated[
-        Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="The value of a field.")
-    ] = None,
-    scope_match: Annotated[
-        Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups of a field.")
-    ] = None,
+    scope_from: Annotated[Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")] = None,
+    scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
     collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
@@ -102,7 +93,7 @@ def import_command(
     async def work() -> ImportReport:
         for source in given:
             source.check()
-        with _problems_to(report) as write:
+        with problems_to(report) as write:
             total = ImportReport(on_problem=write)
             async with open_store(uri, keys, collection_prefix, setup=not dry_run) as store:
                 for source in given:
@@ -132,25 +123,6 @@ def import_command(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
-    """Yield a function that writes each problem to the file, if there is one.
-
-    Raises:
-        InvalidInputError: The file cannot be written.
-    """
-    if path is None:
-        yield lambda _: None
-        return
-    try:
-        file: IO[str] = path.open("w", encoding="utf-8")
-    except OSError as error:
-        name = without_addresses(str(path))
-        raise InvalidInputError(f"{name} cannot be written: {error.strerror or error}") from error
-    with file:
-        yield lambda problem: print(json.dumps(asdict(problem)), file=file, flush=True)
-
-
 def _counts_of(report: ImportReport) -> str:
     return f"{report.conversations:,} conversations, {report.messages:,} messages, {report.left_out:,} left out"
 
@@ -158,7 +130,7 @@ def _counts_of(report: ImportReport) -> str:
 def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
     """Print the report as a table."""
     table = new_table("", " ", numbers=("",), show_header=False)
-    will = "would be " if dry_run else ""
+    will, console = "would be " if dry_run else "", screen()
     rows = (
         (report.conversations, "conversations read"),
         (report.imported, f"{will}imported"),
@@ -173,7 +145,6 @@ def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> No
     for number, what in rows:
         if number or what in ("conversations read", f"messages {will}written"):
             table.add_row(f"{number:,}", what)
-    console = screen()
     console.print(table)
     print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
     if report.is_complete:

@@ -5,21 +5,25 @@ Floor 8. ``import_``, ``export``, ``replay`` and ``doctor`` show their progress 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from rich.text import Text
 
 from convstore.cli.output import plain, screen
-from convstore.exceptions import ConvstoreError
+from convstore.exceptions import ConvstoreError, InvalidInputError
+from convstore.values.addresses import without_addresses
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.transfer import ExportReport, ImportReport, Problem
 
-__all__ = ["Advance", "count_for", "print_problems", "progress"]
+__all__ = ["Advance", "count_for", "print_problems", "problems_to", "progress"]
 
 Advance = Callable[[int, int, str], None]
 """Shows a position, the number of conversations so far, and counts in words."""
@@ -61,6 +65,25 @@ def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator
             bar.update(task, completed=position, description=f"{rate:,.0f}/s, {plain(words)}")
 
         yield advance
+
+
+@contextmanager
+def problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
+    """Yield a function that writes each problem to the file, if there is one.
+
+    Raises:
+        InvalidInputError: The file cannot be written.
+    """
+    if path is None:
+        yield lambda _: None
+        return
+    try:
+        file: IO[str] = path.open("w", encoding="utf-8")
+    except OSError as error:
+        name = without_addresses(str(path))
+        raise InvalidInputError(f"{name} cannot be written: {error.strerror or error}") from error
+    with file:
+        yield lambda problem: print(json.dumps(asdict(problem)), file=file, flush=True)
 
 
 def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:

@@ -67,7 +67,10 @@ def show_command(
 
     async def work() -> History | Source | list[StoredMessage]:
         async with open_store(uri, list(chosen), collection_prefix) as store:
-            chat = await _existing(store.conversation(**chosen))
+            chat = store.conversation(**chosen)
+            if (await chat.info()).created_at is None:
+                name = shlex.join(f"{key}={value}" for key, value in chosen.items())
+                raise InvalidInputError(f"no conversation has the scope {name}; `convstore list` lists all with theirs")
             if source is not None:
                 return await _read_source(chat, source)
             return await (chat.load_history() if view else chat.list_messages(limit=limit, before=before, full=full))
@@ -84,18 +87,6 @@ def show_command(
             _print_view(console, cast("History", found), full=full)
         else:
             _print_source(console, cast("Source", found))
-
-
-async def _existing(chat: Conversation) -> Conversation:
-    """Return the conversation.
-
-    Raises:
-        InvalidInputError: No conversation has this scope.
-    """
-    if (await chat.info()).created_at is None:
-        name = shlex.join(f"{key}={value}" for key, value in chat.scope.items())
-        raise InvalidInputError(f"no conversation has the scope {name}; `convstore list` lists all with theirs")
-    return chat
 
 
 async def _read_source(chat: Conversation, number: int) -> Source:
@@ -141,10 +132,10 @@ def _print_log(console: Console, messages: Sequence[StoredMessage], *, full: boo
 
 def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:
     """Print a message: a heading with its position, type, tool and id, then its text and calls."""
-    words = (position, message.type, message.name or "", message.id or "")
-    console.print(Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")), soft_wrap=True)
     from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
 
+    words = (position, message.type, message.name or "", message.id or "")
+    console.print(Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")), soft_wrap=True)
     for text in (text_of(message.content), *_calls(message)):
         if text:
             shown = text if full or len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"

@@ -7,17 +7,16 @@ LangChain's message classes are built; ``langchain_core.load`` is not used, beca
 
 from __future__ import annotations
 
-import math
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from convstore.append.formats import from_langchain, is_langchain
 from convstore.transfer.records import Message, RecordItem
@@ -28,10 +27,6 @@ CREATED = ("created_at", "timestamp", "create_time")
 UPDATED = ("updated_at", "update_time")
 """Fields that hold the date of the last message of a conversation."""
 
-_MILLISECONDS = 1e11
-"""Larger numbers are milliseconds: as seconds they would lie after the year 5138."""
-
-_NUMBER = re.compile(r"\d{9,13}(\.\d+)?")  # eight digits are a date of ISO 8601
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
 _MONGOEXPORT = re.compile(r"[$](date|numberLong)")
@@ -96,39 +91,43 @@ def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
 
 def _moment(value: Any) -> datetime | None:
     """Return a date in the past in UTC; None for anything else, which cannot be the date of a message."""
-    try:
-        found = _read(value)
-        if found is None:
-            return None
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    if not datetime(1970, 1, 2, tzinfo=UTC) < found < datetime.now(UTC) + timedelta(days=1):
-        return None
-    return found.replace(microsecond=found.microsecond // 1_000 * 1_000)  # MongoDB keeps milliseconds
+    value = _plain(_plain(value))  # a date may hold a number
+    for parse in _PARSERS if isinstance(value, str) else (_TIMESTAMP.validate_python,):
+        with suppress(ValueError, OverflowError):
+            found = parse(value)
+            found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+            if not _FIRST < found < datetime.now(UTC) + timedelta(days=1):
+                return None
+            return found.replace(microsecond=found.microsecond // 1_000 * 1_000)  # MongoDB keeps milliseconds
+    return None
 
 
-def _read(value: Any) -> datetime | None:
-    """Parse a date in any of the forms that `moment_of` names.
+def _from_digits(text: str) -> datetime:
+    """Parse seconds or milliseconds; eight digits are a date of ISO 8601.
 
     Raises:
-        ValueError: It looks like a date and is not one.
-        OverflowError: Likewise.
-        OSError: Likewise.
+        ValueError: It is no such number.
     """
-    value = _plain(_plain(value))  # a date may hold a number
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = float(value)
-    if isinstance(value, datetime):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return datetime.fromtimestamp(value / 1_000 if value > _MILLISECONDS else value, UTC)
-    if not isinstance(value, str):
-        return None
-    with suppress(ValueError):
-        return datetime.fromisoformat(value)
-    found = parsedate_to_datetime(value)
-    return found if found.tzinfo else None  # the parser ignores unknown time zones
+    if len(text) <= len("20240826"):
+        raise ValueError(text)
+    return _TIMESTAMP.validate_python(text)
+
+
+def _from_mail(text: str) -> datetime:
+    """Parse a date of RFC 2822.
+
+    Raises:
+        ValueError: It is none, or its time zone is unknown.
+    """
+    found = parsedate_to_datetime(text)
+    if found.tzinfo is None:  # the parser ignores unknown time zones
+        raise ValueError(text)
+    return found
+
+
+_FIRST = datetime(1970, 1, 2, tzinfo=UTC)
+_TIMESTAMP = TypeAdapter(datetime)
+_PARSERS: Sequence[Callable[[Any], datetime]] = (datetime.fromisoformat, _from_digits, _from_mail)
 
 
 def _plain(value: Any) -> Any:

@@ -22,12 +22,12 @@ from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unrea
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 from convstore.values.addresses import without_addresses
 
-__all__ = ["MOST_LINE_BYTES", "BadLine", "Line", "check_readable", "read_file", "read_lines"]
+__all__ = ["MAXIMUM_LINE_BYTES", "BadLine", "Line", "check_readable", "read_file", "read_lines"]
 
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 
 
-MOST_LINE_BYTES = 512 * 1024 * 1024
+MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
 """Longer lines are left out, because Python needs several times their size to parse them."""
 
 
@@ -74,21 +74,21 @@ def check_readable(path: Path) -> None:
 
 
 def read_lines(
-    path: Path, *, most: int = MOST_LINE_BYTES, on_bytes: Callable[[int], object] = lambda _: None
+    path: Path, *, maximum_bytes: int = MAXIMUM_LINE_BYTES, on_bytes: Callable[[int], object] = lambda _: None
 ) -> Iterator[Line | BadLine]:
     """Yield the objects of a file in order, and a `BadLine` for any other line; empty lines are skipped.
 
     Args:
         path: Plain or gzip.
-        most: Maximum number of bytes in a line.
+        maximum_bytes: Maximum number of bytes in a line.
         on_bytes: Called after each line with the number of bytes read.
     """
     with path.open("rb") as raw, _unpacked(raw) as file:
         number = 0
         try:
-            for number, line in enumerate(_raw_lines(file, most), 1):
+            for number, line in enumerate(_raw_lines(file, maximum_bytes), 1):
                 if line is None:
-                    yield BadLine(number, f"longer than {most:,} bytes; import it from code, in parts")
+                    yield BadLine(number, f"longer than {maximum_bytes:,} bytes; import it from code, in parts")
                 elif line.strip():
                     yield _parsed(number, line)
                 on_bytes(raw.tell())
@@ -102,11 +102,11 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
     return cast(IO[bytes], gzip.GzipFile(fileobj=raw, mode="rb")) if is_gzip else raw
 
 
-def _raw_lines(file: IO[bytes], most: int) -> Iterator[bytes | None]:
+def _raw_lines(file: IO[bytes], maximum_bytes: int) -> Iterator[bytes | None]:
     """Yield lines without a byte order mark; None for a line that is too long."""
     is_first = True
-    while line := file.readline(most + 1):
-        if len(line) > most and not line.endswith(b"\n"):
+    while line := file.readline(maximum_bytes + 1):
+        if len(line) > maximum_bytes and not line.endswith(b"\n"):
             while (rest := file.readline(_PIECE)) and not rest.endswith(b"\n"):
                 pass
             yield None
@@ -133,7 +133,7 @@ def read_file(
     path: Path | str,
     *,
     codec: Codec | None = None,
-    most: int = MOST_LINE_BYTES,
+    maximum_bytes: int = MAXIMUM_LINE_BYTES,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> Iterator[ConversationRecord | BadRecord]:
     """Yield the conversations of a file in order, and a `BadRecord` for any other line; reads as it goes.
@@ -141,12 +141,12 @@ def read_file(
     Args:
         path: JSON lines, plain or gzip: one conversation a line, or an archive written by `export_conversations`.
         codec: Decodes the types of artifacts; by default those of the standard library and LangChain.
-        most: Maximum number of bytes in a line.
+        maximum_bytes: Maximum number of bytes in a line.
         on_bytes: Called after each line with the number of bytes read.
     """
     path = Path(path)
     archive = ArchiveReader(codec or Codec())
-    for line in read_lines(path, most=most, on_bytes=on_bytes):
+    for line in read_lines(path, maximum_bytes=maximum_bytes, on_bytes=on_bytes):
         where = f"{path.name}, line {line.number}"
         if isinstance(line, BadLine) and archive.is_open:
             archive.spoil(f"line {line.number}: {line.problem}")

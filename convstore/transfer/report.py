@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from convstore.transfer.records import Problem
 
-__all__ = ["MOST_PROBLEMS", "ExportReport", "ImportReport"]
+__all__ = ["MAXIMUM_PROBLEMS", "ExportReport", "ImportReport"]
 
-MOST_PROBLEMS = 1_000
+MAXIMUM_PROBLEMS = 1_000
 """Number of problems that a report keeps; `on_problem` receives all of them."""
 
 
@@ -32,7 +32,7 @@ class _Report:
         self.left_out += problem.what == "conversation"
         self.messages_left_out += problem.what == "message"
         self.changed += problem.what == "changed"
-        if len(self.problems) < MOST_PROBLEMS:
+        if len(self.problems) < MAXIMUM_PROBLEMS:
             self.problems.append(problem)
         self.on_problem(problem)
 

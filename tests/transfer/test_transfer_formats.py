@@ -87,7 +87,7 @@ def test_lines_are_read_from_plain_and_packed_files(tmp_path, pack):
 def test_a_bad_line_is_told_and_the_next_one_is_read(tmp_path, line, problem):
     """Whatever a line holds, its number and what is wrong are told, and nothing else is lost."""
     path = written(tmp_path / "x.jsonl", {"a": 1}, line + b"\n", {"a": 3})
-    first, bad, last = read_lines(path, most=1_000) if b"[[" not in line else read_lines(path)
+    first, bad, last = read_lines(path, maximum_bytes=1_000) if b"[[" not in line else read_lines(path)
     assert (first, last) == (Line(1, {"a": 1}), Line(3, {"a": 3}))
     assert isinstance(bad, BadLine)
     assert (bad.number, problem in bad.problem) == (2, True), bad
@@ -96,7 +96,7 @@ def test_a_bad_line_is_told_and_the_next_one_is_read(tmp_path, line, problem):
 def test_a_long_last_line_is_told(tmp_path):
     """A line above the limit at the end of the file, without a line end, is told as well."""
     path = written(tmp_path / "x.jsonl", b"x" * 3_000_000)
-    assert [line.number for line in read_lines(path, most=10)] == [1]
+    assert [line.number for line in read_lines(path, maximum_bytes=10)] == [1]
 
 
 def test_a_damaged_gzip_file_is_told_where_it_breaks(tmp_path):

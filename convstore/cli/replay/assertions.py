@@ -123,8 +123,8 @@ def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, bud
     # Without tool messages: a result without a call is left out of a view that includes its turn.
     missing = [one.type for id_, one in appended.items() if id_ not in shown and not isinstance(one, ToolMessage)]
     turns = max(missing.count("human"), 1) if missing else 0
-    told = history.report.left_out_turns
-    problems = [] if turns == told else [f"it says that {told} turns are left out, but {turns} are"]
+    reported = history.report.left_out_turns
+    problems = [] if turns == reported else [f"it says that {reported} turns are left out, but {turns} are"]
     if turns and history.report.tokens_before <= budget:
         problems.append(f"{turns} turns are left out, though the whole log fits in the budget")
     return problems
@@ -147,9 +147,9 @@ def unexplained_change(before: History, now: History) -> int | None:
     if set(old.missing_results) - set(new.missing_results):
         return None
     fresh = {*new.placeholders, *new.shortened} - {*old.placeholders, *old.shortened}
-    for place, (one, other) in enumerate(zip_longest(before.messages, now.messages[: len(before.messages)])):
+    for index, (one, other) in enumerate(zip_longest(before.messages, now.messages[: len(before.messages)])):
         if other is None or (fingerprint(one) != fingerprint(other) and other.id not in fresh):
-            return place
+            return index
     return None
 
 
@@ -196,27 +196,27 @@ def _lost_of_content(content: Any, texts: list[str]) -> int:
 
 
 def _lost_of_sources(wanted: list[str], found: list[str]) -> int:
-    """Sources come in their order; with none known, nothing of the artifact is read as sources."""
+    """Count missing characters of sources, which are returned in order; without any, nothing was read as sources."""
     if not wanted or len(wanted) != len(found):
         return max(1, sum(map(len, wanted)))
     return sum(_lost(text, back) for text, back in zip(wanted, found, strict=True) if text)
 
 
 def _lost_of_value(value: Any, texts: list[str]) -> int:
-    """A text comes as it is, any other value as text that stands for it."""
+    """Count missing characters of a value; texts are returned as they are, other values as JSON."""
     if isinstance(value, str):
         return min((_lost(value, text) for text in texts), default=len(value))
-    return 0 if any(_stands_for(text, value) for text in texts) else len(text_of(value))
+    return 0 if any(_represents(text, value) for text in texts) else len(text_of(value))
 
 
 def _lost(wanted: str, found: str) -> int:
     if wanted == found:
         return 0
-    differs = next((place for place, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), len(found))
+    differs = next((index for index, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), len(found))
     return max(1, len(wanted) - differs)
 
 
-def _stands_for(text: str, value: Any) -> bool:
+def _represents(text: str, value: Any) -> bool:
     if text == text_of(value):
         return True
     try:

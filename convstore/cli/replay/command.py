@@ -27,9 +27,10 @@ REPLAY = """Replay recorded conversations and check that nothing is lost.
 
 \b
 FILE holds one conversation a line, {"id": …, "messages": [OpenAI format]},
-as plain JSON lines or gzip. A tool message may carry "sources", a list of
-what was retrieved. Each conversation is appended turn by turn, and loaded
-before each turn as an agent would; at its end a question is added. Then:
+as plain JSON lines or gzip, or is an export. A tool message may carry
+"sources", a list of what was retrieved. Each conversation is appended turn
+by turn, and loaded before each turn as an agent would; at its end a
+question is added. Then:
 
 \b
   - the log must equal the file, message by message;

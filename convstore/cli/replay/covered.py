@@ -42,8 +42,8 @@ class Pool:
             return True
         # A truncated line is shown together with the whole line of its source.
         for text in self._texts if len(line) > _BEGINNING else ():
-            if (place := text.find(line[:_BEGINNING])) >= 0:
-                alike = takewhile(lambda signs: signs[0] == signs[1], zip(line, text[place:], strict=False))
+            if (start := text.find(line[:_BEGINNING])) >= 0:
+                alike = takewhile(lambda signs: signs[0] == signs[1], zip(line, text[start:], strict=False))
                 rest = line[sum(1 for _ in alike) :].strip()
                 if any(rest in other for other in self._texts):
                     return True

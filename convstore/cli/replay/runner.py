@@ -125,9 +125,9 @@ class ReplayRunner:
             old, prints = self.last
             self.report.prefixes += 1
             self.report.stable += is_beginning(prints, now)
-            place = unexplained_change(old, history)
-            if place is not None:
-                self._note([f"view {self.views}: message {place} is not that of the view before"])
+            index = unexplained_change(old, history)
+            if index is not None:
+                self._note([f"view {self.views}: message {index} is not that of the view before"])
         self.last = history, now
 
     async def _check_log(self) -> None:
