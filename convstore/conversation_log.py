@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import Rewinds
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import as_of
@@ -31,19 +31,24 @@ _PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """The end of a log at one moment.
+    """The end of a log at one moment: the totals of its last entry."""
 
-    Attributes:
-        entries: Number of the last entry.
-        messages: Number of messages, rewound ones included.
-        sources_through: Highest source id that is in use or reserved.
-        rewinds: The active messages.
-    """
+    totals: Totals
 
-    entries: int
-    messages: int
-    sources_through: int
-    rewinds: Rewinds
+    @property
+    def entries(self) -> int:
+        """Return the number of the last entry."""
+        return self.totals.entries
+
+    @property
+    def messages(self) -> int:
+        """Return the last ordinal: the number of messages, rewound and lost ones included."""
+        return self.totals.messages
+
+    @property
+    def sources_through(self) -> int:
+        """Return the highest source id that is in use or reserved."""
+        return self.totals.sources_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,7 @@ class ConversationLog:
         cached = await reader.find(self._scope)
         if cached is None:
             return None
-        tail = await reader.tail(cached)
-        return LogSnapshot(tail.entries, tail.messages, tail.sources_through, await reader.rewinds(cached, tail))
+        return LogSnapshot(await reader.tail(cached))
 
     async def read(self, snapshot: LogSnapshot) -> AsyncIterator[LogMessage]:
         """Iterate over the messages of a snapshot, in order and in batches.
@@ -100,11 +104,12 @@ class ConversationLog:
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
-        services, page = await self._services(), list[LogMessage]()
+        services, page, rewinds = await self._services(), list[LogMessage](), None
         async for cached, entry in services.reader.walk(self._scope):
             if entry.number > snapshot.entries:
                 break
-            page += await self._decode(services, cached, entry, snapshot)
+            rewinds = rewinds or await services.reader.rewinds(cached, snapshot.totals)
+            page += await self._decode(services, cached, entry, rewinds)
             if len(page) >= _PAGE:
                 for message in await self._with_annotations(services, cached, page):
                     yield message
@@ -168,7 +173,7 @@ class ConversationLog:
         await (await self._services()).open_heads.close(self._scope)
 
     async def _decode(
-        self, services: Services, cached: CachedConversation, entry: Entry, snapshot: LogSnapshot
+        self, services: Services, cached: CachedConversation, entry: Entry, rewinds: Rewinds
     ) -> list[LogMessage]:
         async with services.reader.reading(cached):
             messages = await services.reader.decode_whole(cached, entry.messages)
@@ -180,7 +185,7 @@ class ConversationLog:
                 created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
-                is_rewound=not snapshot.rewinds.is_active(stored.ordinal),
+                is_rewound=not rewinds.is_active(stored.ordinal),
             )
             for stored, message in zip(entry.messages, messages, strict=True)
         ]

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from rich.table import Column
 from rich.text import Text
 
 from convstore.cli.output import plain, screen
@@ -55,9 +56,10 @@ def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    columns = (BarColumn(16), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    rest = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    columns = (BarColumn(12), TaskProgressColumn(), TimeRemainingColumn(table_column=Column(min_width=7)), rest)
     started = time.monotonic()
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task(plain(name), total=total or None)
 
         def advance(position: int, conversations: int, words: str) -> None:
