@@ -14,6 +14,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
+from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import Rewinds
 from convstore.runtime.cache import CachedConversation
@@ -104,19 +105,21 @@ class ConversationLog:
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
-        services, page, rewinds = await self._services(), list[LogMessage](), None
-        async for cached, entry in services.reader.walk(self._scope):
+        services, page = await self._services(), list[LogMessage]()
+        cached = await services.reader.find(self._scope)
+        if cached is None:
+            raise ConversationDeletedError("the conversation was deleted while its log was read; begin again")
+        rewinds = await services.reader.rewinds(cached, snapshot.totals)
+        async for _, entry in services.reader.walk(self._scope):
             if entry.number > snapshot.entries:
                 break
-            rewinds = rewinds or await services.reader.rewinds(cached, snapshot.totals)
             page += await self._decode(services, cached, entry, rewinds)
             if len(page) >= _PAGE:
                 for message in await self._with_annotations(services, cached, page):
                     yield message
                 page = []
-        if page:
-            for message in await self._with_annotations(services, cached, page):
-                yield message
+        for message in await self._with_annotations(services, cached, page):
+            yield message
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
         """Return the messages with these ids that are in the log, rewound ones included. One command for 200 ids."""

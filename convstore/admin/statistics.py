@@ -35,9 +35,6 @@ class StatsReader:
         amounts = await self._amounts(heads if partial_scope else None) if sizes else []
         groups = _batches(heads if partial_scope else None)
         summaries = [one for group in groups for one in await self._statistics.summaries(group)]
-        size_of = Counter[str]()
-        for amount in amounts:
-            size_of[amount.kind] += amount.size
         return StoreStats(
             conversations=len(heads),
             messages=sum(head.messages for head in heads),
@@ -46,7 +43,7 @@ class StatsReader:
             saved_by_stubs=sum(head.tokens - head.view_tokens for head in heads),
             saved_by_summaries=sum(folded - shown for folded, shown in summaries),
             summarized=len(summaries),
-            bytes={kind: size_of[kind] for kind in _KINDS} if sizes else {},
+            bytes=_sizes(amounts) if sizes else {},
             growth=_growth(heads, amounts) if sizes else [],
         )
 
@@ -65,6 +62,11 @@ def _batches(heads: Sequence[HeadTotals] | None) -> list[list[str] | None]:
         return [None]
     ids = [head.conversation for head in heads]
     return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+
+
+def _sizes(amounts: Sequence[Amount]) -> dict[str, int]:
+    """Return the bytes of each kind."""
+    return {kind: sum(amount.size for amount in amounts if amount.kind == kind) for kind in _KINDS}
 
 
 def _growth(heads: Sequence[HeadTotals], amounts: Sequence[Amount]) -> list[Growth]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from rich.console import Console
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
 from convstore.cli.options import open_store
-from convstore.cli.output import percent, plain, short
+from convstore.cli.output import new_table, percent, plain, short
 from convstore.cli.pages import cut_page, pages_of
 from convstore.conversation import Conversation
 from convstore.messages.text import text_of
@@ -169,7 +169,8 @@ def _heading(console: Console, title: str, subtitle: str) -> None:
 
 
 def _log_table(demo: Demo) -> Table:
-    table = _table(("#", "right"), ("type", "left"), ("tool", "left"), ("characters", "right"), ("source ids", "right"))
+    columns = ("#", "type", "tool", "characters", "source ids")
+    table = new_table(*columns, numbers=("#", "characters", "source ids"))
     for message, record in demo.stored:
         row = _stored(message, record)
         table.add_row(str(row["ordinal"]), row["type"], row["tool"], f"{row['characters']:,}", row["source_ids"])
@@ -191,7 +192,7 @@ def _stored(message: BaseMessage, record: ToolRecord) -> dict[str, Any]:
 
 def _view_table(demo: Demo) -> Table:
     full = {message.id: len(message.text) for message, _ in demo.stored}
-    table = _table(("#", "right"), ("type", "left"), ("what the model reads", "left"), ("characters", "right"))
+    table = new_table("#", "type", "what the model reads", "characters", numbers=("#", "characters"))
     for number, message in enumerate(demo.history.messages, 1):
         stubbed = message.id in demo.history.report.stubbed
         size = f"{full[message.id]:,} → {len(message.text):,}" if stubbed else f"{len(message.text):,}"
@@ -249,10 +250,3 @@ def _savings(history: History) -> Text:
 def _tokens(history: History) -> dict[str, Any]:
     full = history.report.tokens_before
     return {"full": full, "view": history.tokens, "saved": 1 - history.tokens / full}
-
-
-def _table(*columns: tuple[str, Literal["left", "right"]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for heading, side in columns:
-        table.add_column(heading, justify=side, no_wrap=side == "right")
-    return table
