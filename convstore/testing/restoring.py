@@ -42,7 +42,9 @@ async def saved(database: Any, chat: Conversation) -> _Backup:
     """Copy all that is stored of a conversation."""
     head = await database["heads"].find_one({"scope": chat.scope})
     of_it = {"conversation": head["conversation"]}
-    return {name: await database[name].find(of_it).to_list(None) for name in ("heads", "log", "summaries")}
+    return {
+        name: await database[name].find(of_it).sort("_id", 1).to_list(None) for name in ("heads", "log", "summaries")
+    }
 
 
 async def restore(database: Any, backup: _Backup) -> None:

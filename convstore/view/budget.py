@@ -162,6 +162,8 @@ def _first_fitting_turn(budget: _Budget, position: int, turns: Sequence[_Turn], 
     index = max(
         first_allowed, next((index for index, turn in enumerate(budget.turns) if turn.before >= position), last)
     )
+    if budget.fits_all(index, turns):
+        return index
     turn = last
     while turn > index:
         is_over = turn < len(budget.turns) - 1 and budget.size_alone(turns[turn]) > budget.budget
@@ -227,19 +229,19 @@ class _Budget:
         note: Callable[[int], int],
         sizes: Sequence[int] | None = None,
     ) -> None:
-        shown = sizes or [row.message.view_tokens for row in rows]
+        finished = sizes or [row.message.view_tokens for row in rows]
+        shown = [0 if is_hidden(row.message, policy) else size for row, size in zip(rows, finished, strict=True)]
         self.rows, self.turns, self.policy, self.first, self.fixed, self.note = rows, turns, policy, first, fixed, note
         self.budget = policy.max_tokens or 0
         self.note_reserve = max(self.budget // 8, min(_MAX_NOTE_TOKENS, self.budget // 2))
-        self.full = _sums(_weight(row, policy, row.message.tokens) for row in rows)
-        self.final = _sums(
-            _weight(row, policy, row.message.tokens if is_exempt(row, policy, None) else size)
-            for row, size in zip(rows, shown, strict=True)
-        )
-        self.kept = _sums(
-            _weight(row, policy, row.message.tokens if row.message.type == "tool" else size)
-            for row, size in zip(rows, shown, strict=True)
-        )
+        full = [0 if is_hidden(row.message, policy) else row.message.tokens for row in rows]
+        results = [index for index, row in enumerate(rows) if row.message.type == "tool"]
+        final, kept = shown.copy(), shown.copy()
+        for index in results:
+            kept[index] = full[index]
+            if is_exempt(rows[index], policy, None):
+                final[index] = full[index]
+        self.full, self.final, self.kept = _sums(full), _sums(final), _sums(kept)
 
     @property
     def horizon(self) -> int:
@@ -270,6 +272,13 @@ class _Budget:
         end = turn.begin if whole else turn.end
         size = self.fixed + self._note(begin) + self._finished(begin, end) + self.full[turn.end] - self.full[end]
         return size <= self.budget
+
+    def fits_all(self, index: int, turns: Sequence[_Turn]) -> bool:
+        """Return True if every view from turn `index` to one of `turns` is surely within the budget."""
+        begin = self.turns[index].begin
+        rest = self.budget - self.fixed - self._note(begin) + self.final[begin]
+        sizes = (self.final[turn.begin] + self.full[turn.end] - self.full[turn.begin] for turn in turns[index + 1 :])
+        return not self.policy.keep_last_results and all(size <= rest for size in sizes)
 
     def room(self, index: int) -> int:
         """Return the tokens to shorten an oversized finished turn to, so that it fits before the turn after it.
@@ -371,7 +380,3 @@ def _sums(weights: Iterable[int]) -> list[int]:
 
 def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
-
-
-def _weight(row: Row, policy: HistoryPolicy, size: int) -> int:
-    return 0 if is_hidden(row.message, policy) else size

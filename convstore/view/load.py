@@ -27,7 +27,9 @@ from convstore.view.render import NOTE_RESULTS, make_note
 
 __all__ = ["Load", "differs", "entries_needed", "is_continued_by", "is_sufficient"]
 
-_MIN_ENTRIES, _MAX_ENTRIES = 16, 1_000
+_MIN_ENTRIES, _MAX_ENTRIES = 15, 1_000
+_MARGIN = 100
+"""Entries that may have been appended since the totals of a head; a known start bounds what is read."""
 
 
 @dataclass(slots=True)
@@ -160,10 +162,9 @@ def differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
 
 def entries_needed(start: ViewStart, totals: Totals, policy: HistoryPolicy) -> int:
     """Estimate how many entries to read first: those after a known start, or enough to fill the limits."""
-    active = totals.entries * totals.active // totals.messages if totals.messages else 0
     if start.entry:
-        needed = totals.entries - start.entry
-    else:
-        limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
-        needed = min([active, *(2 * limit * active // total for limit, total in limits if limit and total)])
-    return min(max(0, needed) + _MIN_ENTRIES, _MAX_ENTRIES)
+        return min(max(0, totals.entries - start.entry) + _MARGIN, _MAX_ENTRIES)
+    active = totals.entries * totals.active // totals.messages if totals.messages else 0
+    limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
+    needed = min([active, *(2 * limit * active // total for limit, total in limits if limit and total)])
+    return min(max(needed + _MIN_ENTRIES, 2 * _MIN_ENTRIES), _MAX_ENTRIES)

@@ -137,21 +137,22 @@ class Loader:
         load.system = cached.system.messages if cached.system else None
         if load.held.entries and totals.counter == self._counter.name:
             load.join(await self._reader.counted(entries[1:]))
-            self._note_system(load)
+            self._take_beginning(load)
         else:
             load.end = [*load.held.entries, *await self._reader.counted(entries[bool(load.held.entries) :])]
             used = [entry for entry in load.end if entry.number >= load.start.entry]
             # Recounted with the store's counter, so that every process computes the same start.
             used[-1] = replace(used[-1], totals=await self._reader.recount_tail(cached, totals))
             self._prepend(load, used)
-        if load.reaches_start and load.entries[0].number == load.start.entry:
-            load.earlier_results = load.start.results
 
     def _prepend(self, load: Load, entries: list[Entry]) -> None:
         load.prepend(entries)
-        self._note_system(load)
+        self._take_beginning(load)
 
-    def _note_system(self, load: Load) -> None:
+    def _take_beginning(self, load: Load) -> None:
+        """Take the leading system messages and the results before the rows, if the rows reach back to them."""
+        if load.start.entry and load.entries[0].number == load.start.entry:
+            load.earlier_results = load.start.results
         if load.is_complete and not load.summary:
             load.system = tuple(row.message for row in leading_system(load.rows))
             load.cached.system = system_of(load.rows, load.rewinds, self._counter.name)
@@ -266,7 +267,8 @@ class Loader:
         )
         load.cached.remember_start(start)
         system = load.cached.system if load.has_hints and load.state.system is None else None
-        if number > 1 and (load.searches or system):
+        is_new = load.searches and load.state.start(key) != start
+        if number > 1 and (is_new or system):
             await self._states.remember(load.state, start, system)
             load.round_trips += 1
 
