@@ -50,7 +50,7 @@ class AppendContract:
         assert len(await _ids(chat)) == 4
 
     async def test_a_partly_repeated_batch_writes_the_rest(self, chat: Conversation) -> None:
-        """Only what is new is added, behind the log."""
+        """Only the new messages are appended, at the end of the log."""
         turn = rag_turn("What do whales eat?")
         await chat.append(turn[:2])
         receipt = await chat.append(turn)
@@ -84,7 +84,7 @@ class AppendContract:
     async def test_two_stores_append_to_one_conversation_without_holes(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Every batch stands together, nothing is lost or doubled, whoever writes."""
+        """Messages of a batch are adjacent, and nothing is lost or doubled, whichever store writes."""
         other = new_store().conversation(**chat.scope)
 
         async def write(handle: Conversation, name: str) -> None:
@@ -94,7 +94,7 @@ class AppendContract:
 
         await asyncio.gather(*(write(handle, f"{name}{handle is other}") for handle in (chat, other) for name in "abc"))
         ids = await _ids(chat)
-        batches = [ids[place : place + 3] for place in range(0, len(ids), 3)]
+        batches = [ids[index : index + 3] for index in range(0, len(ids), 3)]
         assert len(ids) == len(set(ids)) == 90
         assert all(len({id_.rpartition("-")[0] for id_ in batch}) == 1 for batch in batches)
 
@@ -118,7 +118,7 @@ class AppendContract:
         assert all(len(log) % 2 == 0 for log in logs)
 
     async def test_a_cancelled_append_can_be_repeated(self, chat: Conversation) -> None:
-        """Whatever became of it, after the repetition the batch is there once."""
+        """After the repetition the batch is stored once, whether or not the cancelled append had written it."""
         for number in range(8):
             batch = [HumanMessage(f"{number}", id=new_id()), AIMessage("ok", id=new_id())]
             task = asyncio.create_task(chat.append(batch))

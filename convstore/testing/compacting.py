@@ -101,7 +101,7 @@ class CompactContract:
     async def test_a_second_summary_extends_the_first(
         self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Each message is shown once, ranges go on without a gap, and processes that come later see the last one."""
+        """Each message is shown once, ranges are contiguous, and later processes see the last summary."""
         chat = compacting
         await _talk(chat, *range(1, 7))
         first = await chat.compact()
@@ -171,7 +171,7 @@ class CompactContract:
     async def test_what_is_no_summary_is_refused(
         self, store: ConversationStore, new_store: Callable[..., ConversationStore], answer: Any
     ) -> None:
-        """Nothing, or more than what it stands for."""
+        """An empty summary, and one that is longer than the messages that it replaces."""
 
         async def summarize(_messages: Sequence[BaseMessage], _summary: str | None) -> str:
             return answer  # type: ignore[no-any-return]
@@ -185,7 +185,7 @@ class CompactContract:
     async def test_two_workers_never_both_summarise(
         self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """One asks its model, the others are told that it is at it."""
+        """One worker asks its model; the status of the others is busy."""
         await _talk(compacting, *range(1, 7))
         others = [new_store(summarizer=writer).conversation(**compacting.scope) for _ in range(4)]
         inside: list[str] = []

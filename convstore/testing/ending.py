@@ -107,7 +107,7 @@ class EndContract:
         assert info.created_at <= info.updated_at
 
     async def test_title_and_metadata_are_kept_apart(self, chat: Conversation) -> None:
-        """What is not given stays; any JSON-like metadata comes back equal."""
+        """Fields that are not given stay as they are; any JSON-like metadata comes back equal."""
         metadata = {"a.b": {"$set": 1}, "tags": ["x"], "\x00": None}
         await chat.update(title="Whales")
         await chat.update(metadata=metadata)
@@ -171,7 +171,7 @@ class EndContract:
             _ = [message async for message in reading]
 
     async def test_annotations_are_kept_beside_the_log(self, chat: Conversation) -> None:
-        """Values are set one by one, None removes one, listings tell them, the log and the view do not."""
+        """Values are set one by one and removed by None; listings have them, the log and the view do not."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         answer, result = str(turn[3].id), str(turn[2].id)
@@ -220,7 +220,7 @@ class EndContract:
     async def test_a_log_of_another_process_that_is_deleted_while_it_is_read_says_so(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """A store that was never told how long it is does not take what is left for its end, either."""
+        """A process that does not know the length of the log raises too, instead of stopping early."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
         reading = new_store().conversation(**chat.scope).messages()
@@ -232,7 +232,7 @@ class EndContract:
     async def test_conversations_of_one_moment_are_on_one_page_each(
         self, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Dates tell them apart no further than a millisecond; none is passed over and none comes twice."""
+        """Dates are exact to a millisecond; no conversation is skipped and none is listed twice."""
         user, moment = new_id(), datetime(2026, 1, 1, tzinfo=UTC)
         store = new_store(clock=Clock(now=lambda: moment))
         await store.setup()
@@ -250,7 +250,7 @@ class EndContract:
     async def test_a_date_never_goes_back(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """A process that tells the head late of what it appended makes the conversation no older."""
+        """A late refresh of the head does not make the conversation older."""
         start, scope = datetime(2026, 1, 1, tzinfo=UTC), {**chat.scope, "user_id": new_id()}
         clocks = [Clock(now=partial(start.__add__, timedelta(hours=hours))) for hours in range(2)]
         early, late = (new_store(clock=clock).conversation(**scope) for clock in clocks)

@@ -1,4 +1,4 @@
-"""What the contract's tests are given: a store on the backend's database, and scopes that nobody else uses.
+"""Fixtures of the contract: a store on the backend's database, and a conversation of its own for each test.
 
 Floor 7.
 """

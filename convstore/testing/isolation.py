@@ -23,7 +23,7 @@ class IsolationContract:
 
     @pytest.mark.parametrize("value", [{"$ne": ""}, "", None, 7, b"x", ["x"], "\ud800", "x" * 513, True])
     async def test_bad_scope_values_are_refused(self, store: ConversationStore, value: Any) -> None:
-        """An operator in the place of a value never reaches a query."""
+        """An operator instead of a value never reaches a query."""
         with pytest.raises(InvalidScopeError, match="user_id"):
             store.conversation(user_id=value, thread_id="t")
 

@@ -48,7 +48,7 @@ class HandMovedTime:
 
     @property
     def clock(self) -> Clock:
-        """What a store is given; an import dates its messages 400 days back."""
+        """A clock that stores use; imports date their messages 400 days back."""
         return Clock(
             now=lambda: _LONG_AGO if is_backdated() else self.now,
             monotonic=lambda: self.seconds,
@@ -150,7 +150,7 @@ class ListContract:
     async def test_an_append_after_the_burst_opens_the_head_again(
         self, appender: ConversationStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """Whether its timer has rung or not, and the earlier burst does not close the later one."""
+        """The head opens again although the timer of the earlier burst is late, and that timer does not close it."""
         chat = appender.conversation(user_id=user, thread_id="t")
         await chat.append(HumanMessage("q1"))
         time.seconds += 10.5  # the timer is late
@@ -167,7 +167,7 @@ class ListContract:
     async def test_a_late_writer_takes_nothing_back(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """What a store owes a head that counts more by now is not written."""
+        """A pending update of a head is dropped if the head already counts more."""
         one, other = (
             store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
         )
@@ -205,7 +205,7 @@ class ListContract:
     async def test_a_batch_that_was_refused_is_taken_back(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
-        """The head was told of it beside its insert; the timer tells it what the log says."""
+        """The head was refreshed along with its insert; the timer writes the totals of the log."""
         one, other = (
             store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
         )
@@ -220,7 +220,7 @@ class ListContract:
     async def test_a_batch_that_another_was_first_with_is_told_as_it_was_written(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """The head was told of it with a date that no entry has; after the timer it has that of the log."""
+        """The head was refreshed with a date that no entry has; the timer writes that of the log."""
         one, other = (
             store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
         )
@@ -237,7 +237,7 @@ class ListContract:
     async def test_a_repeated_batch_is_told_for_the_one_who_died(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """An entry whose writer was killed before the head was told is found, and listed, once it is sent again."""
+        """An entry whose writer was killed before it refreshed the head is listed once it is appended again."""
         chat = appender.conversation(user_id=user, thread_id="t")
         before = await _head(database, user)
         await chat.append(HumanMessage("q", id="q"))
@@ -347,7 +347,7 @@ class ListContract:
     async def test_a_deleted_conversation_is_not_brought_back(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
-        """What a store owes its head is written to no other: neither to a tombstone nor to the next conversation."""
+        """A pending update of a head is not written to a tombstone, nor to the next conversation of the scope."""
         chat = appender.conversation(user_id=user, thread_id="t")
         await chat.append(HumanMessage("q"))
         await chat.append(AIMessage("a"))

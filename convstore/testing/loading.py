@@ -105,7 +105,7 @@ class LoadContract:
         assert same_messages([message async for message in chat.messages()], messages)
 
     async def test_each_view_begins_with_the_view_before(self, chat: Conversation) -> None:
-        """Provider prompt caches live on it; read after every turn, warm and cold alike."""
+        """Provider prompt caches depend on it; compared after every turn, warm and cold."""
         earlier: list[str] = []
         for number in range(6):
             turn = rag_turn(f"What about fish {number}?")
@@ -118,7 +118,7 @@ class LoadContract:
     async def test_every_store_comes_to_the_same_view(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """What a process remembers does not change what it shows."""
+        """The view does not depend on what a process has cached."""
         for number in range(30):
             await chat.append(rag_turn(f"What about fish {number}?"))
             if number % 7 == 0:

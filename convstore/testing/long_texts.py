@@ -74,7 +74,7 @@ class LongTextContract:
     async def test_long_texts_cost_one_round_trip_once(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """What a store appended or showed is in its memory; another one reads it in one gather, once."""
+        """Texts that a store appended or showed are cached; another store reads them once, in one gather."""
         for number in range(3):
             await chat.append([HumanMessage(_text(5_000, seed=f"w{number}-")), AIMessage("ok")])
         assert (await chat.load_history(_UNLIMITED)).report.round_trips == 1

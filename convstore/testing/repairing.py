@@ -1,4 +1,4 @@
-"""`verify` with `repair`: what follows from the rest is mended, and nothing goes that a backup may need.
+"""`verify` with `repair`: derived data is written again, and nothing is removed that a backup may need.
 
 Floor 7, part of the contract.
 """
@@ -24,10 +24,10 @@ _NewStore = Callable[..., ConversationStore]
 
 
 class RepairContract(VerifyFixtures):
-    """`ConversationStore.verify`, when it is told to mend."""
+    """Promises of `ConversationStore.verify` with `repair=True`."""
 
     async def test_heads_are_brought_back(self, full: Conversation, later: ConversationStore, database: Any) -> None:
-        """What they repeat of the log is written anew; title and metadata stay; the finding says that it was done."""
+        """Fields copied from the log are written again; title and metadata stay; the finding is marked as repaired."""
         before, user = await full.info(), full.scope["user_id"]
         head = await self.head_of(database, full)
         damage = {"totals": "x", "start": [1], "updated_at": 7, "created_at": None}
@@ -73,7 +73,7 @@ class RepairContract(VerifyFixtures):
         assert (await self.head_of(database, full))["start"] == [0, 0, 0, 0, "", "", []]
 
     async def test_a_title_still_counts_as_use_after_a_repair(self, new_store: _NewStore, database: Any) -> None:
-        """A head that was not told of the last entry is told, and not taken for older than it is."""
+        """A head without the last entry is refreshed, and does not count as older than it is."""
         user, days = new_id(), timedelta(days=1)
         old = new_store(clock=clock_ahead(-100 * days))
         await old.setup()
@@ -94,7 +94,7 @@ class RepairContract(VerifyFixtures):
         """Dates do not say whether somebody is at work, a second look does; and it overwrites nothing."""
         user, waited, stores = new_id(), list[float](), [new_store() for _ in range(3)]
         await stores[0].setup()
-        chats = [store.conversation(user_id=user, thread_id=f"t{place}") for place, store in enumerate(stores)]
+        chats = [store.conversation(user_id=user, thread_id=f"t{index}") for index, store in enumerate(stores)]
         for chat in chats:
             for _ in range(2):
                 await chat.append(HumanMessage("hi", id=new_id()))
@@ -139,14 +139,14 @@ class RepairContract(VerifyFixtures):
     async def test_chunks_are_not_removed_while_an_entry_is_missing(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """What seems orphaned is what the missing entry refers to; the run that gives that up leaves its chunks."""
+        """Chunks that seem orphaned belong to the missing entry; the run that replaces the entry keeps them."""
         conversation = await self.id_of(database, full)
         before = await database["log"].count_documents({"conversation": conversation})
         await database["log"].delete_one({"_id": f"{conversation}:000000000003"})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert sorted({kind for kind, _ in kinds(report)}) == ["hole", "orphan_chunks"]
         assert (report.counts["hole"], report.left) == (1, report.counts["orphan_chunks"])
-        # One entry stands for the missing one, one says that everything was counted again.
+        # One entry replaces the missing one, and one has the recomputed totals.
         assert await database["log"].count_documents({"conversation": conversation}) == before + 1
 
     @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ class RepairContract(VerifyFixtures):
     async def test_chunks_are_not_removed_while_an_entry_is_damaged(
         self, new_store: _NewStore, later: ConversationStore, database: Any, change: dict[str, Any]
     ) -> None:
-        """Whatever in an entry is not as it was: once a backup of it is brought back, all is whole."""
+        """Repairs keep its chunks, so that the log is whole again once the entry is restored from a backup."""
         store = new_store()
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")
@@ -181,7 +181,7 @@ class RepairContract(VerifyFixtures):
     async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
         self, new_store: _NewStore, later: ConversationStore, database: Any
     ) -> None:
-        """The head was told of an entry that is not there, which what seems orphaned may belong to."""
+        """The head counts an entry that is missing; chunks that seem orphaned may belong to it."""
         store = new_store()
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")

@@ -23,7 +23,7 @@ __all__ = ["ResendContract"]
 
 def _talk(*texts: str) -> list[BaseMessage]:
     """Questions and answers in turn, without ids, as a client that keeps only texts sends them."""
-    return [AIMessage(text) if place % 2 else HumanMessage(text) for place, text in enumerate(texts)]
+    return [AIMessage(text) if index % 2 else HumanMessage(text) for index, text in enumerate(texts)]
 
 
 def _with_tools(question: str, answer: str = "So.") -> list[BaseMessage]:
@@ -34,12 +34,12 @@ def _with_tools(question: str, answer: str = "So.") -> list[BaseMessage]:
 
 
 async def _texts(chat: Conversation) -> list[str]:
-    """The texts of the live log."""
+    """Return the texts of the active messages."""
     return [one.message.text for one in await chat.list_messages(limit=1_000, full=True)]
 
 
 class ResendContract:
-    """What a history that comes again does to the log."""
+    """Promises about histories that a client sends again."""
 
     async def test_a_history_is_appended_without_what_is_known(self, chat: Conversation) -> None:
         """Its new end is written; the receipt and the caller's objects have the ids of the log."""
@@ -176,7 +176,7 @@ class ResendContract:
         assert (caught.value.after, caught.value.before) == (None, ids[0])
 
     async def test_an_early_edit_of_a_long_log_is_found(self, chat: Conversation) -> None:
-        """Where a history parts from a log is known from its beginning, too."""
+        """The error names the messages around the first difference, which may be near the beginning of the log."""
         ids = [id_ for turn in range(40) for id_ in (await chat.append(_talk(f"q{turn}", f"a{turn}"))).message_ids]
         with pytest.raises(HistoryDivergedError) as caught:
             await chat.append(_talk("q0", "a0", "other"), resent="skip")
@@ -224,7 +224,7 @@ class ResendContract:
         assert (again.written, again.message_ids) == (0, first.message_ids)
 
     async def test_chunks_get_the_ids_of_the_log(self, chat: Conversation) -> None:
-        """What is known is named on the caller's own objects, of whatever class."""
+        """Messages that the log has get their stored ids on the caller's own objects, message chunks included."""
         ids = (await chat.append(_talk("a", "b"))).message_ids
         batch = [HumanMessage("a", id="mine"), AIMessageChunk(content="b"), HumanMessage("c", id="new")]
         await chat.append(batch, resent="skip")
@@ -233,7 +233,7 @@ class ResendContract:
     async def test_two_workers_append_a_history_once(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Who comes second compares again: with a log that has the other's message, or with another history."""
+        """Each message is written once: a worker that comes second compares its history with the log again."""
         other = new_store().conversation(**chat.scope)
         history: list[str] = []
         for turn in range(6):
@@ -253,7 +253,7 @@ class ResendContract:
     async def test_two_workers_with_different_ends_are_not_mixed(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """One is appended, the other is told that the log went on in another way."""
+        """One is appended, the other is refused because the log differs by then."""
         other = new_store().conversation(**chat.scope)
         ids = (await chat.append(_talk("a", "b"))).message_ids
         await other.load_history()

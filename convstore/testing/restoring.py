@@ -29,7 +29,7 @@ _Backup = Mapping[str, list[dict[str, Any]]]
 async def talk(chat: Conversation, numbers: range, *, answers: int = 1) -> None:
     """Append a turn for each number."""
     for number in numbers:
-        said = [AIMessage(f"a{number}.{place}", id=new_id()) for place in range(answers)]
+        said = [AIMessage(f"a{number}.{index}", id=new_id()) for index in range(answers)]
         await chat.append([HumanMessage(f"q{number}", id=new_id()), *said])
 
 
@@ -48,7 +48,7 @@ async def saved(database: Any, chat: Conversation) -> _Backup:
 
 
 async def restore(database: Any, backup: _Backup) -> None:
-    """Put a copy of a conversation back in the place of what is stored."""
+    """Replace the stored documents of a conversation by a copy."""
     of_it = {"conversation": conversation_of(backup)}
     for name, documents in backup.items():
         await database[name].delete_many(of_it)
@@ -108,7 +108,7 @@ def conversation_of(backup: _Backup) -> str:
 
 
 def _told(report: VerifyReport) -> list[tuple[str, bool, bool]]:
-    """What was found in the log, if it can be repaired, and if it was; heads lag behind."""
+    """Return kind, repairable and repaired of each finding in the log; heads may be stale."""
     return [(one.kind, one.repairable, one.repaired) for one in report.findings if one.collection == "log"]
 
 
@@ -132,7 +132,7 @@ class RestoreContract(RestoreFixtures):
     async def test_an_idle_store_loads_what_was_restored(
         self, restored: Conversation, seconds: list[float], idle: int
     ) -> None:
-        """Nothing of what it remembers is shown, no call fails, and it goes on behind what is there."""
+        """Nothing that it has cached is shown, no call fails, and appends follow the restored log."""
         seconds[0] += idle
         assert await texts(restored) == [f"q{number}" for number in range(5)]
         assert (await restored.append(HumanMessage("q", id=new_id()))).first == 11
@@ -141,7 +141,7 @@ class RestoreContract(RestoreFixtures):
     async def test_an_idle_store_appends_to_what_others_went_on_with(
         self, restored: Conversation, seconds: list[float], further: int, new_store: _NewStore
     ) -> None:
-        """Whether the log then has fewer entries than the store knew of, as many or more."""
+        """The store appends correctly if the log now has fewer entries than it knew of, as many, or more."""
         other = new_store().conversation(**restored.scope)
         await talk(other, range(20, 20 + further))
         seconds[0] += 11
@@ -163,7 +163,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_rewind_after_a_restore_is_one_of_what_is_there(
         self, backup: _Backup, restored: Conversation, seconds: list[float]
     ) -> None:
-        """The marker goes in behind the last entry that is there, and appends go on behind the marker."""
+        """The rewind entry follows the last stored entry, and appends follow the rewind entry."""
         seconds[0] += 11
         question = backup["log"][4]["messages"][0]["id"]
         assert await restored.rewind(before=question) == 2
@@ -173,7 +173,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_hole_is_repaired(
         self, forked: Conversation, database: Any, new_store: _NewStore, later: ConversationStore
     ) -> None:
-        """What is stored stays as it is, and is shown; what is lost is named, and its numbers are not used again."""
+        """Stored messages stay and are shown; lost ordinals are named and never used again."""
         before = await database["log"].find({}).sort("_id", 1).to_list(None)
         user = forked.scope["user_id"]
         report = await later.verify(user_id=user)
@@ -204,7 +204,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_fork_is_repaired(
         self, forked: Conversation, backup: _Backup, database: Any, new_store: _NewStore, later: ConversationStore
     ) -> None:
-        """Where others used the numbers of lost entries, their messages and those behind them are live."""
+        """If other writers used the numbers of lost entries, their messages and all later ones are active."""
         stale = await database["log"].find_one({"_id": f"{conversation_of(backup)}:{11:012d}"})
         await restore(database, backup)
         other = new_store().conversation(**forked.scope)
@@ -247,7 +247,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_repair_that_broke_off_is_finished(
         self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
     ) -> None:
-        """Once the missing entries are there, and the marker behind them is not."""
+        """A repair that stopped before it wrote the rewind entry is completed by the next one."""
         user = forked.scope["user_id"]
         await later.verify(user_id=user, repair=True)
         await database["log"].delete_one({"_id": f"{conversation_of(backup)}:{12:012d}"})
@@ -259,7 +259,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_log_is_repaired_twice(
         self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
     ) -> None:
-        """A second damage behind the first one."""
+        """The second damage comes after the first one in the log."""
         user = forked.scope["user_id"]
         await later.verify(user_id=user, repair=True)
         await talk(forked, range(30, 34))

@@ -37,7 +37,7 @@ _NewStore = Callable[..., ConversationStore]
 
 
 def _at(moment: datetime) -> Clock:
-    """A clock that stands still."""
+    """Return a clock that stands still."""
     return Clock(now=lambda: moment)
 
 
@@ -67,7 +67,7 @@ async def _id_of(database: Any, chat: Conversation) -> str:
 
 
 class RetentionContract:
-    """`erase`, `prune`, and what `delete` tells."""
+    """Promises of `erase` and `prune`, and the receipt of `delete`."""
 
     @pytest.fixture
     async def summing(self, new_store: _NewStore) -> ConversationStore:
@@ -129,13 +129,13 @@ class RetentionContract:
         stores = [
             ConversationStore(database, collection_prefix=prefix, scope_keys=keys) for keys in (("user_id",), ("team",))
         ]
-        beside = ConversationStore(database, collection_prefix=f"y{prefix}", scope_keys=("user_id",))
-        for store in (*stores, beside):
+        neighbour = ConversationStore(database, collection_prefix=f"y{prefix}", scope_keys=("user_id",))
+        for store in (*stores, neighbour):
             await store.setup()
             await store.conversation(**dict.fromkeys(store.scope_keys, "one")).append(HumanMessage("hi"))
         assert (await stores[0].erase(everything=True)).conversations == 2
         assert [(await store.list_conversations()).conversations for store in stores] == [[], []]
-        assert len((await beside.list_conversations()).conversations) == 1
+        assert len((await neighbour.list_conversations()).conversations) == 1
 
     @pytest.mark.parametrize("scope", [{"tenant": "x"}, {"user_id": {"$ne": ""}}, {"user_id": ""}, {"user_id": None}])
     @pytest.mark.parametrize("call", ["erase", "prune"])
@@ -175,7 +175,7 @@ class RetentionContract:
         assert (await new_store().conversation(user_id=eve, thread_id="t1").delete()).entries == 4
 
     async def test_a_tombstone_says_nothing_of_a_person(self, store: ConversationStore, database: Any) -> None:
-        """What stays for the second sweep holds no scope value; afterwards nothing stays at all."""
+        """The tombstone holds no scope value, and is removed with the second sweep."""
         user = new_id()
         await store.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
         await store.erase(user_id=user)
@@ -216,7 +216,7 @@ class RetentionContract:
         assert len((await store.list_conversations(user_id=eve)).conversations) == 1
 
     async def test_the_last_entry_counts_not_the_head(self, new_store: _NewStore, database: Any) -> None:
-        """A head that was not told of the last messages, of a process that died, does not end a conversation."""
+        """A stale head, left by a process that died, does not end a conversation with newer messages."""
         now, user = datetime.now(UTC), new_id()
         store = new_store(clock=_at(now))
         await store.setup()
@@ -276,7 +276,7 @@ class RetentionContract:
         assert [message.content async for message in chat.messages()] == ["old", "new"]
 
     async def test_several_at_once_remove_everything_once(self, new_store: _NewStore) -> None:
-        """Together they tell what one alone would have told."""
+        """The receipts of concurrent calls add up to that of a single call."""
         now, user = datetime.now(UTC), new_id()
         old = new_store(clock=_at(now - timedelta(days=100)))
         await old.setup()
@@ -315,7 +315,7 @@ class RetentionContract:
     async def test_what_is_on_its_way_when_somebody_deletes_goes_with_it(
         self, chat: Conversation, new_store: _NewStore
     ) -> None:
-        """Only a policy means what is old alone; a person means all, so it does not begin the scope anew."""
+        """An append in flight is deleted with the conversation and does not begin a new one; only prune() lets it."""
         seconds = [0.0]
         other = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**chat.scope)
         await other.append(HumanMessage("old"))
@@ -329,7 +329,7 @@ class RetentionContract:
     async def test_what_others_do_to_a_user_has_ended_when_an_error_is_told(
         self, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One conversation that cannot be ended keeps no other; nothing goes on behind the caller's back."""
+        """One conversation that cannot be ended stops no other; no work continues after the call."""
         user, ended = new_id(), list[str]()
         for number in range(6):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))

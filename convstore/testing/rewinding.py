@@ -59,7 +59,7 @@ class RewindContract:
         assert info.last_message.text == "better"
 
     async def test_rewound_messages_are_listed_on_request(self, chat: Conversation) -> None:
-        """In their place, marked, from every side; each message has its size."""
+        """Rewound messages are listed at their ordinals and marked, in both directions; each message has its size."""
         await _talk(chat, 1, 2, 3)
         await chat.rewind(before="q2")
         await _talk(chat, 4)
@@ -163,7 +163,7 @@ class RewindContract:
         assert (await chat.append(HumanMessage("q1", id="q1"))).ordinals == (1,)
 
     async def test_turns_are_those_of_one_moment(self, chat: Conversation) -> None:
-        """Whatever is rewound and appended while they are read."""
+        """Rewinds and appends during the read do not change the turns that it returns."""
         await _talk(chat, *range(1, 130))
         numbers = []
         async for turn in chat.turns():
@@ -174,7 +174,7 @@ class RewindContract:
         assert numbers == list(range(1, 130))
 
     async def test_a_whole_conversation_is_rewound(self, chat: Conversation) -> None:
-        """It begins anew, with other system messages too."""
+        """The conversation begins again, with other system messages too."""
         await _talk(chat, 1, 2)
         await chat.rewind(before="q1")
         assert await _view(chat) == await _listed(chat) == []
@@ -182,7 +182,7 @@ class RewindContract:
         assert await _view(chat, HistoryPolicy(max_turns=1)) == await _view(chat) == ["q3", "a3"]
 
     async def test_every_process_sees_it(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> None:
-        """Those that know the conversation, and those that do not; writers go on behind it."""
+        """Stores that have the conversation cached and stores that do not; later appends follow the rewind."""
         other = new_store().conversation(**chat.scope)
         await _talk(chat, 1, 2, 3)
         assert await _view(other) == ["q1", "a1", "q2", "a2", "q3", "a3"]
@@ -218,7 +218,7 @@ class RewindContract:
         await _talk(chat, 8, 9)
         await chat.rewind(before="q9")
         await _talk(chat, 10)
-        live = ["q1", "a1", "q2", "a2", "q3", "q8", "a8", "q10", "a10"]
+        active = ["q1", "a1", "q2", "a2", "q3", "q8", "a8", "q10", "a10"]
         for limit in (1, 2, 5, 20):
             back: list[str] = []
             before = None
@@ -228,7 +228,7 @@ class RewindContract:
             after = 0
             while page := await chat.list_messages(after=after, limit=limit):
                 forth, after = forth + _said([one.message for one in page]), page[-1].ordinal
-            assert back == forth == live
+            assert back == forth == active
 
     async def test_turns_are_whole_and_live(self, chat: Conversation) -> None:
         """A human message and all that follows; the id of the first message is the turn's."""
@@ -246,11 +246,11 @@ class RewindContract:
     async def test_rewinds_and_appends_at_once_leave_no_hole(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Whoever is first: the log is complete, and everybody sees the same live messages."""
+        """In any order of rewinds and appends the log is complete, and every reader sees the same active messages."""
         chats = [new_store().conversation(**chat.scope) for _ in range(3)]
         await _talk(chat, 1, 2)
         await asyncio.gather(
-            *(one.append(HumanMessage(f"x{n}-{place}")) for place, one in enumerate(chats) for n in range(5)),
+            *(one.append(HumanMessage(f"x{n}-{index}")) for index, one in enumerate(chats) for n in range(5)),
             chat.rewind(before="q2"),
             chat.rewind(before="a1"),
         )

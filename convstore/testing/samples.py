@@ -41,7 +41,7 @@ def rag_turn(question: str, *, sources: int = 3, words: int = 60, tool: str = "s
     """A finished turn with one retrieval: question, call, result with sources, answer; all with ids."""
     found = passages(sources, words=words, topic=question.rsplit(maxsplit=1)[-1].strip("?"))
     call = f"call_{new_id()[:12]}"
-    content = "\n\n".join(f"[{place}] {text}" for place, (text, _) in enumerate(found, 1))
+    content = "\n\n".join(f"[{index}] {text}" for index, (text, _) in enumerate(found, 1))
     return [
         HumanMessage(question, id=new_id()),
         AIMessage("", id=new_id(), tool_calls=[{"name": tool, "args": {"query": question}, "id": call}]),

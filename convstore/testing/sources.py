@@ -1,4 +1,4 @@
-"""Sources keep their numbers: allotted once, cited for ever, told from each other.
+"""Sources keep their numbers: allotted once, cited for ever, never shared.
 
 Floor 7, part of the contract.
 """
@@ -54,7 +54,7 @@ class SourcesContract:
         assert (await chat.info()).message_count == 1
 
     async def test_taken_numbers_are_given_anew_on_request(self, chat: Conversation) -> None:
-        """The message stays as it is; receipt and sources tell old and new; a repeated append changes nothing."""
+        """The message is unchanged; receipt and sources have old and new numbers; a repeated append changes nothing."""
         await chat.append(_result(_numbered(1, "one"), _numbered(2, "two")))
         again = _result(
             _numbered(1, "eins"), _numbered(3, "drei"), _numbered(1, "uno"), {"content": "vier"}, id_="again"
@@ -79,14 +79,14 @@ class SourcesContract:
     ) -> None:
         """Several stores append at once; every source has a number of its own."""
         chats = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
-        found = [_result(*(_numbered(n, f"{place} {n}") for n in (1, 2, 3)), id_=f"r{place}") for place in range(12)]
+        found = [_result(*(_numbered(n, f"{index} {n}") for n in (1, 2, 3)), id_=f"r{index}") for index in range(12)]
         await asyncio.gather(
-            *(chats[place % 4].append([one], on_source_clash="renumber") for place, one in enumerate(found))
+            *(chats[index % 4].append([one], on_source_clash="renumber") for index, one in enumerate(found))
         )
-        records = await chat.get_tool_messages([f"r{place}" for place in range(12)])
+        records = await chat.get_tool_messages([f"r{index}" for index in range(12)])
         sources = [source for record in records for source in record.sources]
         assert len({source.source_id for source in sources}) == len(sources) == 36
-        assert [source.content for source in sources] == [f"{place} {n}" for place in range(12) for n in (1, 2, 3)]
+        assert [source.content for source in sources] == [f"{index} {n}" for index in range(12) for n in (1, 2, 3)]
 
     async def test_a_document_that_comes_again_remembers_its_first_number(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
@@ -179,10 +179,10 @@ class SourcesContract:
     async def test_a_result_is_not_read_back_twice(self, chat: Conversation, form: str) -> None:
         """Content and artifact hold the same texts; each is shown once, and what only one of them has as well."""
         texts = [f"{text}\nA «second» line of {topic}, long enough." for topic, text in _texts(3)]
-        items = [{"title": f"T{place}", "content": text, "score": 0.5} for place, text in enumerate(texts)]
+        items = [{"title": f"T{index}", "content": text, "score": 0.5} for index, text in enumerate(texts)]
         content: Any = {
             "texts": "\n\n".join(texts),
-            "numbered": "\n".join(f"[{place}] ONLY CONTENT {place}: {text}" for place, text in enumerate(texts)),
+            "numbered": "\n".join(f"[{index}] ONLY CONTENT {index}: {text}" for index, text in enumerate(texts)),
             "indented": "ONLY CONTENT\n" + "\n".join(texts).replace("\n", "\n    "),
             "json": json.dumps({"success": True, "sources": items, "note": "ONLY CONTENT"}),
             "json, and an artifact": json.dumps({"sources": items}, indent=2),
@@ -211,13 +211,13 @@ class SourcesContract:
         value = {"rows": [{"line": line, "n": 1} for line in log.splitlines()], "exit": 0}
         kinds: list[tuple[str, Any]] = [(log, log), (log, {"out": log, "ONLY": "HERE"}), (json.dumps(value), value)]
         tool = chat.retrieve_previous_sources_tool(page_tokens=16_000)
-        for place, (content, artifact) in enumerate(kinds):
-            one = ToolMessage(content, artifact=artifact, id=f"r{place}", tool_call_id="c", name="run")
+        for index, (content, artifact) in enumerate(kinds):
+            one = ToolMessage(content, artifact=artifact, id=f"r{index}", tool_call_id="c", name="run")
             await chat.append(one)
-            read = str(await tool.ainvoke({"tool_message_ids": [f"r{place}"]}))
+            read = str(await tool.ainvoke({"tool_message_ids": [f"r{index}"]}))
             assert (read.count("line 7 of the listing"), _cursor(read)) == (1, "End.")
             assert ("HERE" in read) == ("ONLY" in str(artifact))
-            assert (await chat.get_tool_messages([f"r{place}"]))[0].artifact == artifact
+            assert (await chat.get_tool_messages([f"r{index}"]))[0].artifact == artifact
 
     @pytest.mark.parametrize("form", ["message", "without its artifact", "a dict"])
     async def test_what_was_read_back_names_its_sources_and_claims_none(
@@ -256,7 +256,7 @@ class SourcesContract:
 
     async def test_every_page_of_many_sources_is_one_read(self, chat: Conversation) -> None:
         """The texts on a page are those that were appended, whatever result they came with."""
-        found = [_result(*passages(5, topic=f"fish{place}"), id_=f"f{place}") for place in range(4)]
+        found = [_result(*passages(5, topic=f"fish{index}"), id_=f"f{index}") for index in range(4)]
         for one in found:
             await chat.append(one)
         page = await chat.get_sources("20, 1, 7-9", page_tokens=16_000)
@@ -283,7 +283,7 @@ class SourcesContract:
     async def test_a_process_that_appends_something_else_first_remembers_the_first_number(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Which sources were shown is read when it is needed, and not taken for none until then."""
+        """A process that has not read the shown sources reads them when it needs them."""
         found = {"title": "T", "content": "Seals sleep."}
         await chat.append(_result(found))
         await chat.append(HumanMessage("Thanks."))

@@ -60,7 +60,7 @@ def _found(report: VerifyReport) -> list[tuple[str, str]]:
 
 @pytest.mark.usefixtures("store")
 class StateContract(VerifyFixtures):
-    """What a load needs besides entries is in one place, and a deletion takes it away first."""
+    """Promises about the state of a conversation: all that a load needs besides entries is in one document."""
 
     async def state_of(self, database: Any, conversation: str) -> dict[str, Any] | None:
         """The state of a conversation, as it is stored."""
@@ -142,7 +142,7 @@ class StateContract(VerifyFixtures):
     async def test_two_policies_have_starts_of_their_own(
         self, new_store: _NewStore, store: ConversationStore, database: Any
     ) -> None:
-        """What one process had to look for is there for the next; both show the same."""
+        """The start of a view that one process found is stored for the next, for each policy apart."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
         await _talk(chat, *range(40))
         other = new_store(policy=_POLICIES[1]).conversation(**chat.scope)

@@ -96,7 +96,7 @@ class TurnContract:
     async def test_a_question_gets_one_answer(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Of two workers that answer at once, one is told that the other was first."""
+        """Of two workers that answer at once, one gets TurnConflictError."""
         await chat.append_turn("r1", human="Do seals sleep?")
         workers = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
         answers = [[AIMessage(f"Answer {number}", id=f"run-{number}")] for number in range(4)]
@@ -121,7 +121,7 @@ class TurnContract:
     async def test_an_answer_never_ends_up_in_another_turn(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], is_other_process: bool
     ) -> None:
-        """A question that came meanwhile leaves no place for it; nothing of it is written."""
+        """If another question came meanwhile, nothing of the answer is written."""
         await chat.append_turn("r1", human="Do seals sleep?")
         other = new_store().conversation(**chat.scope) if is_other_process else chat
         await other.append_turn("r2", human="And orcas?")
@@ -146,7 +146,7 @@ class TurnContract:
     async def test_questions_and_answers_of_many_at_once(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """Whoever asks and answers when: each answer stands right behind its question, or nowhere."""
+        """In any order of concurrent questions and answers, each answer directly follows its question or is refused."""
 
         async def ask(worker: Conversation, name: str) -> bool:
             await worker.append_turn(name, human=f"question {name}")
@@ -167,7 +167,7 @@ class TurnContract:
         assert all(message.text.endswith(turn.turn_id) for turn in turns for message in turn.messages)
 
     async def test_other_messages_in_a_turn_are_in_the_way(self, chat: Conversation) -> None:
-        """Whoever appended them: the turn is what was passed, or nothing is written."""
+        """The stored turn equals the messages that were passed, or nothing is written."""
         await chat.append_turn("r1", human="Do seals sleep?")
         await chat.append(AIMessage("Let me look.", id="look"))
         with pytest.raises(TurnConflictError):
@@ -238,7 +238,7 @@ class TurnContract:
         assert await _texts(chat) == ["Do seals sleep?", "Do orcas sleep?"]
 
     async def test_a_cancelled_turn_can_be_repeated(self, chat: Conversation) -> None:
-        """Whatever became of it, after the repetition it is there once."""
+        """After the repetition the turn is stored once, whether or not the cancelled call had written it."""
         for number in range(8):
             name = f"r{number}"
             task = asyncio.create_task(chat.append_turn(name, human="Why?", messages=_answer()))
@@ -331,7 +331,7 @@ class TurnContract:
         assert await _numbers(chat, limit=0) == []
 
     async def test_ranges_leave_out_what_was_rewound(self, chat: Conversation) -> None:
-        """Numbers are those of the live turns, wherever reading begins."""
+        """Numbers are those of the active turns, wherever reading begins."""
         for name in "abcd":
             await chat.append_turn(name, human=name, messages=_answer(name))
         await chat.rewind(before="c")

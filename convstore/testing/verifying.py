@@ -1,4 +1,4 @@
-"""`verify`: what is whole is found whole, what is damaged is named, and what follows from the rest is mended.
+"""`verify`: intact data has no findings, damage is named, and derived data is repaired.
 
 Floor 7, part of the contract.
 """
@@ -60,16 +60,16 @@ async def fill_with_everything(chat: Conversation) -> None:
 
 
 def kinds(report: VerifyReport) -> _Kinds:
-    """What was found, and where; schema and indexes apart, which other tests look at."""
+    """Return kind and document of each finding, without those about schema and indexes."""
     return [(one.kind, one.document_id) for one in report.findings if not one.kind.startswith("index")]
 
 
 async def _no_pause(seconds: float) -> None:
-    """In the place of a wait between two looks."""
+    """Replace the wait between two reads."""
 
 
 def clock_ahead(ahead: timedelta) -> Clock:
-    """A clock that stands still, some time from now, and waits for nothing."""
+    """Return a clock that stands still, some time from now, and does not wait."""
     moment = datetime.now(UTC) + ahead
     return Clock(now=lambda: moment, sleep=_no_pause)
 
@@ -131,7 +131,7 @@ class VerifyContract(VerifyFixtures):
         assert await stored() == damaged
 
     async def test_a_hole_is_named(self, full: Conversation, later: ConversationStore, database: Any) -> None:
-        """By the number that is missing; the entries behind it are read all the same."""
+        """The finding names the missing number; later entries are checked as well."""
         conversation = await self.id_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
         report = await later.verify(user_id=full.scope["user_id"])
@@ -139,7 +139,7 @@ class VerifyContract(VerifyFixtures):
         assert report.entries == 13
 
     async def test_a_lost_end_is_told(self, full: Conversation, later: ConversationStore, database: Any) -> None:
-        """The head was told of entries that are not there; a repair makes listings say what there is."""
+        """The head counts entries that are missing; after a repair, listings have what is stored."""
         conversation = await self.id_of(database, full)
         head = await self.head_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000014"})
@@ -170,7 +170,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_damaged_entry_is_named_once(
         self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
     ) -> None:
-        """It, and no entry behind it."""
+        """The finding names this entry and no later one."""
         key = f"{await self.id_of(database, full)}:000000000003"
         await database["log"].update_one({"_id": key}, {"$set": change})
         report = await later.verify(user_id=full.scope["user_id"])
@@ -197,7 +197,7 @@ class VerifyContract(VerifyFixtures):
     async def test_one_damaged_head_does_not_hide_the_others(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """A head that does not say what it is of is named, and cannot be mended; the next is checked."""
+        """A head without its scope is named and cannot be repaired; the next head is checked."""
         user = full.scope["user_id"]
         for thread in ("a", "b"):
             await full.store.conversation(user_id=user, thread_id=thread).append(HumanMessage("hi", id=new_id()))
@@ -210,7 +210,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_summary_that_was_set_aside_is_looked_for(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """A rewind set it aside, and it comes back with what was rewound; so its loss is told."""
+        """A rewind put it aside for undo_rewind to restore, so its loss is a finding."""
         conversation, user = await self.id_of(database, full), full.scope["user_id"]
         await full.rewind(before=str((await full.list_messages(after=2, limit=1))[0].message.id))
         aside = (await database["log"].find_one({"_id": f"{conversation}:~"}))["aside"]
@@ -254,7 +254,7 @@ class VerifyContract(VerifyFixtures):
         assert kinds(report) == [("damaged", one["_id"]), ("annotation", key)]
 
     async def test_running_writers_are_no_finding(self, new_store: _NewStore) -> None:
-        """While turns are appended, rewound and deleted, and behind it, a check finds nothing and repairs nothing."""
+        """While turns are appended, rewound and deleted, and afterwards, a check finds nothing and repairs nothing."""
         user, done, stores = new_id(), asyncio.Event(), list[ConversationStore]()
         await new_store().setup()
 
@@ -288,7 +288,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_conversation_that_ends_meanwhile_is_no_finding(
         self, full: Conversation, later: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its holes are not told."""
+        """Entries that a deletion removes during the check are no findings."""
         read = Inspection.entries
 
         async def read_late(self: Inspection, conversation: str, *, after: str = "") -> Any:
@@ -327,7 +327,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_head_that_is_told_meanwhile_is_no_finding(
         self, full: Conversation, later: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What it said when the check began is not held against it."""
+        """A head that was refreshed during the check is read again before it is reported."""
         await full.append(HumanMessage("quick", id=new_id()))
         await full.append(HumanMessage("quick again", id=new_id()))
         heads, read = (await full.store.services()).open_heads, Inspection.entries
@@ -343,7 +343,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_head_that_was_told_just_now_is_not_judged(
         self, full: Conversation, store: ConversationStore, later: ConversationStore, database: Any
     ) -> None:
-        """It may tell of an append that is on its way; two minutes later it is."""
+        """It may count an append in flight; two minutes later it is a finding."""
         head = await self.head_of(database, full)
         now = datetime.now(UTC)
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"totals.active": 7, "updated_at": now}})
@@ -374,7 +374,7 @@ class VerifyContract(VerifyFixtures):
     async def test_an_altered_size_or_preview_in_a_stub_is_noticed(
         self, store: ConversationStore, later: ConversationStore, database: Any
     ) -> None:
-        """Of a result without sources the stub tells how long it is and how it begins."""
+        """The stub of a result without sources has its size and its beginning."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
         call = {"name": "look", "args": {}, "id": "c"}
         result = ToolMessage("seal " * 2_000, tool_call_id="c", id=new_id())
@@ -388,7 +388,7 @@ class VerifyContract(VerifyFixtures):
     async def test_another_earlier_number_of_a_source_is_noticed(
         self, store: ConversationStore, later: ConversationStore, database: Any
     ) -> None:
-        """Which number a text was shown under first follows from the sources before it."""
+        """The number that a text was first shown under is derived from earlier sources and compared."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
         for _ in range(2):
             await chat.append(rag_turn("What about seals?", sources=2))
@@ -401,7 +401,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_copy_of_a_summary_without_its_digest_is_noticed(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """The digest is what tells whether the copy is as it was written."""
+        """The digest shows that the copy is not as it was written."""
         key = f"{await self.id_of(database, full)}:~"
         await database["log"].update_one({"_id": key}, {"$unset": {"summary.digest": 1}})
         assert ("state", key) in kinds(await later.verify(user_id=full.scope["user_id"]))
@@ -409,7 +409,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_head_is_not_made_to_agree_with_a_damaged_log(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """What cannot be read may be right; a repair leaves what the head was told of it."""
+        """A repair keeps the totals of a head whose log cannot be read."""
         head = await self.head_of(database, full)
         told = head["totals"]["entries"]
         key = f"{head['conversation']}:{told:012d}"
@@ -421,7 +421,7 @@ class VerifyContract(VerifyFixtures):
     async def test_chunks_are_not_removed_while_the_end_of_the_log_is_lost(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """The head was told of entries that a backup may bring back, and they of chunks."""
+        """The head counts entries that a backup may restore, and these refer to chunks."""
         await full.append(rag_turn("And the end?", sources=9))
         await (await full.store.services()).open_heads.flush()
         head = await self.head_of(database, full)

@@ -35,7 +35,7 @@ class ErasureReceipt(_Value):
 
 
 class Growth(_Value):
-    """What was written on one day.
+    """Messages that were written on one day, and their size.
 
     Attributes:
         day: The day (UTC).

@@ -1,4 +1,4 @@
-"""What the demo's search tool finds: ten passages for each of two questions.
+"""Passages that the demo's search tool finds: ten for each of two questions.
 
 Floor 8. A small handbook of our own making, as long and as wordy as what a retriever really returns.
 """

@@ -1,4 +1,4 @@
-"""What needs the package langchain, the extra of the same name.
+"""Integrations that need the package langchain, the extra of the same name.
 
 Floor 7. `ConversationMiddleware` attaches a store to an agent of ``create_agent``. Without langchain only asking for it
 raises.

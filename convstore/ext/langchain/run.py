@@ -1,4 +1,4 @@
-"""What a run of an agent knows of its conversation, from one hook of the middleware to the next.
+"""State of an agent's run, from one hook of the middleware to the next.
 
 Floor 7. It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a
 resume or on another worker, it is rebuilt from the log.
