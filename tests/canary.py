@@ -12,6 +12,7 @@ import pytest
 from pymongo import MongoClient
 
 from convstore.exceptions import ConvstoreError
+from convstore.values.addresses import safe_address
 
 USER, PASSWORD = "AdaCanary", "S3cretCanary"
 LOGIN = f"{USER}:{PASSWORD}"
@@ -19,6 +20,15 @@ LOGIN = f"{USER}:{PASSWORD}"
 _T = TypeVar("_T")
 _SHORTEST = 8
 """A given server's password is looked for if it has so many characters: a common word stands in other texts too."""
+
+
+class Address(str):
+    """An address whose `repr`, which pytest prints for the arguments of a failed test, has no password."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(safe_address(self))
 
 
 def with_login(uri: str) -> str:
@@ -33,7 +43,7 @@ def sign_up(uri: str) -> str:
         # The fewest that a server takes; tests make hundreds of clients, and each computes them.
         client.admin.command("setParameter", 1, scramSHA256IterationCount=5000)
         client.admin.command("createUser", USER, pwd=PASSWORD, roles=["root"], mechanisms=["SCRAM-SHA-256"])
-    return with_login(uri)
+    return Address(with_login(uri))
 
 
 def checked(result: _T, *texts: str) -> _T:

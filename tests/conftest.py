@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canary import Canary, sign_up
+from canary import Address, Canary, sign_up
 from counting import Commands
 from hypothesis import HealthCheck, settings
 from pymongo import AsyncMongoClient, MongoClient
@@ -49,7 +49,7 @@ def pytest_collection_finish() -> None:
 def server_uri() -> Iterator[str]:
     """The address of a real server: CONVSTORE_TEST_URI, or a private one that is started here, with a password."""
     if given := os.environ.get("CONVSTORE_TEST_URI"):
-        yield given
+        yield Address(given)
         return
     server = DevServer()
     with pytest.MonkeyPatch.context() as patch:

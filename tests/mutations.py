@@ -1,9 +1,10 @@
-"""Breaks the package on purpose and looks whether the tests notice: ``python tests/mutations.py --count 20 --seed 1``.
+"""Break the package on purpose and list the changes that no test notices.
 
-Takes places in ``convstore`` at random, by a seed, and changes one at a time in a copy of the checkout: a comparison, a
-number, a condition or a statement. Tests named after the module and the contract in memory run first, then the suite
-as README has it, then with ``--slow`` the second command, until one fails. A change that all of them pass is printed as
-a survivor: something is not tested there, or the change means nothing.
+``python tests/mutations.py --count 20 --seed 1`` picks places in ``convstore`` at random, by a seed, and changes one at
+a time in a copy of the checkout: a comparison, a number, a condition or a statement. Tests named after the module and
+the contract in memory run first, then the quick tests, then the slow ones, up to the stage ``--until`` and until a test
+fails. That test must pass without the change; a test that fails anyway is left out. A change that all tests pass is
+printed as a survivor: something is not tested, or the change has no effect.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ALSO = ("CHANGELOG.md", "SECURITY.md", "LICENSE")
 LEFT_OUT = ("testing", "devserver.py", "__main__.py")
 """Parts of the package that only tests and demonstrations use."""
 SECONDS = 1_800.0
+STAGES = ("near", "quick", "slow")
 SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -94,33 +96,49 @@ def chosen(count: int, seed: int) -> list[Mutation]:
     return random.Random(seed).sample(every, count)
 
 
-def stages(mutation: Mutation, *, slow: bool) -> Iterator[tuple[str, list[str]]]:
+def stages(mutation: Mutation, *, until: str) -> Iterator[tuple[str, list[str]]]:
     """Yield what to run, the cheapest first: a name and arguments of pytest."""
     names = {*mutation.path.with_suffix("").parts[1:]} - {"services", "__init__"}
     named = sorted(path.relative_to(ROOT) for name in names for path in (ROOT / "tests").rglob(f"test_{name}*.py"))
     in_memory = ["tests/contract/test_contract.py", "-k", "not TestPyMongo and not TestMotor"]
-    yield "near", ["-n0", *map(str, named), *in_memory]
-    yield "suite", []
-    if slow:
-        yield "slow", ["-m", "slow"]
+    every = {"near": ["-n0", *map(str, named), *in_memory], "quick": [], "slow": ["-m", "slow"]}
+    yield from list(every.items())[: STAGES.index(until) + 1]
 
 
-def caught_by(mutation: Mutation, copy: Path, *, slow: bool) -> str:
-    """Return the name of the stage and of the test that fails with the change, "" if none does."""
+def caught_by(mutation: Mutation, copy: Path, red: set[str], *, until: str) -> str:
+    """Return the name of the stage and of the test that fails only with the change, "" if none does.
+
+    Args:
+        mutation: The change.
+        copy: A copy of the checkout, unchanged before and after the call.
+        red: Tests that fail without any change; more are added.
+        until: The last stage.
+    """
+    for name, arguments in stages(mutation, until=until):
+        while failed := failure_with(mutation, arguments, copy, red):
+            alone = ["-m", "slow or not slow", "-n0", failed] if "::" in failed else arguments
+            if not first_failure(alone, copy, red):
+                return f"{name}: {failed}"
+            if failed in red or "::" not in failed:
+                raise SystemExit(f"the tests of stage {name} fail without a change: {failed}")
+            red.add(failed)
+    return ""
+
+
+def failure_with(mutation: Mutation, arguments: Sequence[str], copy: Path, red: set[str]) -> str:
+    """Make the change, run tests until one fails, and take the change back; return the test's name, "" if all pass."""
     target, source = copy / mutation.path, (ROOT / mutation.path).read_text(encoding="utf-8")
     target.write_text(mutation.applied(source), encoding="utf-8")
     try:
-        for name, arguments in stages(mutation, slow=slow):
-            if failed := first_failure(arguments, copy):
-                return f"{name}: {failed}"
-        return ""
+        return first_failure(arguments, copy, red)
     finally:
         target.write_text(source, encoding="utf-8")
 
 
-def first_failure(arguments: Sequence[str], copy: Path) -> str:
-    """Run tests until one fails; return its name, "" if all pass."""
-    command = [sys.executable, "-m", "pytest", "-qq", "-x", "--tb=no", "-p", "no:cacheprovider", *arguments]
+def first_failure(arguments: Sequence[str], copy: Path, red: set[str]) -> str:
+    """Run tests other than those in `red` until one fails; return its name, "" if all pass."""
+    left_out = [f"--deselect={name}" for name in sorted(red)]
+    command = [sys.executable, "-m", "pytest", "-qq", "-x", "--tb=no", "-p", "no:cacheprovider", *left_out, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         ended = subprocess.run(  # noqa: S603 - our own tests
@@ -130,8 +148,8 @@ def first_failure(arguments: Sequence[str], copy: Path) -> str:
         return "it hangs"
     if ended.returncode in (0, 5):
         return ""
-    named = [line.split(" - ")[0] for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return named[0] if named else f"exit code {ended.returncode}"
+    named = [line.split(" ", 1)[1] for line in ended.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return named[0].split(" - ")[0] if named else f"exit code {ended.returncode}"
 
 
 def main() -> None:
@@ -139,18 +157,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--slow", action="store_true", help="run the second command too where the first sees nothing")
+    parser.add_argument("--until", choices=STAGES, default="quick", help="the last stage to run")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in (*COPIED, *ALSO):
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, copy / name)
-        caught = 0
+        caught, red = 0, set[str]()
         for mutation in chosen(asked.count, asked.seed):
-            by = caught_by(mutation, copy, slow=asked.slow)
+            by = caught_by(mutation, copy, red, until=asked.until)
             caught += bool(by)
             print(f"{'caught' if by else 'SURVIVED':8} {mutation}\n         {by}", flush=True)  # noqa: T201
-    print(f"{caught} of {asked.count} caught")  # noqa: T201
+    print(f"{caught} of {asked.count} caught; tests that fail without a change: {sorted(red) or 'none'}")  # noqa: T201
 
 
 if __name__ == "__main__":

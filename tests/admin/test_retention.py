@@ -25,6 +25,7 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
 )
+from convstore.admin import retention
 from convstore.mongo import key_ranges as ranges
 from convstore.mongo.log import Log
 from convstore.mongo.tombstones import Tombstones
@@ -112,7 +113,7 @@ async def test_who_is_killed_is_finished_by_the_next(database, server_uri, call)
 
 async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
     """People come back to conversations that a policy is about to end; all they are told is stored stays."""
-    await fill(database, "ada", conversations=40, turns=1)
+    await fill(database, "ada", conversations=16, turns=1)
     await fill(database, "eve", conversations=5, turns=1)  # nobody comes back to these
     acknowledged: dict[str, list[str]] = {}
 
@@ -128,13 +129,13 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database, server_uri):
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
         pruning = [ConversationStore(client[database.name]).prune(older_than=POLICY) for _ in range(3)]
         receipts, *_ = await asyncio.gather(
-            asyncio.gather(*pruning), *(come_back(client, f"t{number}") for number in range(40))
+            asyncio.gather(*pruning), *(come_back(client, f"t{number}") for number in range(16))
         )
     ended = sum(receipt.conversations for receipt in receipts)
-    assert 5 <= ended <= 45
+    assert 5 <= ended <= 21
     await sweep(database)
     store = ConversationStore(database)
-    assert len(acknowledged) == 40
+    assert len(acknowledged) == 16
     for thread, ids in acknowledged.items():
         log = [str(message.id) async for message in store.conversation(user_id="ada", thread_id=thread).messages()]
         assert log[-2:] == ids
@@ -213,13 +214,14 @@ async def test_a_damaged_tail_does_not_keep_the_others(database):
     assert (await store.erase(user_id="ada")).conversations == 1
 
 
-async def test_many_ends_are_swept_at_once(database):
+async def test_many_ends_are_swept_at_once(database, monkeypatch):
     """More tombstones than are read together do not wait for as many minutes."""
+    monkeypatch.setattr(retention, "_BATCH", 10)
     store = ConversationStore(database)
-    for number in range(120):
+    for number in range(24):
         await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage("hi"))
-    assert (await store.erase(user_id="ada")).conversations == 120
-    assert (await documents(database))["heads"] == 120
+    assert (await store.erase(user_id="ada")).conversations == 24
+    assert (await documents(database))["heads"] == 24
     await sweep(database)
     assert (await documents(database))["heads"] == 0
 

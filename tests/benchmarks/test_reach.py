@@ -49,6 +49,7 @@ def test_content_words_leave_out_what_every_question_has():
     assert content_words("我对什么过敏") == ["过敏"]
 
 
+@pytest.mark.slow
 async def test_a_small_run_gives_a_table_a_chart_and_json(own_database, conversations):
     """The full history holds every proof; the window holds what is in it; every reader and ranking has a figure."""
     outcomes = await reach.measure(own_database, conversations["talk"])

@@ -77,7 +77,7 @@ async def test_a_store_is_inspected_without_changing_it(server_uri, database_nam
         client.drop_database(name)
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 async def test_the_demo_leaves_nothing_behind(server_uri, database_name, by):
     """Whichever signal ends it."""
     name = f"{database_name}_demo"
