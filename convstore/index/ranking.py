@@ -31,6 +31,10 @@ _HUMAN_WEIGHT = 1.1
 _NEIGHBOURS, _NEIGHBOUR_WEIGHT = 3, 0.3
 """A word in one of so many messages before or after a match counts as well, if the match lacks it: an answer seldom
 repeats its question."""
+_SAME_QUESTION, _ANSWERS, _ANSWER_WEIGHT = 0.9, 8, 0.9
+"""A human message with so much of the query is the same question, asked before. So many messages after it, if they have
+a word of the query, come shortly behind it."""
+
 _MAX_NEIGHBOURED = 500
 """Words in more windows than this do not count for neighbours: they say little about them, and cost time."""
 
@@ -70,8 +74,10 @@ def ranked(
         limit: Maximum number of messages.
         by_source: Rank the sources of a message as if they were messages.
     """
-    scores, nearby = _scores(parts, groups)
-    found, first = [], 0
+    scores, nearby, covered = _scores(parts, groups)
+    found: list[tuple[int, Found]] = []
+    answers: dict[int, float] = {}
+    first = 0
     for index, part in enumerate(parts):
         matches: dict[tuple[int, int], list[tuple[float, int]]] = {}
         message_of = part.message_of
@@ -84,24 +90,45 @@ def ranked(
                 windows.sort(key=lambda one: (-one[0], one[1]))
                 score = windows[0][0] + _FURTHER_WINDOWS * sum(score for score, _ in windows[1:])
                 score += nearby.get(first + number, 0.0)
-                score *= _HUMAN_WEIGHT if message.type == "human" else 1
-                found.append(Found(index, message, source, score, tuple(window for _, window in windows)))
+                one = Found(index, message, source, score, tuple(window for _, window in windows))
+                found.append((first + number, one))
+                if message.type == "human" and covered[first + number] >= _SAME_QUESTION:
+                    answers |= dict.fromkeys(_answered_at(parts, index, number, first), score)
         first += len(part.messages)
-    return sorted(found, key=lambda one: (-one.score, one.part, one.message.ordinal, one.source_id))[:limit]
+    ranking = [one._replace(score=_final(one, answers.get(position, 0.0))) for position, one in found]
+    return sorted(ranking, key=lambda one: (-one.score, one.part, one.message.ordinal, one.source_id))[:limit]
+
+
+def _answered_at(parts: Sequence[Part], index: int, number: int, first: int) -> range:
+    """Return where the messages are that may answer a question: those after it in its turn, up to a number."""
+    following = list(parts[index].messages[number + 1 : number + 1 + _ANSWERS])
+    for part in parts[index + 1 :]:
+        following += part.messages[: _ANSWERS - len(following)]
+    end = next((count for count, message in enumerate(following) if message.type == "human"), len(following))
+    return range(first + number + 1, first + number + 1 + end)
+
+
+def _final(one: Found, question: float) -> float:
+    """Return the score of a message, given the score of the same question before it, if any."""
+    score = max(one.score, one.score + _ANSWER_WEIGHT * (question - one.score))
+    return score * _HUMAN_WEIGHT if one.message.type == "human" else score
 
 
 def _scores(
     parts: Sequence[Part], groups: Iterable[tuple[str, ...]]
-) -> tuple[list[dict[int, float]], dict[int, float]]:
-    """Return the score of each matching window by part, and what the neighbours of messages add, by message.
+) -> tuple[list[dict[int, float]], dict[int, float], dict[int, float]]:
+    """Return the score of each matching window by part, and two figures by message.
 
-    Messages are numbered from 0 through all parts.
+    The first is what the neighbours of a message add, the second the weight of the query's words that it contains, of 1
+    for all of them. Messages are numbered from 0 through all parts.
     """
     lengths = [part.lengths for part in parts]
     count, total = sum(map(len, lengths)), sum(map(sum, lengths))
     average = total / count if count else 1.0
     scores: list[dict[int, float]] = [{} for _ in parts]
     nearby: dict[int, float] = {}
+    covered: dict[int, float] = {}
+    total_weight = 0.0
     for frequency, group, counts in _rarest(parts, groups):
         weight = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
         weight *= _COMMON_WEIGHT if is_common(group) else 1
@@ -117,7 +144,10 @@ def _scores(
             first += len(part.messages)
         if frequency <= _MAX_NEIGHBOURED:
             _add_neighbours(nearby, best)
-    return scores, nearby
+        total_weight += weight
+        for message in best:
+            covered[message] = covered.get(message, 0.0) + weight
+    return scores, nearby, {message: weight / total_weight for message, weight in covered.items()}
 
 
 def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None:

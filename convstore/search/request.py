@@ -31,6 +31,7 @@ class SearchRequest:
         offset: Number of hits to skip.
         is_for_model: Return the sources of a result one by one, and skip the question that is being answered.
         characters: Maximum length of a snippet.
+        source_characters: The same for a source, of which a model gets as much as fits.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -41,6 +42,7 @@ class SearchRequest:
     offset: int = 0
     is_for_model: bool = False
     characters: int = 300
+    source_characters: int = 300
 
     def allows(self, ordinal: int, type_: str) -> bool:
         """Return True if the filters allow a message."""

@@ -95,11 +95,12 @@ class Searcher:
 
         async def match(one: Found) -> Match:
             part = log.parts[one.part]
-            window = part.window(one.windows[0])
+            window = _shown_window(part, one.windows[0], request)
             message_id, tool, at, text = await self._text(cached, one, window)
             first = [turn for turn in turns if turn.ordinal <= one.message.ordinal][-1]
             sources = (part.window(number).source_id for number in one.windows)
             shown = f"{window.label}\n{text}" if window.label and not request.is_for_model else text
+            characters = request.source_characters if window.source_id else request.characters
             hit = SearchHit(
                 message_id=message_id,
                 ordinal=one.message.ordinal,
@@ -107,7 +108,7 @@ class Searcher:
                 type=one.message.type,
                 tool=tool,
                 source_ids=tuple(dict.fromkeys(number for number in sources if number)),
-                snippet=snippet(shown, request.groups, characters=request.characters),
+                snippet=snippet(shown, request.groups, characters=characters),
                 score=one.score,
                 created_at=at,
             )
@@ -131,6 +132,20 @@ class Searcher:
         if row is None:
             raise CorruptDocumentError(entry_id(cached.conversation, 0), f"no entry has the message {ordinal}")
         return row
+
+
+def _shown_window(part: Part, number: int, request: SearchRequest) -> Window:
+    """Return the window to show; for a model that of a source grows to the whole source, or as much as is shown."""
+    window = part.window(number)
+    if not request.is_for_model or not window.source_id:
+        return window
+    start, end = window.start, window.end
+    for step, stop in ((1, len(part.lengths)), (-1, -1)):
+        for other in map(part.window, range(number + step, stop, step)):
+            if other[:3] != window[:3] or max(end, other.end) - min(start, other.start) > request.source_characters:
+                break
+            start, end = min(start, other.start), max(end, other.end)
+    return window._replace(start=start, end=end)
 
 
 def _label(part: Part, number: int) -> str:

@@ -6,6 +6,7 @@ Floor 5. The retrieval tool calls it for ``find`` without ids. A header names th
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
@@ -20,10 +21,12 @@ from convstore.values.scope import Scope
 
 __all__ = ["search_page"]
 
-_PASSAGE_CHARACTERS = 500
-_LEAST_CHARACTERS = 150
-"""A page reads one passage for so many characters of its room."""
-_MAX_PASSAGES = 20
+_PASSAGE_CHARACTERS, _SOURCE_CHARACTERS = 800, 2_000
+"""Maximum length of a passage. A source that is not longer is shown whole: an answer seldom repeats its question."""
+_MAX_PASSAGES, _MAX_READ = 20, 40
+"""Passages on a page, and passages read for it: some of them repeat others."""
+_MAX_OFFSET = 200
+"""A search ends after so many passages. Those before a page are read again, as the page does not repeat them."""
 _LABEL_CHARACTERS = 200
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
 _CURSOR = re.compile(r"f(\d{1,15})@(\d{1,9})", re.ASCII)
@@ -42,27 +45,42 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> tup
         scope,
         SearchRequest(
             tuple(query_groups(request.find)),
-            limit=min(_MAX_PASSAGES, max(1, room // _LEAST_CHARACTERS)),
+            limit=min(offset, _MAX_OFFSET) + _MAX_READ,
             before=through + 1 if through else 2**53,
-            offset=offset,
             is_for_model=True,
             characters=min(_PASSAGE_CHARACTERS, room // 2),
+            source_characters=min(_SOURCE_CHARACTERS, room // 2),
         ),
     )
     texts, sources, whole = list[str](), list[Source](), room
-    for match in found.matches:
+    position = 0
+    for position, match in _distinct(found.matches):
+        if position < offset:
+            continue
         text = _shown(match, whole)
-        if texts and weight(text) + 1 > room:
+        if texts and (weight(text) + 1 > room or len(texts) == _MAX_PASSAGES):
             break
         room -= weight(text) + 1
         texts.append(text)
         sources += _sources(match)
+    else:
+        position = len(found.matches)
     if not texts:
         return "\n".join([no_match(request), *lines, "End."]), SourcePage()
-    is_last = found.is_last and len(texts) == len(found.matches)
-    following = "" if is_last else f"f{through or found.last}@{offset + len(texts)}"
+    is_last = position == len(found.matches) and (found.is_last or position > _MAX_OFFSET)
+    following = "" if is_last else f"f{through or found.last}@{position}"
     end = f'More: cursor="{following}"' if following else "End."
     return "\n".join([*texts, *lines, end]), SourcePage(sources=sources, next_cursor=following or None)
+
+
+def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
+    """Yield the matches with their positions, a passage that several results have only once."""
+    seen = set[str]()
+    for position, match in enumerate(matches):
+        text = " ".join(match.hit.snippet.split()) if match.hit.type == "tool" else ""
+        if text not in seen:
+            yield position, match
+        seen |= {text} if text else set()
 
 
 def _shown(match: Match, room: int) -> str:

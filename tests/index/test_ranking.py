@@ -21,10 +21,11 @@ WORDS = st.lists(
 
 
 def part_of(texts: list[str], first: int = 1) -> IndexBuilder:
-    """Return a part with one message for each text."""
+    """Return a part with one message for each text, every third of them human."""
     builder = IndexBuilder()
     for ordinal, text in enumerate(texts, first):
-        builder.add(EntryMessage(ordinal, f"m{ordinal}", "human", "", b"", 1, 1), [Text(text)], at=AT)
+        type_ = "human" if ordinal % 3 == 1 else "ai"
+        builder.add(EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1), [Text(text)], at=AT)
     return builder
 
 
@@ -47,16 +48,17 @@ def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], q
     groups = query_groups(query)
     lean = IndexBuilder(only_terms_of(groups))
     for ordinal, text in enumerate(texts, 1):
-        lean.add(EntryMessage(ordinal, f"m{ordinal}", "human", "", b"", 1, 1), [Text(text)], at=AT)
+        type_ = "human" if ordinal % 3 == 1 else "ai"
+        lean.add(EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1), [Text(text)], at=AT)
     results = [ranked([part], groups, is_allowed=lambda _, __: True, limit=20) for part in (part_of(texts), lean)]
     assert results[0] == results[1]
 
 
 def test_the_rarer_word_wins():
     """A message with the rare word comes before those with the common one; equal ones by ordinal."""
-    part = part_of(["seal seal", "orca", "seal", "seal", "orca", "orca", "orca", "orca narwhal"])
+    part = part_of(["orca", "seal seal", "seal", "orca", "seal", *["orca"] * 6, "orca narwhal"])
     found = ranked([part], query_groups("seal narwhal"), is_allowed=lambda _, __: True, limit=3)
-    assert [one.message.ordinal for one in found] == [8, 1, 3]
+    assert [one.message.ordinal for one in found] == [12, 2, 3]
 
 
 def test_an_answer_counts_the_words_of_its_question():
@@ -71,3 +73,12 @@ def test_question_words_count_less_than_others():
     part = part_of(["when did they say so", *["seal"] * 9, "an orca"])
     found = ranked([part], query_groups("when did they see the orca"), is_allowed=lambda _, __: True, limit=20)
     assert [one.message.ordinal for one in found] == [11, 1]
+
+
+def test_what_follows_the_same_question_comes_before_other_matches():
+    """The answer that was given to it shares one word with the query, another message two."""
+    question = "where did the orca leave her calf"
+    texts = ["seal", "seal", "seal", question, "an orca", "seal", "seal", "seal", "seal", "seal", "seal"]
+    part = part_of([*texts, "orca and calf in the bay on a day in May", *["orca"] * 4])
+    found = ranked([part], query_groups(question), is_allowed=lambda _, __: True, limit=20)
+    assert [one.message.ordinal for one in found[:2]] == [4, 5]
