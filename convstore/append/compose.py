@@ -7,7 +7,7 @@ depends on the log so far: ordinals, numbers of sources, names of tools, stubs a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from langchain_core.messages import ToolMessage
@@ -77,7 +77,7 @@ def compose(
         first=after.messages + 1,
         at=at,
         messages=messages,
-        totals=replace(running.totals(at, shown_now=bool(sources)), counter=batch.counter.name, link=link),
+        totals=running.totals(at, shown_now=bool(sources), counter=batch.counter.name, link=link),
         after=after.link,
         sources=sources,
     )

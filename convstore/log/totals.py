@@ -170,8 +170,8 @@ class RunningTotals:
         self._tokens += message.tokens
         self._view_tokens += message.view_tokens
 
-    def totals(self, at: datetime, *, shown_now: bool) -> Totals:
-        """Return the totals of an entry that ends here."""
+    def totals(self, at: datetime, *, shown_now: bool, counter: str | None = None, link: int = 0) -> Totals:
+        """Return the totals of an entry that ends here, by default with the counter of the log before it."""
         after, entries = self.after, self.after.entries + 1
         return Totals(
             entries=entries,
@@ -181,7 +181,7 @@ class RunningTotals:
             results=after.results + self._results,
             tokens=after.tokens + self._tokens,
             view_tokens=after.view_tokens + self._view_tokens,
-            counter=after.counter,
+            counter=after.counter if counter is None else counter,
             rewind_entry=after.rewind_entry,
             sources_through=self.sources_through,
             given_through=self.given_through,
@@ -191,6 +191,7 @@ class RunningTotals:
             shown_at=entries if shown_now else after.shown_at,
             shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,
+            link=link,
         )
 
     def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:

@@ -124,8 +124,8 @@ class Codec:
         Raises:
             UnencodableError: A type is not registered, a `dump` failed, or a value contains itself.
         """
-        if (text := plain_json(value)) is not None:
-            return text
+        if (text := plain_json(list(value) if type(value) is tuple else value)) is not None:
+            return f'{{"$":["tuple",{text}]}}' if type(value) is tuple else text
         walk = _Walk(self, value, path=path, omitted=omitted)
         lines = walk.run()
         write = write_long_line if walk.nodes > MANY_NODES else write_line

@@ -15,7 +15,7 @@ from typing import Any
 
 import bson
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError
 
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
@@ -26,7 +26,7 @@ from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between, count_range, delete_range
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
-from convstore.mongo.source_columns import shown_in, source_filter, source_ids
+from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
 __all__ = ["LEAN", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "rows_of"]
@@ -129,9 +129,7 @@ class Log:
             for command in ahead:
                 await self._log.insert_many(command, ordered=True)
             try:
-                await self._insert([*last, document, *after])
-            except DuplicateKeyError as error:
-                raise SlotTaken from error
+                await self._log.insert_many([*last, document, *after], ordered=True)
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
                     raise  # the chunks may still be rolled back, so they do not count as sent
@@ -141,12 +139,6 @@ class Log:
                 if failures[0]["index"] == len(last):
                     raise SlotTaken from error
                 # A reader that saw the entry first has restored the state.
-
-    async def _insert(self, documents: list[Any]) -> None:
-        if len(documents) == 1:
-            await self._log.insert_one(documents[0])
-        else:
-            await self._log.insert_many(documents, ordered=True)
 
     async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
         """Remove chunks of one append that no entry refers to. One command."""
@@ -201,7 +193,7 @@ class Log:
         async with driver_errors():
             query = {"conversation": conversation, **source_filter(wanted)}
             documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1}).to_list(None)
-        return sorted({number for document in documents for number in source_ids(document)} & wanted)
+        return sorted({number for document in documents for number in taken_ids(document, wanted)})
 
     async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
         """Return the entries from one number and before another, in order. One command up to a thousand entries."""

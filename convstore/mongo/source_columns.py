@@ -21,10 +21,10 @@ from convstore.mongo.bson_values import (
     stored_text,
     to_stored,
 )
-from convstore.sources.places import SOURCE_PARTS, SourcePlace
+from convstore.sources.places import SOURCE_PARTS, Part, SourcePlace
 from convstore.sources.source import TEXT_DIGEST_BYTES
 
-__all__ = ["shown_in", "source_blocks", "source_documents", "source_filter", "source_ids", "sources_from"]
+__all__ = ["shown_in", "source_blocks", "source_documents", "source_filter", "sources_from", "taken_ids"]
 
 _BLOCK = 16
 """Source ids in one block: a result has about ten sources, so it is found by one or two blocks."""
@@ -55,11 +55,17 @@ def source_documents(entry: Entry) -> list[dict[str, Any]]:
     runs: list[list[EntrySource]] = []
     for source in entry.sources:
         last = runs[-1][-1] if runs else None
-        if last and (last.message_id, last.id + 1, last.kept) == (source.message_id, source.id, source.kept):
+        if last and _follows(source, last):
             runs[-1].append(source)
         else:
             runs.append([source])
     return [_run_document(run, positions[run[0].message_id]) for run in runs]
+
+
+def _follows(source: EntrySource, last: EntrySource) -> bool:
+    """Return True if a source continues the run that ends with another one."""
+    is_next = source.id == last.id + 1 and source.message_id == last.message_id
+    return is_next and source.kept == last.kept and source.place.part == last.place.part
 
 
 def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
@@ -74,11 +80,10 @@ def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
         "ends": [place.end for place in places],
         "lengths": [place.length for place in places],
     }
-    if any(source.url for source in run):
-        document["urls"] = [to_stored(source.url) for source in run]
     optional = {
         "kept": int(run[0].kept),
-        "parts": _unless_all([place.part for place in places], "content"),
+        "part": "" if places[0].part == "content" else places[0].part,
+        "urls": _unless_all([to_stored(source.url) for source in run], ""),
         "texts": _unless_all([place.start - place.middle for place in places], 0),
         "pieces": _unless_all([to_stored(source.piece) for source in run], ""),
         "given": _unless_all([source.given for source in run], None),
@@ -107,12 +112,13 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> It
     numbers = range(first, first + len(ends))
     if stored_number(run["last"]) != numbers[-1]:
         raise ValueError("the last number of a run of sources does not match their number")
-    kept = bool(stored_number(run.get("kept", 0)))
+    kept, part = bool(stored_number(run.get("kept", 0))), run.get("part", "content")
+    if part not in SOURCE_PARTS:
+        raise ValueError(f"unknown part of a message {part!r}")
     columns = [
         stored_list(run["titles"]),
         _column(run, "urls", "", len(ends)),
         _digests_of(run),
-        _column(run, "parts", "content", len(ends)),
         _column(run, "texts", 0, len(ends)),
         stored_list(run["starts"]),
         ends,
@@ -122,7 +128,7 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> It
         _column(run, "earlier", None, len(ends)),
         _column(run, "bare", 0, len(ends)),
     ]
-    for number, title, url, digest, part, before, start, end, length, piece, given, earlier, bare in zip(
+    for number, title, url, digest, before, start, end, length, piece, given, earlier, bare in zip(
         numbers, *columns, strict=True
     ):
         yield EntrySource(
@@ -145,10 +151,10 @@ def _column(run: Mapping[str, Any], name: str, default: Any, length: int) -> Seq
     return stored_list(run[name]) if name in run else [default] * length
 
 
-def _place_from(part: Any, before: Any, start: Any, end: Any, length: Any) -> SourcePlace:
+def _place_from(part: Part, before: Any, start: Any, end: Any, length: Any) -> SourcePlace:
     start, end, length = stored_number(start), stored_number(end), stored_number(length)
     text = start + stored_number(before, minimum=None)
-    if part not in SOURCE_PARTS or not 0 <= text <= start <= end:
+    if not 0 <= text <= start <= end:
         raise ValueError("the start, middle and end of a source are not in order")
     return SourcePlace(part, text, start, end, length)
 
@@ -161,17 +167,17 @@ def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
     return [packed[start : start + TEXT_DIGEST_BYTES] for start in range(0, len(packed), TEXT_DIGEST_BYTES)]
 
 
-def source_ids(document: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of an entry's sources.
+def taken_ids(document: Mapping[str, Any], wanted: Iterable[int]) -> set[int]:
+    """Return those of some ids that sources of an entry have.
 
     Raises:
         CorruptDocumentError: The field is damaged.
     """
     try:
         runs = [(stored_number(run["first"]), stored_number(run["last"])) for run in stored_list(document["sources"])]
-        return [number for first, last in runs for number in range(first, last + 1)]
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
+    return {number for number in wanted if any(first <= number <= last for first, last in runs)}
 
 
 def shown_in(documents: Iterable[Mapping[str, Any]]) -> dict[bytes, int]:

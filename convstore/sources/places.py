@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from convstore.messages.encoding import RESULT_MINIMUM, EncodedMessage
@@ -18,9 +18,21 @@ from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, is_text
 from convstore.sources.source import FoundSource, FoundSources, source_in
 
-__all__ = ["SOURCE_PARTS", "Located", "SourcePlace", "Span", "located_json", "place_sources", "read_item", "read_text"]
+__all__ = [
+    "SOURCE_PARTS",
+    "Located",
+    "Part",
+    "SourcePlace",
+    "Span",
+    "located_json",
+    "place_sources",
+    "read_item",
+    "read_text",
+]
 
-_Part = Literal["content", "artifact", "copy"]
+Part = Literal["content", "artifact", "copy"]
+"""The part of a payload that a source is read from."""
+
 SOURCE_PARTS = frozenset({"content", "artifact", "copy"})
 
 Span = tuple[Any, int, int]
@@ -48,7 +60,7 @@ class SourcePlace:
         length: Number of characters of the text.
     """
 
-    part: _Part
+    part: Part
     start: int
     middle: int
     end: int
@@ -66,7 +78,7 @@ class SourcePlace:
 
     def moved(self, by: int) -> SourcePlace:
         """Return the place in a text that begins earlier."""
-        return replace(self, start=self.start + by, middle=self.middle + by, end=self.end + by)
+        return SourcePlace(self.part, self.start + by, self.middle + by, self.end + by, self.length) if by else self
 
 
 class Located(NamedTuple):
@@ -110,7 +122,7 @@ def place_sources(found: FoundSources, spans: Sequence[Span], codec: Codec, omit
         omitted: If given, values of unknown types are left out and their paths appended here.
     """
     artifact, ranges = _in_artifact(found, codec, omitted) if found.rebuild else (None, _in_content(found, spans))
-    part: _Part = "artifact" if found.rebuild else "content"
+    part: Part = "artifact" if found.rebuild else "content"
     places, copies, length = [], [], 0
     for item, (start, end) in zip(found.items, ranges, strict=True):
         if 0 < end - start <= _MAX_IN_PLACE:
@@ -140,7 +152,7 @@ def _in_artifact(
     rest = codec.encode(found.rebuild(marks))
     pieces, ranges, length = [], [], 0
     for mark, source in zip(marks, found.items, strict=True):
-        before, _, rest = rest.partition(codec.encode(mark))
+        before, _, rest = rest.partition(f'{{"$":["payload",[{mark.start},{mark.end},false]]}}')
         item = codec.encode(source.item, omitted=omitted)
         pieces += [before, item]
         ranges.append((length + len(before), length + len(before) + len(item)))
@@ -195,7 +207,8 @@ def located_json(text: str) -> tuple[Any, list[Span]]:
 
 
 def _skip(text: str, position: int) -> int:
-    found = _BLANK.match(text, position)
+    """Return the position of the next character that is not blank."""
+    found = _BLANK.match(text, position) if text[position : position + 1].isspace() else None
     return found.end() if found else position
 
 

@@ -346,7 +346,9 @@ def _address(fields: dict[str, Any]) -> tuple[str, str]:
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
     """Return the fields of a dict item without its text; a ``metadata`` dict in it is flattened."""
     inner = item.get("metadata")
-    own = _named({key: value for key, value in item.items() if not text_key or key != text_key})
+    own = _named(item)
+    if text_key:
+        del own[text_key]
     return own | {key: value for key, value in _named(inner).items() if key not in own} if type(inner) is dict else own
 
 
