@@ -30,6 +30,7 @@ from convstore.messages.tool_calls import (
     calls_of,
     check_pairing,
     has_calls,
+    is_paired,
     missing_result,
     pair,
     result_id,
@@ -297,6 +298,17 @@ def test_every_message_is_kept_or_named(log):
     for message, index in zip(paired.messages, paired.indexes, strict=True):
         if index is not None:
             assert message is log[index]
+
+
+@many
+@given(logs, logs)
+def test_paired_lists_are_recognised_and_may_be_joined(log, later):
+    """Pairing leaves them as they are, also in a row; a message whose calls share an id is looked up slowly."""
+    paired = pair(log).messages
+    calls = [[call.id for call in calls_of(message)] for message in paired]
+    assert is_paired(paired) == all(len(set(ids)) == len(ids) for ids in calls)
+    if is_paired(log) and is_paired(later):
+        assert all(one is two for one, two in zip(pair([*log, *later]).messages, [*log, *later], strict=True))
 
 
 @many

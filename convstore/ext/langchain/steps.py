@@ -180,8 +180,8 @@ async def prepare(
 
 def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) -> list[BaseMessage]:
     """`fit_for`, which reads only the messages added since the last step if those before were paired."""
-    known = len(run.paired)
-    if provider is None and messages[:known] == run.paired and is_paired(messages[known:]):
+    known = len(run.paired) if messages[: len(run.paired)] == run.paired else 0
+    if provider is None and is_paired(messages[known:]):
         run.paired = messages
         return messages
     return fit_for(messages, provider)
