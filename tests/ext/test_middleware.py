@@ -118,14 +118,14 @@ async def test_views_are_stable_within_a_turn_and_from_turn_to_turn(store: Conve
 
 
 @pytest.mark.parametrize("summarizer", [None, HeadTailSummarizer()], ids=["no summarizer", "a summarizer"])
-async def test_a_warm_run_with_a_tool_is_six_commands(
+async def test_a_warm_run_with_a_tool_is_five_commands(
     client: AsyncMongoClient[dict[str, Any]],
     database_name: str,
     scope: dict[str, str],
     commands: Commands,
     summarizer: Any,
 ):
-    """A load (head and log, at once) and an insert for question, call, result and answer; nothing is looked up.
+    """A load and an insert for question, call, result and answer; nothing is looked up.
 
     Also where there is a summarizer, as long as it is not due.
     """
@@ -135,7 +135,7 @@ async def test_a_warm_run_with_a_tool_is_six_commands(
     await agent.ainvoke({"messages": [("user", "Hello?")]}, config_of(scope))
     with commands.counted():
         await agent.ainvoke({"messages": [("user", "And now?")]}, config_of(scope))
-    assert commands.names == ["find", "find", "insert", "insert", "insert", "insert"]
+    assert commands.names == ["find", "insert", "insert", "insert", "insert"]
 
 
 async def test_no_old_message_is_streamed_again(store: ConversationStore, scope: dict[str, str]):
