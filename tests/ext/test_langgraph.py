@@ -182,7 +182,7 @@ WIRINGS = [
 ]
 
 
-@pytest.fixture(params=[None, "anthropic"])
+@pytest.fixture(params=[None, pytest.param("anthropic", marks=pytest.mark.slow)])
 async def either_store(request, pymongo_client, database_name) -> ConversationStore:
     """A store whose views are as they come, and one whose views are made for a provider."""
     policy = HistoryPolicy(provider=request.param)

@@ -543,7 +543,7 @@ def test_the_limit_holds_before_the_sum_is_reached(summarize):
     """With a system message and a summary, or with a sum that is asked for above the limit; in large steps."""
     model, running = ScriptedModel(), None
     system, log = SystemMessage("word " * 40), list[BaseMessage]()
-    for number in range(100):
+    for number in range(60):
         log += [HumanMessage("why", id=f"q{number}"), AIMessage("so", id=f"a{number}")]
         result = summarize(
             [system, *log],
@@ -556,7 +556,7 @@ def test_the_limit_holds_before_the_sum_is_reached(summarize):
         )
         assert by_words(result.messages) <= 100
         running = result.running_summary
-    assert 3 <= len(model.prompts) <= 10
+    assert len(model.prompts) == 2
 
 
 def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize):

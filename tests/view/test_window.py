@@ -222,7 +222,7 @@ def test_under_shortening_every_read_gives_the_same_start(script, budget, longes
     _read_from_everywhere(log_of(script, batch=lengths), policy, lambda last: data.draw(st.integers(1, last)))
 
 
-@pytest.mark.parametrize("back", range(6))
+@pytest.mark.parametrize("back", range(0, 6, 3))
 def test_a_start_between_two_steps_is_found_again(back):
     """A turn that fills the budget moves the start to a turn that is no multiple of the step; later reads agree."""
     large = ([Round((1_500, 0, 3_000), sources=True)], 200, 0)
