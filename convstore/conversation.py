@@ -23,6 +23,7 @@ from convstore.values.models import (
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import check_choice, check_id, check_number
+from convstore.values.stamps import ViewStamp, check_stamp, write_stamp
 
 __all__ = ["Conversation"]
 
@@ -42,6 +43,7 @@ class Conversation(ConversationReader):
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
         resent: Literal["skip", "raise"] | None = None,
+        seen: ViewStamp | None = None,
     ) -> Receipt:
         """Append messages to the log permanently: in order, each once, and all of them or none.
 
@@ -59,6 +61,7 @@ class Conversation(ConversationReader):
             resent: For clients that resend the whole conversation without ids. A batch with two or more human messages
                 is compared with the active log. "skip" appends only the messages after those already stored, which get
                 the log's ids; "raise" rejects a batch that begins with stored messages. One more command.
+            seen: ``history.stamp`` of the view that the batch's first AI message answers; `view_at` shows it again.
 
         Raises:
             InvalidMessageError: A message is invalid; the error names the message and the field.
@@ -72,23 +75,29 @@ class Conversation(ConversationReader):
             StoreUnavailableError: The server did not answer; retry the call.
         """
         whole = whole_messages(given := items_of(messages), key=key)
-        receipt = await self._append(whole, unencodable, on_source_clash, resent=resent)
+        receipt = await self._append(whole, unencodable, on_source_clash, resent=resent, seen=seen)
         copy_ids(whole, given)
         return receipt
 
     async def _append(
-        self, whole: Sequence[BaseMessage], unencodable: str, clash: str, *, turn: str = "", resent: str | None = None
+        self,
+        whole: Sequence[BaseMessage],
+        unencodable: str,
+        clash: str,
+        *,
+        turn: str = "",
+        resent: str | None = None,
+        seen: ViewStamp | None = None,
     ) -> Receipt:
         check_choice(unencodable, "raise", "omit", name="unencodable")
         check_choice(clash, "raise", "renumber", name="on_source_clash")
         check_choice(resent, None, "skip", "raise", name="resent")
-        omit, renumber = unencodable == "omit", clash == "renumber"
+        stamp = "" if seen is None else write_stamp(check_stamp(seen))
+        options: Any = {"omit": unencodable == "omit", "renumber": clash == "renumber", "seen": stamp}
         services = await self._services()
         if resent:
-            return await services.resender.append(
-                self._scope, whole, skip=resent == "skip", omit=omit, renumber=renumber
-            )
-        return await services.writer.append(self._scope, whole, turn=turn, omit=omit, renumber=renumber)
+            return await services.resender.append(self._scope, whole, skip=resent == "skip", **options)
+        return await services.writer.append(self._scope, whole, turn=turn, **options)
 
     async def append_turn(
         self,
@@ -99,6 +108,7 @@ class Conversation(ConversationReader):
         key: str | None = None,
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
+        seen: ViewStamp | None = None,
     ) -> Receipt:
         """Append a turn, or continue it: afterwards it begins with the human message and exactly these messages.
 
@@ -114,6 +124,7 @@ class Conversation(ConversationReader):
             key: Seed for the ids instead of `turn_id`. A second answer, after a `rewind` of the first, needs its own.
             unencodable: As in `append`.
             on_source_clash: As in `append`.
+            seen: As for `append`.
 
         Raises:
             UnknownMessageError: `human` is None, and the question is not in the log.
@@ -121,7 +132,7 @@ class Conversation(ConversationReader):
             ContentConflictError: A message of the turn is in the log with different content.
         """
         whole = turn_messages(turn_id, human=human, messages=messages, key=key)
-        return await self._append(whole, unencodable, on_source_clash, turn=turn_id)
+        return await self._append(whole, unencodable, on_source_clash, turn=turn_id, seen=seen)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.

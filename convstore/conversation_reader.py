@@ -18,6 +18,7 @@ from convstore.search.request import search_request
 from convstore.services import ServiceHost, read_back
 from convstore.values.models import (
     ConversationInfo,
+    PastView,
     SearchHit,
     SourcePage,
     StoredMessage,
@@ -25,7 +26,10 @@ from convstore.values.models import (
     ToolRecord,
     Turn,
 )
-from convstore.values.scope import Scope, check_id, check_ids
+from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.scope import Scope, check_id, check_ids, check_number
+from convstore.values.stamps import TurnOutline, ViewStamp
+from convstore.view.past import check_moment
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
@@ -67,6 +71,37 @@ class ConversationReader:
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
             raise InvalidInputError("texts must be a list of str")
         return await (await self._services()).writer.find_shown(self._scope, texts)
+
+    async def view_at(
+        self,
+        at: ViewStamp | str | int | None = None,
+        *,
+        policy: HistoryPolicy | None = None,
+        reasons_before: int | None = None,
+    ) -> PastView:
+        """Return a view as it was, to see what a model got and why. Nothing is written.
+
+        A stamp gives exactly the view that it was taken from: `match` is "exact", or "differs" with the reason. A
+        message or an ordinal gives the view directly after the entry that contains it, with the summary of that time.
+        Later rewinds, summaries and results do not count.
+
+        Args:
+            at: ``history.stamp`` or `StoredMessage.seen`, the id of a message, an ordinal, or None for now.
+            policy: Limits of the view; None for the stamp's, or the store's.
+            reasons_before: Only reasons that begin before this ordinal, see `HistoryReport.reasons_before`.
+
+        Raises:
+            UnknownMessageError: This conversation has no such message or view; it may have been deleted.
+            InvalidInputError: `at` is none of these, or `policy` is not a policy.
+        """
+        moment, own = check_moment(at), at.history_policy if isinstance(at, ViewStamp) else self._store.policy
+        if reasons_before is not None:
+            check_number(reasons_before, name="reasons_before", minimum=1, maximum=2**53)
+        chosen = check_policy(policy)
+        past = (await self._services()).past
+        return await past.view_at(
+            self._scope, moment, chosen or own, reasons_before=reasons_before, has_policy=chosen is not None
+        )
 
     async def summaries(self) -> list[Summary]:
         """Return every summary of this conversation, oldest first, with the range of messages that it covers."""
@@ -123,6 +158,15 @@ class ConversationReader:
         found = services.turns.read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
         async for turn in found:
             yield turn
+
+    async def outline(self, *, before: int | None = None, limit: int = 100) -> list[TurnOutline]:
+        """Return the last turns without their messages, oldest first: sizes, dates, and stamps of what the model saw.
+
+        Args:
+            before: Only turns that begin before this ordinal.
+            limit: Maximum number of turns, up to 1,000.
+        """
+        return await (await self._services()).turns.outline(self._scope, before=before, limit=limit)
 
     async def get_turn(self, turn_id: str) -> Turn | None:
         """Return the turn whose first message has this id, None if missing or rewound. Three or four commands."""

@@ -48,6 +48,7 @@ from convstore.values.models import (
     History,
     HistoryReport,
     MessagePreview,
+    PastView,
     Receipt,
     SearchHit,
     Source,
@@ -59,6 +60,7 @@ from convstore.values.models import (
 )
 from convstore.values.policy import HistoryPolicy
 from convstore.values.reports import ErasureReceipt, Finding, Growth, Migration, StoreStats, VerifyReport
+from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
 from convstore.view.render import get_conversational_history
 
 __all__ = [
@@ -93,6 +95,7 @@ __all__ = [
     "MissingExtraError",
     "NotSetUpError",
     "Omitted",
+    "PastView",
     "Receipt",
     "ResentHistoryError",
     "SchemaVersionError",
@@ -113,9 +116,12 @@ __all__ = [
     "ToolRecord",
     "Turn",
     "TurnConflictError",
+    "TurnOutline",
     "UnencodableError",
     "UnknownMessageError",
     "VerifyReport",
+    "ViewReason",
+    "ViewStamp",
     "get_conversational_history",
     "number_sources",
     "retrieve_previous_sources_tool",

@@ -53,6 +53,8 @@ from convstore.values.scope import Scope
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.verifier import Verifier
 from convstore.view.loader import Loader
+from convstore.view.past import PastViews
+from convstore.view.past_loader import PastLoader
 
 __all__ = ["ServiceHost", "Services", "both_ways", "make_services", "read_back"]
 
@@ -69,6 +71,7 @@ class Services:
     resender: Resender
     reader: LogReader
     loader: Loader
+    past: PastViews
     records: Records
     turns: Turns
     pager: Pager
@@ -134,12 +137,14 @@ def make_services(
         clock=clock,
         extractors=extractors,
     )
+    past_loader = PastLoader(reader, ends, log, states, cache, codec=codec, counter=counter)
     return Services(
         writer=writer,
         open_heads=open_heads,
         resender=Resender(reader, Digests(driver, prefix=prefix), writer, cache, codec=codec),
         reader=reader,
         loader=Loader(reader, ends, log, states, cache, codec=codec, counter=counter),
+        past=PastViews(reader, ends, states, summaries, past_loader, codec=codec, counter=counter),
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
         pager=Pager(reader, codec=codec),

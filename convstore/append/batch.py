@@ -122,6 +122,7 @@ class Batch:
         token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
         renumber: Give sources another number if theirs is taken.
+        seen: Stamp of the view that the first AI message answers, "" for none.
     """
 
     prepared: tuple[Prepared, ...]
@@ -130,6 +131,7 @@ class Batch:
     token: str = ""
     omitted: tuple[str, ...] = ()
     renumber: bool = False
+    seen: str = ""
 
     @property
     def ids(self) -> list[str]:
@@ -160,6 +162,7 @@ def prepare(
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
     omit: bool = False,
     renumber: bool = False,
+    seen: str = "",
 ) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
 
@@ -171,6 +174,7 @@ def prepare(
         extractors: Functions that find the sources in a tool's results, by tool name.
         omit: Leave out values of unknown types instead of refusing them.
         renumber: Give sources another number if theirs is taken.
+        seen: Stamp of the view that the first AI message answers, "" for none.
 
     Raises:
         InvalidInputError: An extractor failed.
@@ -186,7 +190,7 @@ def prepare(
         except UnencodableError as error:
             raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
         omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
-    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber)
+    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, seen)
 
 
 def is_heavy(messages: Sequence[BaseMessage]) -> bool:

@@ -7,7 +7,8 @@ depends on the log so far: ordinals, numbers of sources, names of tools, stubs a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from langchain_core.messages import ToolMessage
@@ -76,12 +77,18 @@ def compose(
     entry = Entry(
         first=after.messages + 1,
         at=at,
-        messages=messages,
+        messages=_with_stamp(messages, batch.seen),
         totals=running.totals(at, shown_now=bool(sources), counter=batch.counter.name, link=link),
         after=after.link,
         sources=sources,
     )
     return Composed(entry, tuple(chunk for one in batch.prepared for chunk in one.chunks))
+
+
+def _with_stamp(messages: Sequence[EntryMessage], seen: str) -> tuple[EntryMessage, ...]:
+    """Attach a stamp to the first AI message."""
+    answer = next((one for one in messages if one.type == "ai"), None) if seen else None
+    return tuple(replace(one, seen=seen) if one is answer else one for one in messages)
 
 
 @dataclass(slots=True)

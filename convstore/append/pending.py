@@ -88,6 +88,7 @@ class PendingAppend:
             last=max(ordinals),
             ordinals=ordinals,
             written=len(entry.messages) if entry else 0,
+            entry=entry.number if entry else 0,
             source_ids=(min(numbers), max(numbers)) if numbers else None,
             omitted=self.batch.omitted,
             renumbered=self.renumbered | renumbered_by(entry.sources if entry else ()),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -118,24 +118,20 @@ class Resender:
         self._reader, self._digests, self._writer, self._cache = reader, digests, writer, cache
         self._codec = codec
 
-    async def append(
-        self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, omit: bool = False, renumber: bool = False
-    ) -> Receipt:
+    async def append(self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, **options: Any) -> Receipt:
         """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
         if not is_history(messages):
-            return await self._writer.append(scope, messages, omit=omit, renumber=renumber)
+            return await self._writer.append(scope, messages, **options)
         try:
             async with asyncio.timeout(APPEND_SECONDS):
-                return await self._append(scope, messages, skip=skip, omit=omit, renumber=renumber)
+                return await self._append(scope, messages, skip=skip, **options)
         except TimeoutError as error:
             raise StoreUnavailableError(
                 f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
                 "repeat it with the same messages"
             ) from error
 
-    async def _append(
-        self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, omit: bool, renumber: bool
-    ) -> Receipt:
+    async def _append(self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, **options: Any) -> Receipt:
         batch = await self._compared(messages)
         for tries in range(_TRIES):
             try:
@@ -143,8 +139,8 @@ class Resender:
                 if decision.is_known and not skip:
                     raise ResentHistoryError(known=decision.known)
                 new = messages[decision.known :]
-                write = partial(self._writer.append, after=decision.tail, omit=omit, renumber=renumber)
-                receipt = decision.receipt(await write(scope, new) if new else None)
+                written = await self._writer.append(scope, new, after=decision.tail, **options) if new else None
+                receipt = decision.receipt(written)
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)
                 continue

@@ -98,6 +98,7 @@ class Writer:
         after: Totals | None = None,
         omit: bool = False,
         renumber: bool = False,
+        seen: str = "",
     ) -> Receipt:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
@@ -113,6 +114,7 @@ class Writer:
             extractors=self._extractors,
             omit=omit,
             renumber=renumber,
+            seen=seen,
         )
         batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
         return (await self._write(scope, batch, turn=turn, after=after)).receipt()

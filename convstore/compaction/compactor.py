@@ -186,7 +186,7 @@ class Compactor:
             if record is None:
                 return Compaction(status="not_needed")
             await self._summaries.insert(plan.cached.conversation, record)
-            is_committed = await self._states.commit(plan.state, record, owner=owner)
+            is_committed = await self._states.commit(plan.state, record, entry=plan.cached.entries, owner=owner)
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
                 await self._summaries.drop(plan.cached.conversation, record.token)

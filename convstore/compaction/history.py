@@ -70,12 +70,13 @@ class SummaryHistory:
         if cached is None:
             return False
         async with self._reader.reading(cached):
-            state = await self._ends.state(cached)
+            end = await self._ends.read(cached)
+            state = end.state
             if state.summary is None:
                 return False
             found = await self._summaries.all(cached.conversation)
             parent = next(iter(_whole_chain(cached.conversation, found, state.summary.parent, "parent")), None)
-        return await self._states.commit(state, parent)
+        return await self._states.commit(state, parent, entry=end.entries[-1].number if end.entries else 0)
 
     async def reselect(self, cached: CachedConversation, rewinds: Rewinds) -> None:
         """Make the longest valid summary the current one.
@@ -87,7 +88,8 @@ class SummaryHistory:
             known = await self._reader.find(cached.scope)  # another object if the log was restored from a backup
             if known is None or known.conversation != cached.conversation:
                 return
-            state = await self._ends.state(known)
+            end = await self._ends.read(known)
+            state, last = end.state, end.entries[-1].number if end.entries else 0
             current = state.summary.token if state.summary else ""
             if not state.aside and (state.summary is None or fits(state.summary, rewinds)):
                 return
@@ -100,7 +102,7 @@ class SummaryHistory:
                 return
             is_aside = state.aside and current in {"", *(record.token for record in aside)}
             still_aside = "" if best and token == state.aside else state.aside if is_aside else current
-            if await self._states.commit(state, best, aside=still_aside):
+            if await self._states.commit(state, best, entry=last, aside=still_aside):
                 return
 
     def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:

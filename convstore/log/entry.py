@@ -95,6 +95,8 @@ class EntryMessage:
         payload: Location of the parts outside the body; None if there are none.
         entry: Key of the entry that it was read from.
         is_long: True for a human or AI message that a note names once a view leaves it out.
+        seen: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
+            none, or it was not read.
     """
 
     ordinal: int
@@ -114,6 +116,7 @@ class EntryMessage:
     payload: PayloadRef | None = None
     entry: str = field(default="", compare=False)
     is_long: bool = False
+    seen: str = field(default="", compare=False)
 
     @property
     def identity(self) -> bytes:

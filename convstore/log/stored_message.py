@@ -24,8 +24,9 @@ from convstore.sources.shortening import (
     with_stub,
     without_media,
 )
+from convstore.values.stamps import ViewStamp, read_stamp
 
-__all__ = ["CONTENT_DIGEST_BYTES", "Form", "Shown", "payload_needed", "read_message", "shorten"]
+__all__ = ["CONTENT_DIGEST_BYTES", "Form", "Shown", "payload_needed", "read_message", "shorten", "stamp_of"]
 
 CONTENT_DIGEST_BYTES = 12
 """Length of a content digest; sufficient to distinguish the contents of any two messages."""
@@ -68,6 +69,18 @@ def _read(codec: Codec, message: EntryMessage, payload: str | None) -> BaseMessa
 
 def _no_payload(_start: int, _end: int) -> str:
     raise ValueError("its body refers to a payload, and its entry names none")
+
+
+def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
+    """Return the stamp of the view that an AI message answers, None if it was appended without one.
+
+    Raises:
+        CorruptDocumentError: The stamp is damaged.
+    """
+    try:
+        return read_stamp(message.seen, conversation) if message.seen else None
+    except ValueError as error:
+        raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
 
 
 class Shown(NamedTuple):

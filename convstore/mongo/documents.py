@@ -242,6 +242,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "sources": message.sources,
         "stub": message.stub,
         "payload": _payload_document(message.payload) if message.payload else None,
+        "seen": message.seen,
     }
     return document | {key: value for key, value in optional.items() if value}
 
@@ -269,6 +270,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         None if payload is None else _payload_from(payload),
         entry,
         is_long=is_long(document["type"], document["view_tokens"]),
+        seen=stored_text(document.get("seen", "")),
     )
 
 

@@ -29,7 +29,7 @@ from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_ran
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
-__all__ = ["LEAN", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "rows_of"]
+__all__ = ["LEAN", "VIEW_FIELDS", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "rows_of"]
 
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
@@ -39,6 +39,8 @@ _DUPLICATE_KEY = 11000
 _PARALLEL = 8
 _MANY = 150
 LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "rewound": 0, "repair": 0, "totals.preview": 0}
+"""Projection that drops the fields of an entry that few readers use."""
+VIEW_FIELDS = {**LEAN, "messages.seen": 0}
 """Projection that drops the fields of an entry that views do not use."""
 _NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
 _ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}
@@ -207,7 +209,7 @@ class Log:
         """Return the last entries of a range of numbers, in order. One command up to a thousand entries."""
         span = entry_range(conversation, start=start, before=before)
         async with driver_errors():
-            found = self._log.find(between(conversation, *span), LEAN).sort("_id", -1)
+            found = self._log.find(between(conversation, *span), VIEW_FIELDS).sort("_id", -1)
             documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
         return await entries_from(documents[::-1])
 

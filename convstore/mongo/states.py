@@ -12,13 +12,15 @@ from typing import Any
 
 from pymongo.errors import DuplicateKeyError
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry
 from convstore.log.state import LeadingSystem, State, ViewStart
 from convstore.log.summary import SummaryRecord
+from convstore.mongo.bson_values import stored_list, stored_number, stored_text
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between
 from convstore.mongo.keys import LOG, end_range, state_id
-from convstore.mongo.log import LEAN, entries_from
+from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import copied_summary, start_document, state_document, system_document
 
 __all__ = ["States"]
@@ -53,13 +55,29 @@ class States:
             limit: Maximum number of entries.
             has_hints: Read starts of views and leading system messages with the state.
         """
-        fields = LEAN if has_hints else {**LEAN, "starts": 0, "system": 0}
+        hints = {} if has_hints else {"starts": 0, "system": 0}
+        fields = {**VIEW_FIELDS, "changes": 0, **hints}
         async with driver_errors():
             found = self._log.find(between(conversation, *end_range(conversation, start=start)), fields)
             documents = await found.sort("_id", -1).limit(limit + 1).batch_size(_BATCH).to_list(None)
         has_state = bool(documents) and documents[0]["_id"] == state_id(conversation)
         state = documents.pop(0) if has_state else None
         return state, await entries_from(documents[:limit][::-1])
+
+    async def changes(self, conversation: str) -> list[tuple[int, str]]:
+        """Return every change of the current summary: the last entry that it saw, and the summary's token. One command.
+
+        Raises:
+            CorruptDocumentError: The document is damaged.
+        """
+        query = {"_id": state_id(conversation), "conversation": conversation}
+        async with driver_errors():
+            found = await self._log.find_one(query, {"changes": 1})
+        try:
+            pairs = [stored_list(one) for one in stored_list((found or {}).get("changes", ()))]
+            return [(stored_number(entry), stored_text(token)) for entry, token in pairs]
+        except (TypeError, ValueError) as error:
+            raise CorruptDocumentError(state_id(conversation), repr(error)) from error
 
     async def insert(self, state: State) -> None:
         """Insert a restored state, unless there is one. One command."""
@@ -104,20 +122,25 @@ class States:
             changes |= {"$set": {"wait_until": wait_until}, "$inc": {"failures": 1}}
         await self._change(state, {"lease.owner": owner}, changes)
 
-    async def commit(self, state: State, summary: SummaryRecord | None, *, owner: str = "", aside: str = "") -> bool:
+    async def commit(
+        self, state: State, summary: SummaryRecord | None, *, entry: int, owner: str = "", aside: str = ""
+    ) -> bool:
         """Replace the current summary if the revision is unchanged and the owner holds the lease. One command.
 
         Args:
             state: The state as it was read.
             summary: The new current summary; None for none.
+            entry: Number of the last entry that this change saw; it is kept, so that past views can be built again.
             owner: Holder of the lease who made the summary; "" if the summary was made earlier.
             aside: Without an owner, the token of a summary to set aside.
         """
         changes: dict[str, Any] = {"revision": state.revision + 1, "starts": [], "summary": copied_summary(summary)}
+        kept = {"changes": [entry, summary.token if summary else ""]}
         if not owner:
-            return await self._change(state, {}, {"$set": changes | {"aside": aside}, "$unset": {"lease": ""}})
+            update = {"$set": changes | {"aside": aside}, "$unset": {"lease": ""}, "$push": kept}
+            return await self._change(state, {}, update)
         changes |= {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}
-        update = {"$set": changes, "$unset": {"lease": "", "wait_until": ""}}
+        update = {"$set": changes, "$unset": {"lease": "", "wait_until": ""}, "$push": kept}
         return await self._change(state, {"lease.owner": owner}, update)
 
     async def _change(self, state: State, condition: Mapping[str, Any], update: Mapping[str, Any]) -> bool:

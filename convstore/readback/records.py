@@ -14,6 +14,7 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntrySource
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.selection import PlacedMessage
+from convstore.log.stored_message import stamp_of
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
@@ -86,6 +87,7 @@ class Records:
                 created_at=at,
                 message=message,
                 annotations=annotations.get(row.ordinal, {}),
+                seen=stamp_of(cached.conversation, row),
                 tokens=row.tokens,
                 is_rewound=not rewinds.is_active(row.ordinal),
             )

@@ -8,22 +8,38 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage
 from convstore.log.rows import begins_turn
 from convstore.log.selection import about
+from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.models import Turn
 from convstore.values.scope import Scope, check_number
+from convstore.values.stamps import TurnOutline
 
 __all__ = ["Turns"]
 
 _MAX_NUMBER = 2**53
-_MAX_ENTRIES = 100
+_MAX_ENTRIES, _MAX_OUTLINE = 100, 1_000
+_TEXT_CHARACTERS = 120
 
 _Stored = tuple[Entry, EntryMessage]
 """A message as its entry holds it."""
+
+
+class _StoredTurn(NamedTuple):
+    """The messages of a turn with their entries; `is_last` if no other turn follows."""
+
+    messages: list[_Stored]
+    is_last: bool
+
+    @property
+    def is_finished(self) -> bool:
+        last = self.messages[-1][1]
+        return not self.is_last or (last.type == "ai" and not last.calls)
 
 
 class Turns:
@@ -43,7 +59,7 @@ class Turns:
         start = rows[turn_id].entry.number
         async with aclosing(self._forward(snapshot, ordinal - 1, ordinal + 1, limit=1, start=start)) as turns:
             async for turn in turns:
-                return turn
+                return await self._whole(cached, turn)
         return None
 
     async def read(
@@ -62,10 +78,27 @@ class Turns:
         until = _MAX_NUMBER if before is None else before
         async with aclosing(reading(snapshot, after or 0, until, limit=remaining)) as turns:
             async for turn in turns:
-                yield turn
+                yield await self._whole(cached, turn)
                 remaining -= 1
                 if not remaining:
                     return
+
+    async def outline(self, scope: Scope, *, before: int | None, limit: int) -> list[TurnOutline]:
+        """Return what is known of the last turns that begin before an ordinal without their contents, in order."""
+        check_number(limit, name="limit", minimum=1, maximum=_MAX_OUTLINE)
+        if before is not None:
+            check_number(before, name="before", minimum=0, maximum=_MAX_NUMBER)
+        cached = await self._reader.find(scope)
+        if cached is None:
+            return []
+        snapshot, found = await self._snapshot(cached), list[TurnOutline]()
+        until = _MAX_NUMBER if before is None else before
+        async with aclosing(self._backward(snapshot, 0, until, limit=limit)) as turns:
+            async for turn in turns:
+                found.append(self._outline(cached, turn))
+                if len(found) == limit:
+                    break
+        return found[::-1]
 
     async def _snapshot(self, cached: CachedConversation) -> Snapshot:
         async with self._reader.reading(cached):
@@ -85,7 +118,7 @@ class Turns:
 
     async def _forward(
         self, snapshot: Snapshot, after: int, before: int, *, limit: int, start: int | None = None
-    ) -> AsyncGenerator[Turn, None]:
+    ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the turns that begin after one ordinal and before another, in order.
 
         Args:
@@ -104,7 +137,7 @@ class Turns:
                     continue
                 if begins_turn(*one):
                     if turn_messages:
-                        yield await self._whole(snapshot.cached, turn_messages, is_last=False)
+                        yield _StoredTurn(turn_messages, is_last=False)
                     if one[1].ordinal >= before:
                         return
                     turn_messages = []
@@ -112,9 +145,11 @@ class Turns:
                     continue  # the rest of a turn that began before
                 turn_messages.append(one)
         if turn_messages:
-            yield await self._whole(snapshot.cached, turn_messages, is_last=True)
+            yield _StoredTurn(turn_messages, is_last=True)
 
-    async def _backward(self, snapshot: Snapshot, after: int, before: int, *, limit: int) -> AsyncGenerator[Turn, None]:
+    async def _backward(
+        self, snapshot: Snapshot, after: int, before: int, *, limit: int
+    ) -> AsyncGenerator[_StoredTurn, None]:
         """Yield the same turns, newest first."""
         end = await self._end(snapshot, before, limit)
         is_last = end is None
@@ -134,7 +169,7 @@ class Turns:
                     continue
                 if stored.ordinal <= after:
                     return
-                yield await self._whole(snapshot.cached, turn_messages[::-1], is_last=is_last)
+                yield _StoredTurn(turn_messages[::-1], is_last=is_last)
                 turn_messages, is_last = [], False
             number = entries[0].number if entries else 1
 
@@ -165,10 +200,10 @@ class Turns:
             entries = await self._reader.entries(snapshot.cached, start=start, before=number, is_whole=True)
             return snapshot.rewinds.corrected(entries)
 
-    async def _whole(self, cached: CachedConversation, turn_messages: Sequence[_Stored], *, is_last: bool) -> Turn:
+    async def _whole(self, cached: CachedConversation, turn: _StoredTurn) -> Turn:
         async with self._reader.reading(cached):
-            messages = await self._reader.decode_whole(cached, [stored for _, stored in turn_messages])
-        (entry, first), (_, last) = turn_messages[0], turn_messages[-1]
+            messages = await self._reader.decode_whole(cached, [stored for _, stored in turn.messages])
+        (entry, first), (_, last) = turn.messages[0], turn.messages[-1]
         return Turn(
             turn_id=first.id,
             number=entry.turn_at(first.ordinal),
@@ -176,7 +211,26 @@ class Turns:
             last=last.ordinal,
             created_at=entry.at,
             messages=messages,
-            is_finished=not is_last or (last.type == "ai" and not last.calls),
+            is_finished=turn.is_finished,
+        )
+
+    def _outline(self, cached: CachedConversation, turn: _StoredTurn) -> TurnOutline:
+        (entry, first), (last_entry, last) = turn.messages[0], turn.messages[-1]
+        later = (one.tokens for one in last_entry.messages if one.ordinal > last.ordinal)
+        answers = [stored for _, stored in turn.messages if stored.type == "ai"]
+        answer = next((one for one in reversed(answers) if one.seen), answers[-1] if answers else None)
+        return TurnOutline(
+            turn_id=first.id,
+            number=entry.turn_at(first.ordinal),
+            first=first.ordinal,
+            last=last.ordinal,
+            created_at=entry.at,
+            text=" ".join(self._reader.stubbed(first).text[:_TEXT_CHARACTERS].split()),
+            tokens=sum(stored.tokens for _, stored in turn.messages),
+            tokens_through=last_entry.totals.tokens - sum(later),
+            is_finished=turn.is_finished,
+            answer=answer.ordinal if answer else None,
+            seen=stamp_of(cached.conversation, answer) if answer else None,
         )
 
 

@@ -7,11 +7,15 @@ fields of their own class.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, ConfigDict, SerializeAsAny
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializeAsAny
+
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewReason, ViewStamp
 
 __all__ = [
     "Compaction",
@@ -20,6 +24,7 @@ __all__ = [
     "History",
     "HistoryReport",
     "MessagePreview",
+    "PastView",
     "Receipt",
     "SearchHit",
     "Source",
@@ -44,6 +49,7 @@ class Receipt(_Value):
         last: Highest ordinal of the batch's messages.
         ordinals: The ordinal of each message of the batch, in batch order.
         written: Number of messages written by this call; 0 for a repeated batch.
+        entry: Number of the entry that they were written in, which stamps of later views name; 0 if nothing was.
         source_ids: Lowest and highest source id assigned to the results written now; None without sources.
         omitted: Paths of values of unknown types that were left out (``unencodable="omit"``).
         renumbered: By tool message id, old and new numbers of sources (``on_source_clash="renumber"``).
@@ -54,6 +60,7 @@ class Receipt(_Value):
     last: int
     ordinals: tuple[int, ...]
     written: int
+    entry: int = 0
     source_ids: tuple[int, int] | None = None
     omitted: tuple[str, ...] = ()
     renumbered: dict[str, dict[int, int]] = {}
@@ -80,6 +87,9 @@ class HistoryReport(_Value):
         documents: Documents read from the server.
         bytes: Their size as stored.
         round_trips: Number of waits for the server; commands sent together count as one.
+        reasons: Of `Conversation.view_at`, why each message is shown as it is: ranges of ordinals in order, at most
+            the last 500.
+        reasons_before: Pass it as ``reasons_before`` to get the ranges before these; None if there are none.
     """
 
     stubbed: tuple[str, ...] = ()
@@ -97,6 +107,8 @@ class HistoryReport(_Value):
     documents: int = 0
     bytes: int = 0
     round_trips: int = 0
+    reasons: tuple[ViewReason, ...] = ()
+    reasons_before: int | None = None
 
 
 class Summary(_Value):
@@ -163,6 +175,55 @@ class History(_Value):
     tokens: int = 0
     report: HistoryReport
     compaction: Compaction | None = None
+    _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
+
+    @property
+    def stamp(self) -> ViewStamp | None:
+        """The identity of the view and a digest of its messages; None for a history that no store made.
+
+        Take it before changing the list. Store it, or pass it to ``append(..., seen=...)``; `Conversation.view_at`
+        builds the view again.
+        """
+        return self.stamp_for(self.messages)
+
+    def stamp_for(self, messages: Sequence[BaseMessage], *, entry: int = 0, adapted: bool = False) -> ViewStamp | None:
+        """Return the stamp of this view after it was extended or changed for a model.
+
+        Args:
+            messages: The messages that the model got.
+            entry: Number of the last entry in it (`Receipt.entry`), if messages were appended since the load.
+            adapted: True if they differ from the view that a load would give now.
+        """
+        if self._stamp is None:
+            return None
+        stamp = self._stamp(messages)
+        return stamp.model_copy(update={"entry": entry or stamp.entry, "adapted": adapted})
+
+    def sealed(self, stamp: Callable[[Sequence[BaseMessage]], ViewStamp]) -> Self:
+        """Set the function that makes the stamp; for the store."""
+        self._stamp = stamp
+        return self
+
+
+class PastView(History):
+    """A view as it was, built again by `Conversation.view_at`.
+
+    Attributes:
+        entry: Number of the last entry that it saw.
+        ordinal: Last ordinal that it saw.
+        version: Version of the summary that it shows, 0 for none.
+        policy: Its policy.
+        match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
+        difference: The reason of a difference: "counter", "view format", "type", "adapted", "policy" or "log"; "" if it
+            does not differ.
+    """
+
+    entry: int = 0
+    ordinal: int = 0
+    version: int = 0
+    policy: HistoryPolicy
+    match: Literal["exact", "rebuilt", "differs"] = "rebuilt"
+    difference: str = ""
 
 
 class Source(_Value):
@@ -239,6 +300,7 @@ class StoredMessage(_Value):
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
         annotations: Values set with `annotate`.
+        seen: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.
         is_rewound: True if it was rewound.
     """
@@ -247,6 +309,7 @@ class StoredMessage(_Value):
     created_at: datetime
     message: SerializeAsAny[BaseMessage]
     annotations: dict[str, Any] = {}
+    seen: ViewStamp | None = None
     tokens: int = 0
     is_rewound: bool = False
 

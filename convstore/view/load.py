@@ -116,7 +116,7 @@ class Load:
         check_dense(self.cached, entries, last=last)
         self.entries = entries + self.entries
         if entries and self.end and entries[-1].number + 1 == self.end[0].number:
-            self.end = entries + self.end
+            self.end, self.end_rows = entries + self.end, ()  # its rows begin later
         self.rows = rows_of(self.entries, self.rewinds, self.summary)
         self.earlier_results = None
 

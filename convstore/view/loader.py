@@ -38,6 +38,7 @@ from convstore.view.load import Load, differs, entries_needed, is_continued_by, 
 from convstore.view.payloads import ShownPayloads
 from convstore.view.render import NOTE_RESULTS, View, build_view, payloads_needed
 from convstore.view.sizes import shown_sizes
+from convstore.view.stamping import Stamper, stamper
 
 __all__ = ["Loader"]
 
@@ -49,6 +50,8 @@ _MIN_SHOWN = 100
 
 class Loader:
     """Loads views for all conversations of a store."""
+
+    _keeps_payloads = True
 
     def __init__(
         self,
@@ -77,14 +80,15 @@ class Loader:
     async def _load(self, scope: Scope, policy: HistoryPolicy) -> History:
         cached, head = await self._ends.find(scope)
         if cached is None:
-            return History(messages=[], report=HistoryReport(round_trips=1))
+            history = History(messages=[], report=HistoryReport(round_trips=1))
+            return history.sealed(stamper("", policy, counter=self._counter.name))
         async with self._reader.reading(cached):
             load = await self._begin(cached, head, policy)
             window = await self._choose(load)
             await self._remember(load, window)
-            history = await self._show(load, window)
+            window, view = await self._show(load, window)
         self._cache_end(load)
-        return history
+        return self._history(load, window, view)
 
     async def _begin(self, cached: CachedConversation, head: Head | None, policy: HistoryPolicy) -> Load:
         """Read the state and the entries since the last known start of the view; of cached entries, only the last."""
@@ -125,10 +129,7 @@ class Loader:
         self._cache.confirm(cached, totals)
         load.round_trips += totals.rewind_entry not in (0, cached.rewinds.entry)
         load.rewinds = await self._reader.rewinds(cached, totals)
-        summary = load.state.summary
-        if summary and summary.last <= totals.messages and fits(summary, load.rewinds):
-            load.summary = summary
-            load.summary_messages = self._reader.summary_messages(summary, talk=load.policy.view == "conversation")
+        self._use_summary(load, totals)
         self._use_start(load)
         load.shown = load.held.shown
         load.note_tokens = load.held.note_tokens if load.held.key == load.key else {}
@@ -144,6 +145,12 @@ class Loader:
             # Recounted with the store's counter, so that every process computes the same start.
             used[-1] = replace(used[-1], totals=await self._reader.recount_tail(cached, totals))
             self._prepend(load, used)
+
+    def _use_summary(self, load: Load, totals: Totals) -> None:
+        summary = load.state.summary
+        if summary and summary.last <= totals.messages and fits(summary, load.rewinds):
+            load.summary = summary
+            load.summary_messages = self._reader.summary_messages(summary, talk=load.policy.view == "conversation")
 
     def _prepend(self, load: Load, entries: list[Entry]) -> None:
         load.prepend(entries)
@@ -284,9 +291,11 @@ class Loader:
             load.shown = {key: one for key, one in load.shown.items() if key[0] in ids}
         self._cache.keep_end(load.cached, LoadedEnd(entries, load.key, rows, load.note_tokens, load.shown))
 
-    async def _show(self, load: Load, window: Window) -> History:
+    async def _show(self, load: Load, window: Window) -> tuple[Window, View]:
+        """Build the view of a window, or of the smaller one if its first turn cannot be shortened enough."""
         rows = load.rows[window.start :]
-        payloads, read = await self._payloads.read(load.cached, rows, payloads_needed(rows, load.policy))
+        needed = payloads_needed(rows, load.policy)
+        payloads, read = await self._payloads.read(load.cached, rows, needed, keep=self._keeps_payloads)
         if read:
             load.round_trips += 1
             load.documents += sum(len(ref.ends) for ref in read)
@@ -308,8 +317,24 @@ class Loader:
         view = await run_in_thread_if_long(build, characters=characters_of(new, payloads))
         if window.without and not view.is_fitting and window.without.start > window.start:
             return await self._show(load, window.without)
+        return window, view
+
+    def _history(self, load: Load, window: Window, view: View) -> History:
         summary = load.summary.text if load.summary else None
-        return History(messages=view.messages, summary=summary, tokens=view.tokens, report=_report(load, window, view))
+        report = _report(load, window, view)
+        history = History(messages=view.messages, summary=summary, tokens=view.tokens, report=report)
+        return history.sealed(self._stamper(load, view))
+
+    def _stamper(self, load: Load, view: View) -> Stamper:
+        """Return the function that makes the stamp of a view."""
+        return stamper(
+            load.cached.conversation,
+            load.policy,
+            counter=self._counter.name,
+            entry=load.entries[-1].number if load.entries else 0,
+            summary=load.summary.token if load.summary else "",
+            tokens=view.tokens,
+        )
 
 
 def _report(load: Load, window: Window, view: View) -> HistoryReport:

@@ -23,7 +23,12 @@ class ShownPayloads:
         self._reader, self._cache = reader, conversations
 
     async def read(
-        self, cached: CachedConversation, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
+        self,
+        cached: CachedConversation,
+        rows: Sequence[Row],
+        needed: Sequence[tuple[str, PayloadRef]],
+        *,
+        keep: bool = True,
     ) -> tuple[dict[str, str], list[PayloadRef]]:
         """Return the texts that a view of these rows needs, by message id, and the payloads read from the database.
 
@@ -39,7 +44,8 @@ class ShownPayloads:
         read = await self._reader.payloads(cached, list(missing.values()))
         texts = cached_texts | dict(zip(missing, read, strict=True))
         payloads = {id_: texts[id_][: ref.ends[-1]] for id_, ref in needed}
-        self._keep(cached, rows, payloads, before=kept)
+        if keep:
+            self._keep(cached, rows, payloads, before=kept)
         return payloads, list(missing.values())
 
     def _keep(

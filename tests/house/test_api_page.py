@@ -178,8 +178,9 @@ def types_of(model: type[BaseModel]) -> dict[str, str]:
     """The type of each field and property as its source writes it; how it is serialized apart."""
     computed = {name: inspect.get_annotations(one.fget)["return"] for name, one in properties_of(model).items()}
     written = {**inspect.get_annotations(model), **computed}
+    hidden = {"model_config", "_stamp"}
     types = {name: re.sub(r"SerializeAsAny\[(\w+)\]", r"\1", type_) for name, type_ in written.items()}
-    return {name: type_.replace('"', "'") for name, type_ in types.items() if name != "model_config"}
+    return {name: type_.replace('"', "'") for name, type_ in types.items() if name not in hidden}
 
 
 def test_every_error_is_told():
@@ -230,6 +231,8 @@ async def test_the_commands_are_counted(
         ("chat", "annotations"): lambda: chat.annotations(["q1"]),
         ("chat", "rewind"): lambda: chat.rewind(before="q4"),
         ("chat", "undo_rewind"): lambda: chat.undo_rewind(before="q4"),
+        ("chat", "view_at"): lambda: chat.view_at("q4"),
+        ("chat", "outline"): chat.outline,
         ("chat", "info"): chat.info,
         ("chat", "update"): lambda: chat.update(title="Fish"),
         ("store", "migrations"): store.migrations,

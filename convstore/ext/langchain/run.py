@@ -54,6 +54,9 @@ class AgentRun:
             no history.
         stubs: Stubs of results of this turn, by id; None for a result without one.
         paired: The messages last shown to the model, if each result was at its call.
+        shown: The messages last shown to the model, until its answer is in the log.
+        entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
+        is_adapted: True if the model was shown the turn in another form than the log's.
     """
 
     scope: dict[str, str]
@@ -69,6 +72,9 @@ class AgentRun:
     resent: list[BaseMessage] | None = None
     stubs: dict[str, ToolMessage | None] = field(default_factory=dict)
     paired: list[BaseMessage] = field(default_factory=list)
+    shown: list[BaseMessage] | None = None
+    entry: int = 0
+    is_adapted: bool = False
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:

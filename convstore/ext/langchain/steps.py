@@ -35,6 +35,7 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
 from convstore.values.models import History, Receipt
 from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewStamp
 from convstore.view.provider_rules import fit_for
 
 __all__ = ["Rules", "begin", "catch_up", "end", "prepare", "take_up"]
@@ -130,7 +131,7 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
             f"If deepagents moved it to a file, put {SETTING} in front of it."
         )
         raise
-    run.resent = None
+    run.resent, run.entry = None, receipt.entry or run.entry
     ordinals = dict(zip(receipt.message_ids, receipt.ordinals, strict=True))
     run.first = ordinals.get(run.turn_id or "", run.first)
     run.note(missing)
@@ -144,11 +145,25 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
 async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
     """Append messages of the state. A client's history is compared with the log once more."""
     how: dict[str, Any] = {"unencodable": rules.unencodable, "on_source_clash": rules.on_source_clash}
+    if any(isinstance(one, AIMessage) for one in missing):
+        how["seen"], run.shown = _stamp(rules, run), None
     if run.resent is None:
         return await chat.append(missing, **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [one.model_copy() for one in (*run.resent, *missing)]
     return await chat.append(history, resent="skip", **how)
+
+
+def _stamp(rules: Rules, run: AgentRun) -> ViewStamp | None:
+    """Return the stamp of the view that the model was shown last; None if no answer to it is expected.
+
+    Within a turn the view before it stays as it was loaded. Near the budget, the store itself would leave out more.
+    """
+    if run.shown is None or run.history is None:
+        return None
+    budget = rules.policy.max_tokens
+    is_large = budget is not None and approximate_tokens(run.shown) > budget // 2
+    return run.history.stamp_for(run.shown, entry=run.entry, adapted=run.is_adapted or is_large)
 
 
 async def prepare(
@@ -175,7 +190,9 @@ async def prepare(
         await _load_view(chat, rules, run, messages)
     turn = [message for message in messages if message.id not in run.folded]
     shown = await _shortened(chat, rules, run, turn)
-    return _fitted([*(run.view or ()), *shown], run, rules.policy.provider)
+    run.shown = _fitted([*(run.view or ()), *shown], run, rules.policy.provider)
+    run.is_adapted = any(one is not two for one, two in zip(turn, shown, strict=True)) or bool(run.missing(messages))
+    return run.shown
 
 
 def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) -> list[BaseMessage]:
@@ -255,7 +272,8 @@ async def _load(chat: Conversation, rules: Rules) -> History:
 
 async def _load_view(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
     """Load the view before the turn, if the log has the turn's beginning already."""
-    run.history = history = await _load(chat, rules)
+    run.history, run.entry = await _load(chat, rules), 0
+    history = run.history
     ids = [message.id for message in messages]
     own = {*ids, *ids_of(run.ahead)}
     start = next((at for at, one in enumerate(history.messages) if one.id in own), len(history.messages))

@@ -1,0 +1,178 @@
+"""The stamp of a view: the few values from which it can be built again, and a digest of its messages.
+
+Floor 0, pure. A view is a function of the log up to an entry, the current summary, the policy, the token counter and
+the format of views. A stamp names them, so a view need not be stored.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from convstore.exceptions import InvalidInputError
+from convstore.values.policy import HistoryPolicy
+
+__all__ = [
+    "VIEW_FORMAT",
+    "TurnOutline",
+    "ViewReason",
+    "ViewStamp",
+    "changed_options",
+    "check_stamp",
+    "read_stamp",
+    "write_stamp",
+]
+
+VIEW_FORMAT = 1
+"""Version of the rules by which views are built. A change that gives other messages for the same log increases it."""
+
+_DEFAULTS = asdict(HistoryPolicy())
+_NOT_IN_VIEWS = frozenset({"compact"})
+_MAX_CHARACTERS = 4_000
+
+
+class ViewStamp(BaseModel):
+    """The identity of a view, in a few hundred bytes; `Conversation.view_at` builds the view again.
+
+    Attributes:
+        conversation_id: The random id of the conversation.
+        entry: Number of the last entry that the view saw.
+        summary: Token of the summary that it shows, "" for none.
+        policy: The options of its policy that differ from the defaults.
+        counter: Name of the token counter.
+        format: Version of the rules by which views are built.
+        tokens: Its size.
+        digest: Digest of its messages.
+        adapted: True if the messages were changed further before the model got them, as by a middleware's own budget.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    conversation_id: str
+    entry: int = 0
+    summary: str = ""
+    policy: dict[str, Any] = {}
+    counter: str = ""
+    format: int = VIEW_FORMAT
+    tokens: int = 0
+    digest: str = ""
+    adapted: bool = False
+
+    @property
+    def history_policy(self) -> HistoryPolicy:
+        """The policy of the view.
+
+        Raises:
+            InvalidInputError: This version does not know an option of the policy.
+        """
+        try:
+            return HistoryPolicy(**self.policy)
+        except TypeError as error:
+            raise InvalidInputError(f"the stamp has a policy that this version does not know: {error}") from error
+
+
+class ViewReason(BaseModel):
+    """The reason why a view shows a range of the log as it does.
+
+    Attributes:
+        first: First ordinal of the range.
+        last: Last ordinal of the range.
+        state: "whole"; "stub"; "shortened"; "placeholder"; "summarised"; "left_out": before the beginning of the view;
+            "hidden": left out under ``view="conversation"``; "orphan": a result that no call matches; "late": a result
+            shown as text; "rewound".
+        summary: Version of the summary that covers the range, else 0.
+        limit: The limit that leaves the range out, "max_tokens" or "max_turns", else "".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first: int
+    last: int
+    state: Literal[
+        "whole", "stub", "shortened", "placeholder", "summarised", "left_out", "hidden", "orphan", "late", "rewound"
+    ]
+    summary: int = 0
+    limit: str = ""
+
+
+class TurnOutline(BaseModel):
+    """A turn without its messages.
+
+    Attributes:
+        turn_id: Id of its first message.
+        number: Its position among the turns that are not rewound.
+        first: Ordinal of its first message.
+        last: Ordinal of its last message.
+        created_at: When its first message was appended (UTC).
+        text: The beginning of its first message, in one line.
+        tokens: Size of its messages in full.
+        tokens_through: Size of the whole log up to its end, in full.
+        is_finished: As in `Turn`.
+        answer: Ordinal of its last AI message, the last one with a stamp if there is one; None without any.
+        seen: The stamp of the view that this message answers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    turn_id: str
+    number: int
+    first: int
+    last: int
+    created_at: datetime
+    text: str = ""
+    tokens: int = 0
+    tokens_through: int = 0
+    is_finished: bool = True
+    answer: int | None = None
+    seen: ViewStamp | None = None
+
+
+def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
+    """Return the options of a policy that decide what a view shows and differ from the defaults, as JSON has them.
+
+    >>> changed_options(HistoryPolicy(max_tokens=500, never_stub={"b", "a"}, compact="before_load"))
+    {'max_tokens': 500, 'never_stub': ['a', 'b']}
+    """
+    options = {name: value for name, value in asdict(policy).items() if name not in _NOT_IN_VIEWS}
+    changed = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in changed.items()}
+
+
+def write_stamp(stamp: ViewStamp) -> str:
+    """Return a stamp as an entry stores it."""
+    return stamp.model_dump_json(exclude_defaults=True, exclude={"conversation_id"})
+
+
+def read_stamp(text: str, conversation_id: str) -> ViewStamp:
+    """Return the stamp that `write_stamp` wrote.
+
+    >>> stamp = ViewStamp(conversation_id="c", entry=7, tokens=99, digest="d1")
+    >>> write_stamp(stamp), read_stamp(write_stamp(stamp), "c") == stamp
+    ('{"entry":7,"tokens":99,"digest":"d1"}', True)
+
+    Raises:
+        ValueError: The text is damaged.
+    """
+    try:
+        return ViewStamp.model_validate_json(json.dumps({**json.loads(text), "conversation_id": conversation_id}))
+    except (TypeError, ValidationError) as error:
+        raise ValueError(f"its stamp is damaged: {error}") from error
+
+
+def check_stamp(stamp: object) -> ViewStamp:
+    """Return a caller's stamp if it is valid.
+
+    Raises:
+        InvalidInputError: It is no stamp, or much larger than any stamp of a view.
+    """
+    if not isinstance(stamp, ViewStamp):
+        raise InvalidInputError(f"seen is the stamp of a view (history.stamp), not {type(stamp).__name__}")
+    if len(write_stamp(stamp)) > _MAX_CHARACTERS:
+        raise InvalidInputError(
+            f"the stamp is longer than {_MAX_CHARACTERS:,} characters; never_stub names too many tools"
+        )
+    return stamp

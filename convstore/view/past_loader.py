@@ -1,0 +1,102 @@
+"""Loads a view as of an entry: reads the log only up to it, uses no stored start of a view, and writes nothing.
+
+Floor 4. `past` calls it. Everything else is the work of the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.entry import Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.state import State
+from convstore.log.summary import SummaryRecord
+from convstore.messages.values import Codec
+from convstore.mongo.keys import entry_id
+from convstore.runtime.cache import CachedConversation
+from convstore.values.models import History
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewReason
+from convstore.view.load import Load
+from convstore.view.loader import Loader
+from convstore.view.reasons import reasons_of
+from convstore.view.stamping import Stamper
+
+__all__ = ["PastLoad", "PastLoader"]
+
+_FIRST_ENTRIES = 100
+
+
+class PastLoad(NamedTuple):
+    """A view as of an entry.
+
+    Attributes:
+        history: The view.
+        reasons: Why each message is shown as it is.
+        ordinal: Last ordinal of the log at that time.
+        version: Version of the summary that the view shows, 0 for none.
+        stamper: Makes the stamp of the view.
+    """
+
+    history: History
+    reasons: Sequence[ViewReason]
+    ordinal: int
+    version: int
+    stamper: Stamper
+
+
+class PastLoader(Loader):
+    """Loads past views for all conversations of a store."""
+
+    _keeps_payloads = False
+
+    def with_codec(self, codec: Codec) -> PastLoader:
+        """Return a loader that decodes with another codec."""
+        services = self._reader, self._ends, self._log, self._states, self._cache
+        return PastLoader(*services, codec=codec, counter=self._counter)
+
+    async def load_past(
+        self, cached: CachedConversation, entry: int, summary: SummaryRecord | None, policy: HistoryPolicy
+    ) -> PastLoad:
+        """Return the view as it was after an entry.
+
+        Raises:
+            CorruptDocumentError: The entry is missing.
+        """
+        entries = await self._log.entries_before(cached.conversation, before=entry + 1, limit=_FIRST_ENTRIES)
+        if not entries or entries[-1].number != entry:
+            raise CorruptDocumentError(entry_id(cached.conversation, entry), "the entry is missing")
+        totals = entries[-1].totals
+        load = Load(policy, cached, State(cached.conversation, entries[-1].at, summary=summary))
+        load.count(entries)
+        load.rewinds = await self._rewinds(cached, totals)
+        self._use_summary(load, totals)
+        used = await self._reader.counted(
+            [one for one in entries if not load.summary or one.number >= load.summary.entry]
+        )
+        used[-1] = replace(used[-1], totals=await self._reader.recount_tail(cached, totals))
+        self._prepend(load, used)
+        load.system = load.system if load.is_complete and not load.summary else None
+        window, view = await self._show(load, await self._choose(load))
+        shown = load.rows[window.start :]
+        reasons = reasons_of(
+            view,
+            shown,
+            policy,
+            system=load.system or (),
+            summary=load.summary,
+            rewinds=load.rewinds,
+            last=totals.messages,
+        )
+        version = load.summary.version if load.summary else 0
+        history = self._history(load, window, view)
+        return PastLoad(history, reasons, totals.messages, version, self._stamper(load, view))
+
+    async def _rewinds(self, cached: CachedConversation, totals: Totals) -> Rewinds:
+        """Return the active messages as of an entry, which the cache of newer ones must not keep."""
+        if not totals.rewind_entry:
+            return NO_REWINDS
+        return Rewinds.of(await self._log.entry(cached.conversation, totals.rewind_entry))

@@ -1,0 +1,102 @@
+"""Say for every message up to the end of a view why the view shows it as it does, as ranges of ordinals.
+
+Floor 4, pure. `past` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from convstore.log.entry import EntryMessage
+from convstore.log.rewind import Rewinds
+from convstore.log.rows import Row, is_hidden
+from convstore.log.summary import SummaryRecord
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewReason
+from convstore.view.render import View
+
+__all__ = ["reasons_of"]
+
+
+def reasons_of(
+    view: View,
+    rows: Sequence[Row],
+    policy: HistoryPolicy,
+    *,
+    system: Sequence[EntryMessage],
+    summary: SummaryRecord | None,
+    rewinds: Rewinds,
+    last: int,
+) -> list[ViewReason]:
+    """Return the reasons in the order of the log.
+
+    Args:
+        view: The view.
+        rows: The rows that it shows.
+        policy: Its policy.
+        system: The leading system messages.
+        summary: The summary that it shows.
+        rewinds: The active messages.
+        last: Ordinal of the last message of the log.
+    """
+    begin = rows[0].message.ordinal if rows else last + 1
+    before = [ViewReason(first=one.ordinal, last=one.ordinal, state="whole") for one in system]
+    done = before[-1].last if before else 0
+    if summary:
+        before.append(ViewReason(first=done + 1, last=summary.last, state="summarised", summary=summary.version))
+        done = summary.last
+    if done + 1 < begin:
+        limit = _limit(rows, policy)
+        before.append(ViewReason(first=done + 1, last=begin - 1, state="left_out", limit=limit))
+    rewound = [
+        ViewReason(first=one.first, last=min(one.last, last), state="rewound")
+        for one in rewinds.ranges
+        if one.first <= last
+    ]
+    active = (piece for one in before for piece in _without(one, rewound))
+    shown = _shown(view, rows, policy)
+    return _merged(sorted([*active, *rewound, *shown], key=lambda one: one.first))
+
+
+def _shown(view: View, rows: Sequence[Row], policy: HistoryPolicy) -> Iterator[ViewReason]:
+    """Yield the reasons of the messages that a view shows."""
+    ids = {"stub": view.stubbed, "placeholder": view.placeholders, "shortened": view.shortened}
+    ids |= {"orphan": view.orphans, "late": view.late_results}
+    states = {id_: state for state, some in ids.items() for id_ in some}
+    for row in rows:
+        state = "hidden" if is_hidden(row.message, policy) else states.get(row.message.id, "whole")
+        ordinal = row.message.ordinal
+        yield ViewReason.model_construct(first=ordinal, last=ordinal, state=state, summary=0, limit="")
+
+
+def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
+    """Return the limit that left turns out: that of turns if about so many are shown."""
+    if policy.max_turns is None:
+        return "max_tokens"
+    turns = len({row.turn for row in rows})
+    return "max_turns" if policy.max_tokens is None or turns > policy.max_turns * 3 // 4 - 1 else "max_tokens"
+
+
+def _without(reason: ViewReason, rewound: Sequence[ViewReason]) -> Iterator[ViewReason]:
+    """Yield the parts of a range that are not rewound."""
+    first = reason.first
+    for gap in rewound:
+        if gap.last < first or gap.first > reason.last:
+            continue
+        if first < gap.first:
+            yield reason.model_copy(update={"first": first, "last": gap.first - 1})
+        first = gap.last + 1
+    if first <= reason.last:
+        yield reason.model_copy(update={"first": first})
+
+
+def _merged(reasons: Iterable[ViewReason]) -> list[ViewReason]:
+    """Join neighbouring ranges with the same reason."""
+    merged: list[ViewReason] = []
+    for one in reasons:
+        before = merged[-1] if merged else None
+        if before and before.last + 1 == one.first and (before.state, before.summary) == (one.state, one.summary):
+            merged[-1] = before.model_copy(update={"last": one.last})
+        else:
+            merged.append(one)
+    return merged

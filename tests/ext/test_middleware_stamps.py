@@ -1,0 +1,103 @@
+"""The middleware stores beside each answer what the model saw, so that the view of any call can be built again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import tool
+
+from convstore import ConversationStore, HistoryPolicy
+from convstore.ext.langchain import ConversationMiddleware
+from convstore.summarization import CompactionRule, HeadTailSummarizer
+from convstore.testing.samples import new_id, same_messages
+
+RULE = CompactionRule(max_tokens_before_summary=900, max_summary_tokens=200, keep_last_turns=1)
+
+
+@tool
+def search(query: str) -> str:
+    """Search."""
+    return f"Long result about {query}. " * 200
+
+
+class Model(GenericFakeChatModel):
+    """Notes what it is shown; searches twice in every turn, then answers."""
+
+    seen: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(messages=iter(()), seen=[])
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:  # noqa: ARG002 - the base class has it
+        """Take any tools."""
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> Any:
+        self.seen.append(list(messages))
+        results = 0
+        for one in reversed(messages):
+            if one.type == "human":
+                break
+            results += one.type == "tool"
+        self.messages = iter([AIMessage("Done.") if results >= 2 else called(len(self.seen))])
+        return super()._generate(messages, *args, **options)
+
+
+def called(number):
+    """A call of the search."""
+    return AIMessage("", tool_calls=[{"name": "search", "args": {"query": f"q{number}"}, "id": f"call-{number}"}])
+
+
+@pytest.mark.parametrize("policy", [HistoryPolicy(), HistoryPolicy(provider="openai")])
+async def test_every_call_of_a_model_can_be_seen_again(database, policy):
+    """After later turns and compactions, from another store: message for message what the model was given."""
+    store = ConversationStore(database, policy=policy, summarizer=HeadTailSummarizer(RULE))
+    await store.setup()
+    model, scope = Model(), {"user_id": "ada", "thread_id": new_id()}
+    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, prompt="")])
+    for number in range(5):
+        question = {"messages": [("human", f"Question {number}?")]}
+        await agent.ainvoke(question, {"configurable": scope})
+    chat = ConversationStore(database, policy=policy).conversation(**scope)
+    answers = [one for one in await chat.list_messages() if one.message.type == "ai"]
+    assert len(answers) == len(model.seen) == 15
+    for answer, seen in zip(answers, model.seen, strict=True):
+        assert answer.seen is not None
+        past = await chat.view_at(answer.seen)
+        assert past.match == "exact", past.difference
+        assert same_messages(past.messages, seen)
+    await store.close()
+
+
+async def test_a_turn_shortened_by_the_middlewares_budget_says_so(database):
+    """The store alone cannot build that view."""
+    store = ConversationStore(database)
+    await store.setup()
+    model, scope = Model(), {"user_id": "ada", "thread_id": new_id()}
+    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, turn_tokens=1_000)])
+    await agent.ainvoke({"messages": [("human", "Question?")]}, {"configurable": scope})
+    chat = store.conversation(**scope)
+    seen = [one.seen for one in await chat.list_messages() if one.message.type == "ai"]
+    found = [((await chat.view_at(stamp)).match, (await chat.view_at(stamp)).difference) for stamp in seen]
+    assert found[:2] == [("exact", ""), ("exact", "")]
+    assert found[2] == ("differs", "adapted")
+    await store.close()
+
+
+async def test_a_view_that_stays_through_a_turn_says_so(database):
+    """Over the budget the middleware keeps the view before the turn, where the store would leave out more."""
+    store = ConversationStore(database, policy=HistoryPolicy(max_tokens=4_000))
+    await store.setup()
+    model, scope = Model(), {"user_id": "ada", "thread_id": new_id()}
+    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, prompt="")])
+    for number in range(4):
+        await agent.ainvoke({"messages": [("human", f"Question {number}? {'word ' * 900}")]}, {"configurable": scope})
+    chat = store.conversation(**scope)
+    stamps = [one.seen for one in await chat.list_messages() if one.message.type == "ai"]
+    found = {((past := await chat.view_at(stamp)).match, past.difference) for stamp in stamps}
+    assert found <= {("exact", ""), ("differs", "adapted")}
+    await store.close()

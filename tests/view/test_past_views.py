@@ -1,0 +1,245 @@
+"""Past views: exactly as they were, from a stamp or as of a message, whatever happened to the conversation since."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+
+from convstore import ConversationStore, HistoryPolicy, InvalidInputError, UnknownMessageError
+from convstore.summarization import CompactionRule, HeadTailSummarizer
+from convstore.testing.samples import new_id, rag_turn
+from convstore.values.stamps import write_stamp
+
+RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=2)
+SMALL = HistoryPolicy(max_tokens=700)
+
+
+@pytest.fixture
+async def store(database):
+    """A store that can summarise."""
+    async with ConversationStore(database, summarizer=HeadTailSummarizer(RULE)) as store:
+        await store.setup()
+        yield store
+
+
+@pytest.fixture
+def chat(store):
+    """A new conversation."""
+    return store.conversation(user_id="ada", thread_id=new_id())
+
+
+def other_process(store, database, **options: Any):
+    """A store that has nothing in its cache."""
+    return ConversationStore(database, **options)
+
+
+async def test_a_stamp_gives_the_view_again_whatever_came_later(store, chat, database):
+    """Appends, a compaction, an undo and a rewind leave it as it was."""
+    await chat.append(SystemMessage("Be brief."))
+    for number in range(4):
+        await chat.append(rag_turn(f"Question {number}?"))
+    await chat.append(HumanMessage("And now?", id="now"))
+    history = await chat.load_history()
+    stamp = history.stamp
+    await chat.append(AIMessage("Well.", id="answer"), seen=stamp)
+    await chat.compact(force=True)
+    await chat.append(rag_turn("Later?"))
+    await chat.rewind(before="now")
+    other = other_process(store, database).conversation(**chat.scope)
+    past = await other.view_at(stamp)
+    assert (past.match, past.messages, past.tokens) == ("exact", history.messages, history.tokens)
+    assert past.stamp == stamp
+    [answer] = [one for one in await other.list_messages(rewound=True) if one.message.id == "answer"]
+    assert answer.seen == stamp
+    assert len(write_stamp(stamp)) < 300
+
+
+async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(store, chat):
+    """Also before the first message, where there is no conversation to name."""
+    stamp = (await chat.load_history()).stamp
+    assert (stamp.conversation_id, stamp.entry) == ("", 0)
+    assert ((await chat.view_at(stamp)).match, (await chat.view_at()).messages) == ("exact", [])
+    for number in range(6):
+        await chat.append(rag_turn(f"Question {number}?"))
+        for policy in (None, SMALL, HistoryPolicy(view="conversation"), HistoryPolicy(max_turns=2)):
+            history, past = await chat.load_history(policy), await chat.view_at(policy=policy)
+            assert past.messages == history.messages
+            assert past.stamp == history.stamp
+            assert past.match == "rebuilt"
+    assert pickle.loads(pickle.dumps(history)).stamp == history.stamp  # noqa: S301 - our own
+
+
+async def test_a_message_gives_the_view_directly_after_its_batch(store, chat):
+    """Named by id or by ordinal; a message in the middle gives the end of its batch."""
+    seen = {}
+    for number in range(3):
+        turn = rag_turn(f"Question {number}?")
+        receipt = await chat.append(turn)
+        history = await chat.load_history()
+        for id_, ordinal in zip(receipt.message_ids, receipt.ordinals, strict=True):
+            seen[id_] = seen[ordinal] = history.messages
+        await chat.compact(force=True)
+    for at, messages in seen.items():
+        assert (await chat.view_at(at)).messages == messages, at
+
+
+async def test_reasons_cover_every_message(store, chat):
+    """In order, without gaps or overlaps, with the summary's version and the limit."""
+    await chat.append(SystemMessage("Be brief."))
+    for number in range(3):
+        await chat.append(rag_turn(f"Question {number}?"))
+    await chat.compact(force=True)
+    for number in range(3, 9):
+        await chat.append(rag_turn(f"Question {number}?"))
+    await chat.append([HumanMessage("Now?", id="now"), AIMessage("Wrong", id="wrong")])
+    await chat.rewind(before="wrong")
+    past = await chat.view_at(policy=SMALL)
+    reasons = past.report.reasons
+    assert reasons[0].first == 1
+    assert reasons[-1].last == past.ordinal == (await chat.list_messages(rewound=True))[-1].ordinal
+    assert all(one.last + 1 == two.first for one, two in pairwise(reasons))
+    assert [one.state for one in reasons][:3] == ["whole", "summarised", "left_out"]
+    assert reasons[-1].state == "rewound"
+    assert reasons[1].summary == 1
+    assert reasons[2].limit == "max_tokens"
+    assert {one.state for one in reasons} >= {"stub"}
+    shown = [one for one in past.messages if not (one.additional_kwargs or {}).get("convstore")]
+    counted = sum(one.last - one.first + 1 for one in reasons if one.state in ("whole", "stub"))
+    assert counted == len(shown)
+
+
+async def test_reasons_are_paged(store, chat):
+    """The last 500 ranges first."""
+    for number in range(300):
+        await chat.append([HumanMessage(f"q{number}", id=f"q{number}"), AIMessage("a", id=f"a{number}")])
+        await chat.rewind(before=f"a{number}")
+    whole, before = [], None
+    for _ in range(9):
+        report = (await chat.view_at(policy=HistoryPolicy(max_tokens=None), reasons_before=before)).report
+        whole[:0] = report.reasons
+        before = report.reasons_before
+        if before is None:
+            break
+    assert len(whole) == 600
+    assert [one.first for one in whole] == list(range(1, 601))
+
+
+async def test_another_counter_is_named(store, chat, database):
+    """The view is built with the counter of this store, and says so if that changes it."""
+    for number in range(8):
+        await chat.append(rag_turn(f"Question {number}?"))
+    stamp = (await chat.load_history(SMALL)).stamp
+
+    def longer(messages):
+        return 400 * len(messages)
+
+    other = other_process(store, database, token_counter=longer, token_counter_name="longer")
+    past = await other.conversation(**chat.scope).view_at(stamp)
+    assert (past.match, past.difference) == ("differs", "counter")
+    again = await chat.view_at(stamp)
+    assert (again.match, again.difference) == ("exact", "")
+
+
+async def test_an_adapted_view_is_named(store, chat):
+    """A middleware that shortened it marks its stamp."""
+    await chat.append(rag_turn("Question?"))
+    stamp = (await chat.load_history()).stamp.model_copy(update={"adapted": True, "digest": "0" * 32})
+    past = await chat.view_at(stamp)
+    assert (past.match, past.difference) == ("differs", "adapted")
+
+
+async def test_another_format_is_named(store, chat):
+    """As after an upgrade that builds views by other rules."""
+    await chat.append(rag_turn("Question?"))
+    stamp = (await chat.load_history()).stamp.model_copy(update={"format": 0, "digest": "0" * 32})
+    assert (await chat.view_at(stamp)).difference == "view format"
+
+
+class Unregistered:
+    """A value that only the application knows."""
+
+
+async def test_a_type_that_is_not_registered_is_named(store, chat, database):
+    """Its value is kept as it is stored, and all other messages are whole."""
+    store.register_artifact_type(Unregistered, dump=lambda _: 1, load=lambda _: Unregistered())
+    message = HumanMessage("Look at this", additional_kwargs={"value": Unregistered()}, id="q")
+    await chat.append([message, AIMessage("Yes.", id="a")])
+    stamp = (await chat.load_history()).stamp
+    past = await other_process(store, database).conversation(**chat.scope).view_at(stamp)
+    assert (past.match, past.difference) == ("differs", "type")
+    assert [one.text for one in past.messages] == ["Look at this", "Yes."]
+
+
+async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(store, chat):
+    """And for another conversation's stamp, and for what is not there."""
+    await chat.append(HumanMessage("Hi", id="hi"))
+    stamp = (await chat.load_history()).stamp
+    await chat.delete()
+    missing = store.conversation(user_id="ada", thread_id=new_id())
+    for at in (stamp, "hi", 1):
+        for one in (chat, missing):
+            with pytest.raises(UnknownMessageError):
+                await one.view_at(at)
+    await chat.append(HumanMessage("Hi", id="again"))
+    for at in (stamp, "hi", 2):
+        with pytest.raises(UnknownMessageError):
+            await chat.view_at(at)
+
+
+@pytest.mark.parametrize("at", ["", 0, -1, 2**60, True, 1.5, b"x", {"$ne": ""}, [1], "x" * 600, "\ud800"])
+async def test_anything_else_is_refused(chat, at):
+    """Before anything is read."""
+    with pytest.raises(InvalidInputError):
+        await chat.view_at(at)
+    with pytest.raises(InvalidInputError):
+        await chat.append(HumanMessage("Hi"), seen=at)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1,
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 24)),
+    ],
+)
+async def test_recorded_views_hold(store, database, seed):
+    """Views of a conversation that is appended to, summarised, undone, rewound and restored, rebuilt from elsewhere."""
+    dice = random.Random(seed)
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    policies = [None, SMALL, HistoryPolicy(max_tokens=900, keep_last_results=2, shorten_over=50, max_turns=6)]
+    recorded = []
+    number = 0
+    while len(recorded) < 50:
+        number += 1
+        step = dice.random()
+        if step < 0.7:
+            turn = rag_turn(f"Question {number}?", sources=dice.randint(1, 4))
+            cuts = sorted({0, len(turn), *(dice.randint(0, len(turn)) for _ in range(2))})
+            for begin, end in pairwise(cuts):
+                await chat.append(turn[begin:end])
+                if dice.random() < 0.5:
+                    policy = dice.choice(policies)
+                    recorded.append((await chat.load_history(policy), number))
+        elif step < 0.8:
+            await chat.compact(force=True)
+        elif step < 0.85:
+            await chat.undo_compaction()
+        elif step < 0.92:
+            found = await chat.list_messages(limit=6)
+            if found:
+                await chat.rewind(before=str(dice.choice(found).message.id))
+        else:
+            await chat.undo_rewind()
+    other = other_process(store, database).conversation(**chat.scope)
+    for history, _ in recorded:
+        past = await other.view_at(history.stamp)
+        assert past.match == "exact", (past.difference, history.stamp)
+        assert past.messages == history.messages
+        assert (past.summary, past.tokens) == (history.summary, history.tokens)
