@@ -102,9 +102,10 @@ class LogEndReader:
             state = await self._restored(cached, entries)
             round_trips = 5 if entries else 2
         else:
-            known, state = cached.summary[0], await self._state(cached, document)
-            round_trips += known != cached.summary[0] and "text" not in (document["summary"] or {"text"})
-        cached.revision = state.revision
+            is_new = current_summary(document)[1] != cached.summary[0]
+            state = await self._state(cached, document)
+            round_trips += is_new and bool(document.get("summary")) and "text" not in document["summary"]
+        cached.revision = max(cached.revision, state.revision)
         return LogEnd(state, entries, documents, round_trips)
 
     async def state(self, cached: CachedConversation) -> State:

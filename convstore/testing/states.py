@@ -79,6 +79,16 @@ class StateContract(VerifyFixtures):
         await chat.load_history()
         assert await self.state_of(database, conversation) == state
 
+    async def test_a_first_append_accepts_a_restored_state(self, chat: Conversation, database: Any) -> None:
+        """A reader that saw the first entry before the state has inserted it; the append succeeds all the same."""
+        await chat.update(title="Seals")
+        conversation = await self.id_of(database, chat)
+        state = {"_id": f"{conversation}:~", "conversation": conversation, "at": datetime.now(UTC), "revision": 7}
+        await database["log"].insert_one(state)
+        assert (await chat.append([HumanMessage("hi", id="q0"), AIMessage("a", id="a0")])).written == 2
+        assert (await self.state_of(database, conversation) or {})["revision"] == 7
+        assert [message.id for message in (await chat.load_history()).messages] == ["q0", "a0"]
+
     async def test_a_deletion_during_a_compaction_wins(self, new_store: _NewStore, database: Any) -> None:
         """Neither the summary nor the state comes back."""
         other = new_store().conversation(user_id=new_id(), thread_id="t")

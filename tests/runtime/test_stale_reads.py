@@ -308,3 +308,22 @@ async def test_a_server_that_answers_nothing_is_given_up() -> None:
 
     with pytest.raises(StoreUnavailableError, match="no answer"):
         await asyncio.wait_for(command(), 10)
+
+
+async def test_a_state_that_is_older_than_one_seen_is_read_again(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like a log that is shorter than it was: a newly elected primary may show an earlier revision for a moment."""
+    await chat.load_history()
+    [cached] = chat.store._known.all()
+    cached.revision = 1
+    read_end, calls = States.read_end, list[int]()
+
+    async def newer_at_last(states: States, conversation: str, **options: Any) -> Any:
+        calls.append(1)
+        state, entries = await read_end(states, conversation, **options)
+        return {**state, "revision": len(calls)} if state and len(calls) > 1 else state, entries
+
+    monkeypatch.setattr(States, "read_end", newer_at_last)
+    assert len(await load_history(chat)) == 6
+    assert (len(calls), cached.revision) == (2, 2)
