@@ -310,12 +310,13 @@ class _Budget:
             return 0  # any note fits; building one for every turn would cost more than the rest of a load
         # The margin covers notes that name other results and differ slightly in size.
         base = self.fixed + self._note(turn.begin) * 5 // 4
-        maximum = 0
-        for end in range(turn.begin + 1, turn.end + 1):
-            room = self.budget - base - (self.full[end] - self.full[turn.begin])
-            if turn.before > room:
-                maximum = max(maximum, min(turn.before, _round_up(turn.before - room, self._step(room))))
-        return maximum
+        most = self.budget - base + self.full[turn.begin]
+        rooms = [most - self.full[turn.begin + 1], most - self.full[turn.end]]
+        if self._step(rooms[0]) != self._step(rooms[1]):
+            rooms = [most - end for end in self.full[turn.begin + 1 : turn.end + 1]]
+        # With one step the least room requires the most.
+        required = (_round_up(turn.before - room, self._step(room)) for room in rooms if turn.before > room)
+        return min(turn.before, max(required, default=0))
 
     def _step(self, room: int) -> int:
         """Return the largest of a half, a quarter, an eighth … of the budget that is at most half of `room`."""

@@ -289,7 +289,9 @@ class Loader:
         if len(load.shown) > 2 * len(rows) + _MIN_SHOWN:
             ids = {row.message.id for row in rows}
             load.shown = {key: one for key, one in load.shown.items() if key[0] in ids}
-        self._cache.keep_end(load.cached, LoadedEnd(entries, load.key, rows, load.note_tokens, load.shown))
+        first_ordinal = rows[0].message.ordinal if rows else 0
+        notes = {ordinal: size for ordinal, size in load.note_tokens.items() if ordinal >= first_ordinal}
+        self._cache.keep_end(load.cached, LoadedEnd(entries, load.key, rows, notes, load.shown))
 
     async def _show(self, load: Load, window: Window) -> tuple[Window, View]:
         """Build the view of a window, or of the smaller one if its first turn cannot be shortened enough."""
