@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from convstore.admin.catalog import Catalog
 from convstore.admin.retention import Retention
@@ -28,6 +28,7 @@ from convstore.mongo.inspection import Inspection
 from convstore.mongo.log import Log
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.newest import Newest
+from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.statistics import Statistics
 from convstore.mongo.summaries import Summaries
@@ -44,6 +45,7 @@ from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
 from convstore.search.log_parts import LogParts
+from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
 from convstore.tools.search_page import search_page
@@ -56,7 +58,10 @@ from convstore.view.loader import Loader
 from convstore.view.past import PastViews
 from convstore.view.past_loader import PastLoader
 
-__all__ = ["ServiceHost", "Services", "both_ways", "make_services", "read_back"]
+__all__ = ["SearchIndex", "ServiceHost", "Services", "both_ways", "make_services", "read_back"]
+
+SearchIndex = Literal[True, False, "across"]
+"""The value of the store's option `search_index`."""
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
@@ -77,6 +82,7 @@ class Services:
     pager: Pager
     listing: Listing
     searcher: Searcher
+    sealer: Sealer | None
     directory: Catalog
     retention: Retention
     stats: StatsReader
@@ -99,6 +105,7 @@ def make_services(
     folder: CompactionStrategy | None,
     compaction_seconds: float,
     extractors: Mapping[str, SourceExtractor],
+    search_index: SearchIndex,
     forget: Callable[[dict[str, str]], None],
 ) -> Services:
     """Make the services of one store.
@@ -114,17 +121,21 @@ def make_services(
         folder: The compaction strategy; None if the store has no summarizer.
         compaction_seconds: Time that a load waits for a summary.
         extractors: Functions that find the sources in a tool's results, by tool name.
+        search_index: Which conversations have segments of the search index.
         forget: Called with the scope of each conversation that ended.
     """
     heads, tombstones, log = Heads(driver, prefix=prefix), Tombstones(driver, prefix=prefix), Log(driver, prefix=prefix)
     annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
-    open_heads = OpenHeads(heads, log, clock=clock)
+    segments = Segments(driver, prefix=prefix)
     reader = LogReader(heads, log, cache, codec=codec, counter=counter)
     states = States(driver, prefix=prefix)
     ends = LogEndReader(reader, heads, states, summaries, cache, clock=clock)
     kept = SummaryHistory(reader, ends, states, summaries)
+    logs = LogParts(reader, Newest(driver, prefix=prefix), segments if search_index else None, codec=codec)
+    across = search_index == "across"
+    sealer = Sealer(reader, log, logs, segments, clock=clock, everything=across) if search_index else None
+    open_heads = OpenHeads(heads, log, clock=clock, on_close=sealer.note if sealer else None)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
-    newest = Newest(driver, prefix=prefix)
     writer = Writer(
         reader,
         heads,
@@ -148,11 +159,14 @@ def make_services(
         records=Records(reader, annotator, codec=codec),
         turns=Turns(reader),
         pager=Pager(reader, codec=codec),
-        listing=Listing(reader, newest, codec=codec),
-        searcher=Searcher(reader, LogParts(reader, newest, codec=codec)),
+        listing=Listing(reader, Newest(driver, prefix=prefix), codec=codec),
+        searcher=Searcher(reader, logs, sealer),
+        sealer=sealer,
         directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
         stats=StatsReader(Statistics(driver, prefix=prefix), open_heads),
-        retention=Retention(tombstones, log, annotations, summaries, states, clock=clock, forget=forget),
+        retention=Retention(
+            tombstones, log, annotations, summaries, states, segments=segments, clock=clock, forget=forget
+        ),
         verifier=Verifier(
             Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
         ),

@@ -24,13 +24,19 @@ from convstore.mongo.migrator import Migrator, discover
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
-from convstore.services import Services, make_services
+from convstore.services import SearchIndex, Services, make_services
 from convstore.sources.detection import SourceExtractor
+from convstore.store_reader import StoreReader
 from convstore.summarization.summarizers import SummarizerLike
-from convstore.values.models import ConversationPage, ToolRecord
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.reports import ErasureReceipt, Migration, StoreStats, VerifyReport
-from convstore.values.scope import check_id, check_partial_scope, check_scope, check_scope_keys, check_seconds
+from convstore.values.reports import ErasureReceipt, Migration, VerifyReport
+from convstore.values.scope import (
+    check_choice,
+    check_partial_scope,
+    check_scope,
+    check_scope_keys,
+    check_seconds,
+)
 
 __all__ = ["ConversationStore"]
 
@@ -40,7 +46,7 @@ _SWEEP_LIMIT = 8
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
 
 
-class ConversationStore:
+class ConversationStore(StoreReader):
     """Keeps conversations in a MongoDB database.
 
     Every message is stored in full and never changed; `Conversation.load_history` builds the view for the next model
@@ -60,6 +66,8 @@ class ConversationStore:
         compaction_seconds: Seconds that a load under ``compact="before_load"`` waits for the summarizer. It then
             returns the old view; the work continues, at most until `close`, and is committed when done.
         collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection.
+        search_index: Keep segments of long conversations, so that `search` need not read the whole log; "across" keeps
+            them for all conversations, for a search across them. Without them, a search gives the same hits.
         clock: Source of time, for tests.
 
     Attributes:
@@ -80,12 +88,14 @@ class ConversationStore:
         token_counter_name: str | None = None,
         compaction_seconds: float = 30,
         collection_prefix: str = "",
+        search_index: SearchIndex = True,
         clock: Clock | None = None,
     ) -> None:
         if type(collection_prefix) is not str or not _PREFIX.fullmatch(collection_prefix):
             raise InvalidInputError(
                 f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
+        check_choice(search_index, True, False, "across", name="search_index")
         driver = Driver(database)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
@@ -109,6 +119,7 @@ class ConversationStore:
             folder=None if summarizer is None else as_strategy(summarizer),
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=self.source_extractors,
+            search_index=search_index,
             forget=self._forget,
         )
         self._sweep_at = self._clock.monotonic() + _SWEEP_SECONDS
@@ -193,6 +204,8 @@ class ConversationStore:
         self._is_closed = True
         try:
             await self._services.compactor.close()
+            if self._services.sealer:
+                await self._services.sealer.close()
             if self._is_ready:
                 await self._services.open_heads.close()
         finally:
@@ -208,59 +221,6 @@ class ConversationStore:
             InvalidScopeError: A key is missing or unknown, or a value is not a plain non-empty str.
         """
         return Conversation(self, check_scope(self.scope_keys, scope))
-
-    async def find_conversation(self, conversation_id: str, /, **partial_scope: str) -> Conversation | None:
-        """Return the handle of the conversation with a random id (`ConversationInfo.conversation_id`). One command.
-
-        None if it is missing, deleted or has other scope values. Without any, it finds conversations of all users.
-        """
-        wanted = check_partial_scope(self.scope_keys, partial_scope)
-        scope = await (await self.services()).directory.scope_of(check_id(conversation_id, name="id"), wanted)
-        return self.conversation(**scope) if scope and set(scope) == set(self.scope_keys) else None
-
-    async def get_tool_messages(self, *, tool_message_ids: Sequence[str], **scope: str) -> list[ToolRecord]:
-        """Return messages of one conversation in full; see `Conversation.get_tool_messages`."""
-        return await self.conversation(**scope).get_tool_messages(tool_message_ids)
-
-    async def list_conversations(
-        self, *, limit: int = 50, cursor: str | None = None, **partial_scope: str
-    ) -> ConversationPage:
-        """Return a page of the conversations with these scope values, newest first.
-
-        Order and counts lag at most 15 s behind other processes, even killed ones, if clocks agree to 5 s. Appends
-        of this store count at once. It takes one command, one more for each conversation on the page whose writer did
-        not update it in time, and one for up to 500 conversations to which this store appended recently.
-
-        Without scope values it lists the conversations of all users: pass a scope before showing the list to a user.
-
-        Args:
-            limit: Maximum number of conversations on a page, up to 1,000.
-            cursor: ``next_cursor`` of the previous page.
-            partial_scope: Values of some scope keys; without any, all conversations.
-
-        Raises:
-            InvalidInputError: `limit` is out of bounds.
-            InvalidScopeError: A scope key is unknown, or a value is invalid.
-            InvalidCursorError: The cursor does not come from this call.
-        """
-        scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.services()).directory.page(scope, limit=limit, cursor=cursor)
-
-    async def stats(self, *, sizes: bool = True, **partial_scope: str) -> StoreStats:
-        """Return counts, sizes and growth of the conversations with these scope values.
-
-        Counts lag at most 15 s behind other processes. It reads every head, a thousand with one command.
-
-        Args:
-            sizes: Also measure what is stored, and when it grew. The server then reads every document, with three
-                commands for each 200 conversations of a scope, or three for all conversations.
-            partial_scope: Values of some scope keys; without any, all conversations.
-
-        Raises:
-            InvalidScopeError: A scope key is unknown, or a value is invalid.
-        """
-        scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.services()).stats.read(scope, sizes=sizes)
 
     async def erase(self, *, everything: bool = False, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
         """Delete all conversations with these scope values permanently, and return a receipt of the removed data.

@@ -33,7 +33,8 @@ async def old(own_database: Any) -> Any:
         for index in collection["indexes"]:
             keys = list(index.pop("key").items())
             await own_database[name].create_index(keys, **{key: value for key, value in index.items() if key != "v"})
-        await own_database[name].insert_many(collection["documents"])
+        if collection["documents"]:
+            await own_database[name].insert_many(collection["documents"])
     return own_database
 
 

@@ -19,6 +19,7 @@ from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
+from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import HeadKey, Tombstones
@@ -53,11 +54,13 @@ class Retention:
         summaries: Summaries,
         states: States,
         *,
+        segments: Segments,
         clock: Clock,
         forget: Callable[[dict[str, str]], None],
     ) -> None:
         self._tombstones, self._log = tombstones, log
         self._annotations, self._summaries, self._states = annotations, summaries, states
+        self._segments = segments
         self._clock, self._forget = clock, forget
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
@@ -167,7 +170,13 @@ class Retention:
         summaries = await self._summaries.delete(conversation)
         annotations = await self._annotations.delete(conversation)
         entries, chunks = await self._log.delete(conversation)
-        return ErasureReceipt(entries=entries, payload_chunks=chunks, summaries=summaries, annotations=annotations)
+        return ErasureReceipt(
+            entries=entries,
+            payload_chunks=chunks,
+            summaries=summaries,
+            annotations=annotations,
+            search_segments=await self._segments.delete(conversation),
+        )
 
     async def _count(self, head: HeadKey) -> ErasureReceipt:
         conversation = head.conversation
@@ -178,6 +187,7 @@ class Retention:
             payload_chunks=chunks,
             summaries=await self._summaries.count(conversation),
             annotations=await self._annotations.count(conversation),
+            search_segments=await self._segments.count(conversation),
         )
 
 

@@ -87,8 +87,24 @@ class Part(Protocol):
         """Return a window."""
         ...
 
+    def frequency(self, term: str) -> int:
+        """Return the number of windows that contain a term."""
+        ...
+
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
+        ...
+
+    def questions(self) -> Sequence[IndexedMessage]:
+        """Return its human messages, in order."""
+        ...
+
+    def all_windows(self) -> Iterable[Window]:
+        """Return all windows, in order."""
+        ...
+
+    def all_postings(self) -> Iterable[tuple[str, Sequence[Posting]]]:
+        """Return all terms with their windows."""
         ...
 
     def containing(self, sign: str) -> Iterable[str]:
@@ -103,6 +119,8 @@ class IndexBuilder:
     Attributes:
         is_wanted: Selects the terms to keep; None for all of them.
         characters: Characters of the texts that were added.
+        lengths: The number of terms of each window.
+        message_of: The index of the message of each window.
     """
 
     is_wanted: Callable[[str], bool] | None = None
@@ -110,6 +128,8 @@ class IndexBuilder:
     windows: list[Window] = field(default_factory=list)
     by_term: dict[str, list[Posting]] = field(default_factory=dict)
     characters: int = 0
+    lengths: list[int] = field(default_factory=list)
+    message_of: list[int] = field(default_factory=list)
 
     def add(self, stored: EntryMessage, texts: Sequence[Text], *, at: datetime) -> None:
         """Add a message with its texts, all of them read."""
@@ -150,6 +170,8 @@ class IndexBuilder:
     def _add_window(self, window: Window, found: Sequence[str]) -> None:
         number = len(self.windows)
         self.windows.append(window)
+        self.lengths.append(window.length)
+        self.message_of.append(window.message)
         counts: dict[str, int] = {}
         for term in found:
             counts[term] = counts.get(term, 0) + 1
@@ -157,23 +179,29 @@ class IndexBuilder:
             if self.is_wanted is None or self.is_wanted(term):
                 self.by_term.setdefault(term, []).append((number, count))
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Return the number of terms of each window."""
-        return [window.length for window in self.windows]
-
-    @property
-    def message_of(self) -> Sequence[int]:
-        """Return the index of the message of each window."""
-        return [window.message for window in self.windows]
-
     def window(self, number: int) -> Window:
         """Return a window."""
         return self.windows[number]
 
+    def frequency(self, term: str) -> int:
+        """Return the number of windows that contain a term."""
+        return len(self.by_term.get(term, ()))
+
+    def questions(self) -> Sequence[IndexedMessage]:
+        """Return its human messages, in order."""
+        return [message for message in self.messages if message.type == "human"]
+
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
         return self.by_term.get(term, ())
+
+    def all_windows(self) -> Iterable[Window]:
+        """Return all windows, in order."""
+        return self.windows
+
+    def all_postings(self) -> Iterable[tuple[str, Sequence[Posting]]]:
+        """Return all terms with their windows."""
+        return self.by_term.items()
 
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""

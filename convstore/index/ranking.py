@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.index.part import IndexedMessage, Part
+from convstore.index.part import IndexedMessage, Part, Posting
 from convstore.index.words import is_common, is_single
 
 __all__ = ["Found", "ranked"]
@@ -34,6 +35,8 @@ repeats its question."""
 _SAME_QUESTION, _ANSWERS, _ANSWER_WEIGHT = 0.9, 8, 0.9
 """A human message with so much of the query is the same question, asked before. So many messages after it, if they have
 a word of the query, come shortly behind it."""
+_ENOUGH_WINDOWS = 3_000
+"""Words are read, the rarest first, until they have so many windows together; this bounds the time of a query."""
 
 _MAX_NEIGHBOURED = 500
 """Words in more windows than this do not count for neighbours: they say little about them, and cost time."""
@@ -122,25 +125,25 @@ def _scores(
     The first is what the neighbours of a message add, the second the weight of the query's words that it contains, of 1
     for all of them. Messages are numbered from 0 through all parts.
     """
-    lengths = [part.lengths for part in parts]
-    count, total = sum(map(len, lengths)), sum(map(sum, lengths))
-    average = total / count if count else 1.0
+    count = sum(len(part.lengths) for part in parts)
+    average = sum(sum(part.lengths) for part in parts) / count if count else 1.0
+    base, slope = _SATURATION * (1 - _LENGTH_WEIGHT), _SATURATION * _LENGTH_WEIGHT / average
     scores: list[dict[int, float]] = [{} for _ in parts]
     nearby: dict[int, float] = {}
     covered: dict[int, float] = {}
     total_weight = 0.0
-    for frequency, group, counts in _rarest(parts, groups):
-        weight = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
+    for frequency, group, terms in _rarest(parts, groups):
+        weight = math.log(1 + (max(count - frequency, 0) + 0.5) / (frequency + 0.5))
         weight *= _COMMON_WEIGHT if is_common(group) else 1
         best, first = dict[int, float](), 0
-        for part, of_part, of_term, part_lengths in zip(parts, scores, counts, lengths, strict=True):
-            message_of = part.message_of
-            for window, times in of_term.items():
-                norm = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * part_lengths[window] / average
-                gain = weight * times * (_SATURATION + 1) / (times + _SATURATION * norm)
+        for part, of_part, of_word in zip(parts, scores, terms, strict=True):
+            lengths, message_of = part.lengths, part.message_of
+            for window, times in _counts(part, of_word):
+                gain = weight * (_SATURATION + 1) * times / (times + base + slope * lengths[window])
                 of_part[window] = of_part.get(window, 0.0) + gain
                 message = first + message_of[window]
-                best[message] = max(gain, best.get(message, 0.0))
+                if gain > best.get(message, 0.0):
+                    best[message] = gain
             first += len(part.messages)
         if frequency <= _MAX_NEIGHBOURED:
             _add_neighbours(nearby, best)
@@ -161,24 +164,40 @@ def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None
             nearby[message] = nearby.get(message, 0.0) + score - best.get(message, 0.0)
 
 
-_Counted = tuple[int, tuple[str, ...], list[dict[int, int]]]
-"""The number of windows with a word, its terms, and by part how often each window has it."""
+_Word = tuple[int, tuple[str, ...], list[list[str]]]
+"""The number of windows with a word of a query, its alternatives, and by part its terms."""
 
 
-def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_Counted]:
-    """Return the rarest words of a query that occur at all, rarest first."""
-    counted: list[_Counted] = []
+def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_Word]:
+    """Return the rarest words of a query, rarest first.
+
+    The most frequent words are left out once the others have enough windows.
+    """
+    counted: list[_Word] = []
     for group in groups:
-        counts = [_counts(part, group) for part in parts]
-        if frequency := sum(map(len, counts)):
-            counted.append((frequency, group, counts))
-    return sorted(counted, key=lambda one: one[:2])[:_MAX_GROUPS]
+        terms = [_terms_in(part, group) for part in parts]
+        frequency = sum(part.frequency(term) for part, found in zip(parts, terms, strict=True) for term in found)
+        if frequency:
+            counted.append((frequency, group, terms))
+    counted.sort(key=lambda one: one[:2])
+    before = accumulate((frequency for frequency, *_ in counted), initial=0)
+    kept = [one for one, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS]
+    return kept[:_MAX_GROUPS]
 
 
-def _counts(part: Part, group: tuple[str, ...]) -> dict[int, int]:
-    found = {term for sign in group for term in part.containing(sign)} | {*group} if is_single(group) else group
+def _terms_in(part: Part, group: tuple[str, ...]) -> list[str]:
+    """Return the terms by which a part may have a word."""
+    if not is_single(group):
+        return [term for term in group if part.frequency(term)]
+    return sorted({term for sign in group for term in part.containing(sign)})
+
+
+def _counts(part: Part, terms: Sequence[str]) -> Iterable[Posting]:
+    """Return the windows that contain any of some terms, each with the number of times."""
+    if len(terms) == 1:
+        return part.postings(terms[0])
     counts: dict[int, int] = {}
-    for term in found:
+    for term in terms:
         for window, times in part.postings(term):
             counts[window] = counts.get(window, 0) + times
-    return counts
+    return counts.items()

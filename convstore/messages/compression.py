@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import zstandard
 
-__all__ = ["CHUNK_BYTES", "Chunk", "compress", "cut", "decompress"]
+__all__ = ["CHUNK_BYTES", "Chunk", "compress", "compress_bytes", "cut", "decompress", "decompress_bytes"]
 
 CHUNK_BYTES = 1_000_000
 """Maximum bytes of text in one chunk."""
@@ -74,6 +74,25 @@ def decompress(frame: bytes, *, characters: int | None = None) -> str:
     if characters is not None and len(text) != characters:
         raise ValueError(f"the chunk has {len(text):,} characters instead of {characters:,}")
     return text
+
+
+def compress_bytes(data: bytes) -> bytes:
+    """Return data as one frame with a checksum."""
+    return _tools()[0].compress(data)
+
+
+def decompress_bytes(frame: bytes, *, maximum: int) -> bytes:
+    """Return the data of a frame of at most `maximum` bytes.
+
+    Raises:
+        ValueError: The frame is damaged or larger.
+    """
+    try:
+        if zstandard.frame_content_size(frame) not in range(maximum + 1):
+            raise ValueError("the frame is larger than it may be")
+        return _tools()[1].decompress(frame, max_output_size=maximum)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"not a zstd frame: {error}") from error
 
 
 def _fit(text: str, start: int, size: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["LOG_INDEXES", "Index", "head_indexes"]
+__all__ = ["LOG_INDEXES", "SEARCH_INDEXES", "Index", "head_indexes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,10 @@ LOG_INDEXES = (
     Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
     Index("states", (("conversation", 1),), present="revision"),
 )
+
+
+SEARCH_INDEXES = (Index("conversations", (("conversation", 1), ("_id", 1))),)
+"""By this index one command finds the segments of many conversations."""
 
 
 def head_indexes(scope_keys: Sequence[str]) -> list[Index]:

@@ -20,6 +20,7 @@ __all__ = [
     "HEADS",
     "LOG",
     "MIGRATIONS",
+    "SEARCH",
     "SUMMARIES",
     "annotation_id",
     "chunk_id",
@@ -30,6 +31,7 @@ __all__ = [
     "entry_range",
     "head_id",
     "log_ranges",
+    "segment_id",
     "state_id",
     "summary_id",
 ]
@@ -47,6 +49,9 @@ SUMMARIES = "summaries"
 
 
 MIGRATIONS = "convstore_migrations"
+
+
+SEARCH = "search"
 
 
 def head_id(scope: Mapping[str, str]) -> str:
@@ -78,6 +83,11 @@ def end_range(conversation: str, *, start: int) -> tuple[str, str]:
 def annotation_id(conversation: str, ordinal: int) -> str:
     """Return the key of a message's annotations."""
     return f"{conversation}:{ordinal:012d}"
+
+
+def segment_id(conversation: str, first: int) -> str:
+    """Return the key of a search segment that begins with an entry."""
+    return f"{conversation}:{first:012d}"
 
 
 def summary_id(conversation: str, token: str) -> str:

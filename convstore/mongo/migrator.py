@@ -25,8 +25,8 @@ from pymongo.errors import DuplicateKeyError
 
 from convstore.exceptions import NotSetUpError, SchemaVersionError, StoreUnavailableError
 from convstore.mongo.driver import Driver, DriverName, driver_errors
-from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
+from convstore.mongo.indexes import LOG_INDEXES, SEARCH_INDEXES, Index, head_indexes
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
 
 __all__ = ["Migration", "Migrator", "Target", "discover"]
 
@@ -75,6 +75,11 @@ class Target:
     async def ensure_summaries(self) -> None:
         """Create the ``summaries`` collection, which is read by ``_id`` alone."""
         await self._driver.create_collection(self._prefix + SUMMARIES)
+
+    async def ensure_search(self) -> None:
+        """Create the ``search`` collection and its index."""
+        await self._driver.create_collection(self._prefix + SEARCH)
+        await self._ensure_indexes(SEARCH, SEARCH_INDEXES)
 
     async def _ensure_indexes(self, collection: str, indexes: Iterable[Index]) -> None:
         # One by one: given several, the in-memory driver drops options that it does not support.

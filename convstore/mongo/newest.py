@@ -7,6 +7,7 @@ clustered collection.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from convstore.log.entry import Entry, EntryMessage
@@ -29,11 +30,18 @@ class Newest:
 
     async def entries(self, conversation: str, *, start: int = 0, before: int | None = None, limit: int) -> list[Entry]:
         """Return the last entries of a range of numbers with their sources, in order. One command."""
+        documents = await self.documents(conversation, start=start, before=before, limit=limit)
+        return await asyncio.to_thread(lambda: [entry_from(document) for document in documents])
+
+    async def documents(
+        self, conversation: str, *, start: int = 0, before: int | None = None, limit: int
+    ) -> list[Mapping[str, Any]]:
+        """Return the documents of the same entries, for a caller that parses only some of them. One command."""
         query = between(conversation, *entry_range(conversation, start=start, before=before))
         async with driver_errors():
             found = self._log.find(query, _NOT_SEARCHED).sort("_id", -1).limit(limit)
-            documents = await found.batch_size(limit).to_list(None)
-        return await asyncio.to_thread(lambda: [entry_from(document) for document in reversed(documents)])
+            documents: list[Mapping[str, Any]] = await found.batch_size(limit).to_list(None)
+        return documents[::-1]
 
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""

@@ -17,7 +17,7 @@ import math
 import secrets
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -114,11 +114,14 @@ class OpenHeads:
     """The bursts of one store, oldest first, and one timer for each event loop that uses it.
 
     The timer keeps neither the loop nor the store alive. It writes at most once a second, to 500 heads; with 5,000 open
-    heads it does not pause. A failed write is retried after `OPEN_SECONDS`, and by `close`.
+    heads it does not pause. A failed write is retried after `OPEN_SECONDS`, and by `close`. `on_close` is called with
+    scope, id and totals of each conversation whose burst ended.
     """
 
-    def __init__(self, heads: Heads, log: Log, *, clock: Clock) -> None:
-        self._heads, self._log, self._clock = heads, log, clock
+    def __init__(
+        self, heads: Heads, log: Log, *, clock: Clock, on_close: Callable[[Scope, str, Totals], None] | None = None
+    ) -> None:
+        self._heads, self._log, self._clock, self._on_close = heads, log, clock, on_close
         self._running: dict[str, Burst] = {}
         self._queue: OrderedDict[Burst, None] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
@@ -271,6 +274,8 @@ class OpenHeads:
         await self._write(idle, closes=True)
         for burst in idle:
             self._queue.pop(burst, None)
+            if self._on_close:
+                self._on_close(burst.scope, burst.conversation, burst.totals)
         await self._write([burst for burst in bursts if burst.in_flight and burst.is_stale], closes=False)
 
     async def _write(self, bursts: Sequence[Burst], *, closes: bool) -> None:

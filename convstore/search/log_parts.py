@@ -1,13 +1,16 @@
-"""Read a conversation's log into searchable parts.
+"""Read a conversation's log into searchable parts: its segments, and the entries after them.
 
-Floor 4; `searcher` calls it.
+Floor 4; `searcher` and `sealer` call it. A log without segments, or with damaged ones, is read whole: slower, with the
+same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from convstore.index.part import IndexBuilder, Part
 from convstore.index.texts import Text, texts_of
@@ -15,14 +18,19 @@ from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import read_message
 from convstore.messages.values import Codec
+from convstore.mongo.documents import entry_from
 from convstore.mongo.newest import Newest
+from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
 
-__all__ = ["LogParts", "SearchedLog"]
+__all__ = ["MAX_UNSEALED_CHARACTERS", "MAX_UNSEALED_ENTRIES", "LogParts", "SearchedLog"]
 
-_TAIL_ENTRIES = 64
+MAX_UNSEALED_ENTRIES = 64
+MAX_UNSEALED_CHARACTERS = 64_000
+"""More text or entries than this after the last segment are due to be sealed."""
+
 _ENTRIES_AT_ONCE = 100
 _CHARACTERS_AT_ONCE = 4_000_000
 _COST = 10
@@ -38,47 +46,88 @@ class SearchedLog:
         rewinds: Says which messages are active.
         last: Ordinal of its last message.
         question: Ordinal of the question of the turn in progress, 0 if the last turn is finished.
+        is_due: So much of it is in no segment that it is due to be sealed.
     """
 
     parts: Sequence[Part] = ()
     rewinds: Rewinds = NO_REWINDS
     last: int = 0
     question: int = 0
+    is_due: bool = False
 
 
 class LogParts:
     """Reads the logs of all conversations of a store."""
 
-    def __init__(self, reader: LogReader, newest: Newest, *, codec: Codec) -> None:
-        self._reader, self._newest, self._codec = reader, newest, codec
+    def __init__(self, reader: LogReader, newest: Newest, segments: Segments | None, *, codec: Codec) -> None:
+        self._reader, self._newest, self._segments, self._codec = reader, newest, segments, codec
 
     async def read(self, cached: CachedConversation, is_wanted: Callable[[str], bool]) -> SearchedLog:
         """Return the log with the terms that a query needs."""
-        tail = await self._reader.read_your_writes(
-            cached,
-            lambda: self._newest.entries(cached.conversation, limit=_TAIL_ENTRIES),
-            last=lambda entries: entries[-1].number if entries else 0,
-        )
-        if not tail:
+        chain, documents = await asyncio.gather(self._chain(cached), self._tail(cached))
+        if not documents:
             return SearchedLog()
-        cached.entries = max(cached.entries, tail[-1].number)
-        rewinds = await self._reader.rewinds(cached, tail[-1].totals)
+        last = entry_from(documents[-1])
+        cached.entries = max(cached.entries, last.number)
         builder = IndexBuilder(is_wanted)
-        async for entries in self._before(cached, tail):
-            await self.add(cached, builder, entries)
-        return SearchedLog([builder], rewinds, tail[-1].last, _question(tail, rewinds))
+        rewinds, (chain, entries) = await asyncio.gather(
+            self._reader.rewinds(cached, last.totals), self._add_rest(cached, builder, chain, documents)
+        )
+        is_due = entries >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
+        tail = [entry_from(document) for document in documents[-4:]]
+        parts: list[Part] = [*(segment.part for segment in chain), builder]
+        return SearchedLog(parts, rewinds, last.last, _question(tail, rewinds), is_due)
 
-    async def _before(self, cached: CachedConversation, tail: Sequence[Entry]) -> AsyncIterator[Sequence[Entry]]:
-        """Yield all entries in order, in batches, and the last ones as given."""
-        start, last = 1, list[Entry]()
-        while start < tail[0].number:
-            before = min(start + _ENTRIES_AT_ONCE, tail[0].number)
-            entries = await self._newest.entries(cached.conversation, start=start, before=before, limit=before - start)
-            await self._reader.check(cached, [*last, *entries], first=start - len(last), last=before - 1)
+    async def _chain(self, cached: CachedConversation) -> list[StoredSegment]:
+        return await self._segments.chain(cached.conversation) if self._segments else []
+
+    async def _tail(self, cached: CachedConversation) -> list[Mapping[str, Any]]:
+        return await self._reader.read_your_writes(
+            cached,
+            lambda: self._newest.documents(cached.conversation, limit=MAX_UNSEALED_ENTRIES),
+            last=lambda documents: _number(documents[-1]) if documents else 0,
+        )
+
+    async def _add_rest(
+        self,
+        cached: CachedConversation,
+        builder: IndexBuilder,
+        chain: list[StoredSegment],
+        documents: Sequence[Mapping[str, Any]],
+    ) -> tuple[list[StoredSegment], int]:
+        """Add the entries after some segments; return the segments that belong to this log, and the number added."""
+        until = chain[-1].until if chain else 0
+        # With the last covered entry, which shows whether the log was replaced by a backup.
+        tail = [entry_from(document) for document in documents if _number(document) >= until]
+        if chain and (not tail or (tail[0].number == until and tail[0].totals.link != chain[-1].link)):
+            return await self._add_rest(cached, builder, [], documents)
+        added = 0
+        async for entries in self._before(cached, tail, until):
+            if chain and not added and entries[0].number == until + 1 and entries[0].after != chain[-1].link:
+                return await self._add_rest(cached, builder, [], documents)
+            new = [entry for entry in entries if entry.number > until]
+            await self.add(cached, builder, new)
+            added += len(new)
+        return chain, added
+
+    async def _before(
+        self, cached: CachedConversation, tail: Sequence[Entry], until: int
+    ) -> AsyncIterator[Sequence[Entry]]:
+        """Yield all entries after a number in order, in batches, and the last ones as given."""
+        async for entries in self.entries(cached, start=until + 1, before=tail[0].number):
             yield entries
-            start, last = before, entries[-1:]
-        await self._reader.check(cached, [*last, *tail], first=start - len(last))
+        await self._reader.check(cached, tail)
         yield tail
+
+    async def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the entries from one number and before another with their sources, in order, in batches."""
+        last = list[Entry]()
+        while start < before:
+            end = min(start + _ENTRIES_AT_ONCE, before)
+            entries = await self._newest.entries(cached.conversation, start=start, before=end, limit=end - start)
+            await self._reader.check(cached, [*last, *entries], first=start - len(last), last=end - 1)
+            yield entries
+            start, last = end, entries[-1:]
 
     async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry]) -> None:
         """Read the payloads of entries and add their messages to a part, a few at a time."""
@@ -102,6 +151,10 @@ class LogParts:
             CorruptDocumentError: The message is damaged.
         """
         return texts_of(message, sources, read_message(self._codec, message), payload, self._codec)
+
+
+def _number(document: Mapping[str, Any]) -> int:
+    return int(str(document["_id"]).rpartition(":")[2])
 
 
 def _question(tail: Sequence[Entry], rewinds: Rewinds) -> int:

@@ -5,6 +5,7 @@ Floor 4; `conversation` and the retrieval tool call it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from convstore.runtime.parallel import in_parallel
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogParts, SearchedLog
 from convstore.search.request import SearchRequest
+from convstore.search.sealer import Sealer
 from convstore.values.models import SearchHit
 from convstore.values.scope import Scope
 
@@ -54,8 +56,8 @@ class Matches(NamedTuple):
 class Searcher:
     """Searches the conversations of a store."""
 
-    def __init__(self, reader: LogReader, logs: LogParts) -> None:
-        self._reader, self._logs = reader, logs
+    def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer | None) -> None:
+        self._reader, self._logs, self._sealer = reader, logs, sealer
 
     async def hits(self, scope: Scope, request: SearchRequest) -> list[SearchHit]:
         """Return the best messages of a conversation; see `Conversation.search`."""
@@ -68,6 +70,8 @@ class Searcher:
             return Matches()
         async with self._reader.reading(cached):
             log = await self._logs.read(cached, only_terms_of(request.groups))
+            if log.is_due and self._sealer:
+                self._sealer.owe(cached.scope, cached.conversation)
             found = await self._ranked(log, request)
             end = request.offset + request.limit
             matches = await self._matches(cached, log, found[request.offset : end], request)
@@ -90,21 +94,19 @@ class Searcher:
         self, cached: CachedConversation, log: SearchedLog, found: Sequence[Found], request: SearchRequest
     ) -> list[Match]:
         """Return found messages with snippets, read by one point read for each."""
-        turns = [one for part in log.parts for one in part.messages if log.rewinds.is_active(one.ordinal)]
-        turns = [one for index, one in enumerate(turns) if one.type == "human" or index == 0]
+        questions = [one for part in log.parts for one in part.questions() if log.rewinds.is_active(one.ordinal)]
 
         async def match(one: Found) -> Match:
             part = log.parts[one.part]
             window = _shown_window(part, one.windows[0], request)
             message_id, tool, at, text = await self._text(cached, one, window)
-            first = [turn for turn in turns if turn.ordinal <= one.message.ordinal][-1]
             sources = (part.window(number).source_id for number in one.windows)
             shown = f"{window.label}\n{text}" if window.label and not request.is_for_model else text
             characters = request.source_characters if window.source_id else request.characters
             hit = SearchHit(
                 message_id=message_id,
                 ordinal=one.message.ordinal,
-                turn_id=first.id or (await self._row(cached, first.ordinal)).message.id,
+                turn_id=await self._turn_id(cached, log, questions, one.message.ordinal),
                 type=one.message.type,
                 tool=tool,
                 source_ids=tuple(dict.fromkeys(number for number in sources if number)),
@@ -115,6 +117,16 @@ class Searcher:
             return Match(hit, _label(part, one.windows[0]))
 
         return await in_parallel(match, found)
+
+    async def _turn_id(
+        self, cached: CachedConversation, log: SearchedLog, questions: Sequence[IndexedMessage], ordinal: int
+    ) -> str:
+        """Return the id of the first message of the turn that contains a message."""
+        index = bisect_right(questions, ordinal, key=lambda one: one.ordinal)
+        if index:
+            return questions[index - 1].id
+        first = next(one for part in log.parts for one in part.messages if log.rewinds.is_active(one.ordinal))
+        return (await self._row(cached, first.ordinal)).message.id
 
     async def _text(self, cached: CachedConversation, one: Found, window: Window) -> tuple[str, str, datetime, str]:
         """Return id, tool and date of a message, and the text of a window. One command."""

@@ -30,6 +30,7 @@ from convstore.testing.restoring import RestoreContract
 from convstore.testing.retention import RetentionContract
 from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
+from convstore.testing.sealing import SealContract
 from convstore.testing.searching import SearchContract
 from convstore.testing.sources import SourcesContract
 from convstore.testing.states import StateContract
@@ -49,6 +50,7 @@ class StoreContract(
     ReadBackContract,
     SourcesContract,
     SearchContract,
+    SealContract,
     RewindContract,
     TurnContract,
     CompactContract,

@@ -25,6 +25,7 @@ class ErasureReceipt(_Value):
         payload_chunks: Chunks of large results and of other large parts of messages.
         summaries: Summaries, including earlier versions.
         annotations: Annotated messages.
+        search_segments: Segments of the search index.
     """
 
     conversations: int = 0
@@ -32,6 +33,7 @@ class ErasureReceipt(_Value):
     payload_chunks: int = 0
     summaries: int = 0
     annotations: int = 0
+    search_segments: int = 0
 
 
 class Growth(_Value):
@@ -123,6 +125,7 @@ class VerifyReport(_Value):
         payload_chunks: Their payload chunks, each read and compared with its checksum.
         summaries: Their summaries.
         annotations: Their annotated messages.
+        search_segments: Their segments of the search index.
         findings: The first 1,000 findings.
         counts: Number of findings of each kind, including those not listed.
         left: Number of findings that were not repaired.
@@ -134,6 +137,7 @@ class VerifyReport(_Value):
     payload_chunks: int = 0
     summaries: int = 0
     annotations: int = 0
+    search_segments: int = 0
     findings: tuple[Finding, ...] = ()
     counts: dict[str, int] = {}
     left: int = 0

@@ -49,7 +49,7 @@ _RESERVED = frozenset(
 _MAX_KEYS = 8
 
 
-def check_choice(value: object, *choices: str | None, name: str) -> None:
+def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
     """Raise unless a value is one of a few choices.
 
     >>> check_choice("skip", None, "skip", "raise", name="resent")

@@ -73,6 +73,7 @@ class Checked:
     payload_chunks: int = 0
     summaries: int = 0
     annotations: int = 0
+    search_segments: int = 0
 
 
 @dataclass(slots=True)

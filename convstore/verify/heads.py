@@ -21,7 +21,7 @@ from convstore.mongo.bson_values import from_stored, stored_number, utc
 from convstore.mongo.documents import totals_document
 from convstore.mongo.heads import Head, head_from
 from convstore.mongo.inspection import Inspection, log_fields
-from convstore.mongo.keys import ANNOTATIONS, HEADS, annotation_id
+from convstore.mongo.keys import ANNOTATIONS, HEADS, SEARCH, annotation_id
 from convstore.mongo.log import Log
 from convstore.mongo.state_documents import start_document
 from convstore.runtime.clock import Clock
@@ -29,6 +29,7 @@ from convstore.values.reports import Finding
 from convstore.verify.findings import Checked, Findings, Recheck
 from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
+from convstore.verify.segments import check_segments
 from convstore.verify.state import StateCheck, is_wrong_start, start_entries
 
 __all__ = ["ConversationCheck"]
@@ -88,6 +89,7 @@ class ConversationCheck:
             await state.run(check)
             self._found += state.findings
             await self._annotations(checked, check.tail.messages)
+            await self._segments(checked)
         if self._found and not await self._still_exists():
             return
         for name, number in asdict(checked).items():
@@ -247,6 +249,12 @@ class ConversationCheck:
                         text = "there is no message with its ordinal"
                         self._report("annotation", text, document=str(document["_id"]), collection=ANNOTATIONS)
             after = str(documents[-1]["_id"])
+
+    async def _segments(self, checked: Checked) -> None:
+        repair = self.findings.repair
+        checked.search_segments, problems = await check_segments(self.inspection, self.conversation, repair=repair)
+        for key, problem in problems:
+            self._report("segment", problem, document=key, collection=SEARCH, repairable=True, repaired=repair)
 
     async def _last(self) -> int:
         """Return the current last ordinal; the largest integer if it cannot be read, so that no ordinal is too high."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from convstore.exceptions import StoreError
 from convstore.mongo.driver import Driver
-from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
+from convstore.mongo.indexes import LOG_INDEXES, SEARCH_INDEXES, Index, head_indexes
 from convstore.mongo.inspection import SchemaInspection
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
 from convstore.mongo.migrator import Migrator
 from convstore.values.reports import Finding
 from convstore.verify.findings import Findings
@@ -33,6 +33,7 @@ class SchemaCheck:
             HEADS: tuple(head_indexes(migrator.scope_keys)),
             SUMMARIES: (),
             ANNOTATIONS: (),
+            SEARCH: SEARCH_INDEXES,
         }
 
     async def run(self, findings: Findings) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from convstore.messages.values import Codec
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import ANNOTATIONS, LOG, SUMMARIES, state_id
+from convstore.mongo.keys import ANNOTATIONS, LOG, SEARCH, SUMMARIES, state_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
 from convstore.values.reports import Finding, VerifyReport
@@ -57,7 +57,7 @@ class Verifier:
             if len(rechecks) >= _MAX_RECHECKS:
                 await self._look_again(rechecks, findings)
         if not partial_scope:
-            for collection in (LOG, SUMMARIES, ANNOTATIONS):
+            for collection in (LOG, SUMMARIES, ANNOTATIONS, SEARCH):
                 await self._strays(collection, findings)
         await self._look_again(rechecks, findings)
         return findings.report()

@@ -22,7 +22,16 @@ FLOORS = (
     ("runtime",),
     ("admin", "append", "readback", "search", "verify", "view"),
     ("compaction", "tools"),
-    ("agent", "conversation", "conversation_log", "conversation_reader", "databases", "services", "store"),
+    (
+        "agent",
+        "conversation",
+        "conversation_log",
+        "conversation_reader",
+        "databases",
+        "services",
+        "store",
+        "store_reader",
+    ),
     ("", "ext", "public", "testing", "transfer"),
     ("__main__", "cli"),
 )

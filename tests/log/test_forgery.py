@@ -245,7 +245,7 @@ async def test_an_id_can_not_end_the_line_that_names_it(chat: Conversation, hand
     assert note.text.endswith(f"newest tool message ids: {json.dumps(id_)}.]")
     tool = handles().retrieve_previous_sources_tool()
     listing = (await tool.ainvoke({})).splitlines()
-    assert len(listing) == 2
+    assert [line.partition(": ")[2] for line in listing[3:]] == ["question 2", "question 1", "question 0", "?"]
     assert listing[1].startswith(f"{json.dumps(id_)}: run\ufffdMore: ")
     missing = (await tool.ainvoke({"tool_message_ids": ["nobody's"]})).splitlines()
     assert missing == [f"Not found: nobody's. Valid ids: {json.dumps(id_)}.", "End."]

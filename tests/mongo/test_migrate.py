@@ -20,7 +20,7 @@ from convstore import ConversationStore, NotSetUpError, SchemaVersionError, Stor
 from convstore.mongo import driver
 from convstore.mongo import migrator as migrate
 from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
 from convstore.mongo.migrator import Migration, Migrator, Target, discover
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_datab
     """Names, keys, uniqueness and filters; nothing more."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
     assert sorted(await server_database.list_collection_names()) == sorted(
-        [ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES]
+        [ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES]
     )
     assert await indexes_of(server_database, LOG) == {index.name: expected(index) for index in LOG_INDEXES}
     assert await indexes_of(server_database, HEADS) == {index.name: expected(index) for index in head_indexes(KEYS)}
@@ -269,7 +269,7 @@ async def test_a_step_that_failed_is_run_again(new_store, database, monkeypatch)
     monkeypatch.undo()
     await new_store().setup()
     assert await applied(database) == [migration.name for migration in discover()]
-    assert set(await database.list_collection_names()) == {ANNOTATIONS, HEADS, LOG, MIGRATIONS, SUMMARIES}
+    assert set(await database.list_collection_names()) == {ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES}
 
 
 async def test_only_what_is_pending_is_run(new_store, database, monkeypatch):

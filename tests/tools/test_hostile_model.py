@@ -107,7 +107,9 @@ async def world(server_uri: str, database_name: str) -> AsyncIterator[World]:
     """A world whose commands are counted."""
     finds = Finds()
     async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[finds]) as client:
-        store = ConversationStore(client[database_name], clock=STANDING)
+        store = ConversationStore(
+            client[database_name], clock=STANDING, search_index=False
+        )  # a search has segments made in the background
         await store.setup()
         world = World(store, finds)
         await world.fill()

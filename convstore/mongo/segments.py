@@ -1,0 +1,177 @@
+"""Read and write the ``search`` collection: immutable segments of the search index.
+
+Floor 2; the `search` room calls it. A segment covers a range of entries and is stored under the first of them. So the
+insert of a segment decides between two processes that seal the same entries, and a larger segment replaces the first of
+those that it covers in one write; readers skip the others. Everything in it can be derived from the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pymongo.errors import DuplicateKeyError
+
+from convstore.index.segment import SECTIONS, Segment
+from convstore.index.words import ANALYZER_VERSION
+from convstore.mongo.bson_values import stored_bytes, stored_number
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.key_ranges import between, count_range
+from convstore.mongo.keys import SEARCH, conversation_range, segment_id
+
+__all__ = ["Segments", "StoredSegment", "segment_from"]
+
+_BATCH = 1_000
+_WITHOUT_SECTIONS = {"sections": 0, "digest": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A segment with the entries that it covers.
+
+    Attributes:
+        first: Number of the first entry.
+        until: Number of the last entry.
+        link: The link of that entry, by which a log that was restored from a backup is recognised.
+        tokens: The running total of the log at that entry, to estimate how much was appended since.
+        characters: Characters of the texts in it.
+        sections: Its contents; empty if they were not read.
+    """
+
+    first: int
+    until: int
+    link: int
+    tokens: int
+    characters: int
+    sections: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def part(self) -> Segment:
+        """Return its contents."""
+        return Segment(self.sections)
+
+
+class Segments:
+    """Commands on the ``search`` collection."""
+
+    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
+        self._search = driver.collection(prefix + SEARCH)
+
+    async def chain(self, conversation: str, *, with_sections: bool = True) -> list[StoredSegment]:
+        """Return the segments that cover a conversation from its first entry on without holes. One command.
+
+        Damaged segments, those of another analyzer, and those after them are left out: the log has it all.
+        """
+        query = between(conversation, *conversation_range(conversation))
+        async with driver_errors():
+            found = self._search.find(query, None if with_sections else _WITHOUT_SECTIONS).sort("_id", 1)
+            documents = await found.batch_size(_BATCH).to_list(None)
+        return _chain_of(documents, with_sections=with_sections)
+
+    async def chains(self, conversations: Sequence[str]) -> dict[str, list[StoredSegment]]:
+        """Return the chains of some conversations by id. One command."""
+        async with driver_errors():
+            found = self._search.find({"conversation": {"$in": list(conversations)}})
+            documents = await found.batch_size(_BATCH).to_list(None)
+        by_id: dict[str, list[Mapping[str, Any]]] = {}
+        for document in sorted(documents, key=lambda one: str(one["_id"])):
+            by_id.setdefault(str(document["conversation"]), []).append(document)
+        return {conversation: _chain_of(found, with_sections=True) for conversation, found in by_id.items()}
+
+    async def put(
+        self, conversation: str, segment: StoredSegment, *, replaces: StoredSegment | None, at: datetime
+    ) -> bool:
+        """Insert a segment, or replace the one with the same first entry if it is unchanged. One command.
+
+        One of another analyzer is replaced in any case, by a second command.
+
+        Returns:
+            False if another process was first.
+        """
+        document = {
+            "_id": segment_id(conversation, segment.first),
+            "conversation": conversation,
+            "version": ANALYZER_VERSION,
+            "until": segment.until,
+            "link": segment.link,
+            "tokens": segment.tokens,
+            "characters": segment.characters,
+            "at": at,
+            "sections": dict(segment.sections),
+            "digest": _digest(segment.sections),
+        }
+        async with driver_errors():
+            if replaces is not None:
+                query = {"_id": document["_id"], "conversation": conversation, "until": replaces.until}
+                return bool((await self._search.replace_one(query, document)).matched_count)
+            try:
+                await self._search.insert_one(document)
+            except DuplicateKeyError:
+                other = {"_id": document["_id"], "conversation": conversation, "version": {"$ne": ANALYZER_VERSION}}
+                return bool((await self._search.replace_one(other, document)).matched_count)
+        return True
+
+    async def drop_covered(self, conversation: str, segment: StoredSegment) -> None:
+        """Remove the segments that another one covers. One command."""
+        low, high = segment_id(conversation, segment.first), segment_id(conversation, segment.until + 1)
+        query = {"conversation": conversation, "_id": {"$gt": low, "$lt": high}, "until": {"$lte": segment.until}}
+        async with driver_errors():
+            await self._search.delete_many(query)
+
+    async def delete(self, conversation: str) -> int:
+        """Remove all segments of a conversation, which are few, and return their number. One command."""
+        query = between(conversation, *conversation_range(conversation))
+        async with driver_errors():
+            return int((await self._search.delete_many(query)).deleted_count)
+
+    async def count(self, conversation: str) -> int:
+        """Count the segments of a conversation. One command."""
+        return await count_range(self._search, conversation, *conversation_range(conversation))
+
+
+def segment_from(document: Mapping[str, Any], *, with_sections: bool = True) -> StoredSegment:
+    """Return the segment that a document holds.
+
+    Raises:
+        ValueError: It is damaged, or was made by another analyzer.
+    """
+    try:
+        first = stored_number(int(str(document["_id"]).rpartition(":")[2]), minimum=1)
+        if document["_id"] != segment_id(str(document["conversation"]), first):
+            raise ValueError("the key does not match the conversation")
+        if document["version"] != ANALYZER_VERSION:
+            raise ValueError("it was made by another version of the analyzer")
+        sections = {name: stored_bytes(document["sections"][name]) for name in SECTIONS} if with_sections else {}
+        if with_sections and document["digest"] != _digest(sections):
+            raise ValueError("its contents do not match their digest")
+        until = stored_number(document["until"], minimum=first)
+        link, tokens, characters = (stored_number(document[name]) for name in ("link", "tokens", "characters"))
+        return StoredSegment(first, until, link, tokens, characters, sections)
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(repr(error)) from error
+
+
+def _chain_of(documents: Iterable[Mapping[str, Any]], *, with_sections: bool) -> list[StoredSegment]:
+    chain: list[StoredSegment] = []
+    for document in documents:
+        start = chain[-1].until + 1 if chain else 1
+        try:
+            segment = segment_from(document, with_sections=with_sections)
+        except ValueError:
+            break  # the log is read instead; `verify` reports it
+        if segment.until < start:
+            continue
+        if segment.first != start:
+            break
+        chain.append(segment)
+    return chain
+
+
+def _digest(sections: Mapping[str, bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for name in SECTIONS:
+        digest.update(hashlib.sha256(sections[name]).digest())
+    return digest.digest()[:16]

@@ -1,0 +1,188 @@
+"""Segments of the search index: a search with them gives what a scan of the log gives, whatever happened meanwhile.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.store import ConversationStore
+from convstore.testing.samples import new_id, rag_turn
+
+__all__ = ["SealContract"]
+
+_QUERIES = ("orcas", "what about seals", "passage 2 on fish", "whales1w7", "example.org whales", "number 12", "found")
+
+
+async def _seal(store: ConversationStore, chat: Conversation, *, force: bool = True) -> None:
+    """Seal now, as the timer does later."""
+    sealer = (await store.services()).sealer
+    assert sealer is not None
+    await sealer.seal(tuple(chat.scope.items()), force=force)
+
+
+async def _segments(database: Any, chat: Conversation) -> list[dict[str, Any]]:
+    head = await database["heads"].find_one({f"scope.{key}": value for key, value in chat.scope.items()})
+    found = database["search"].find({"conversation": head["conversation"]})
+    return sorted(await found.to_list(None), key=lambda one: str(one["_id"]))
+
+
+async def _same_as_a_scan(new_store: Callable[..., ConversationStore], chat: Conversation) -> None:
+    """Assert that searches with and without segments give equal hits."""
+    handles = [new_store(search_index=given).conversation(**chat.scope) for given in (True, False)]
+    for query in _QUERIES:
+        hits = [await handle.search(query, limit=50) for handle in handles]
+        assert hits[0] == hits[1]
+
+
+class SealContract:
+    """Sealing, and searches that use segments."""
+
+    async def test_segments_give_the_hits_of_a_scan(
+        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """At every stage of sealing and merging, after rewinds and undone rewinds, with the same scores."""
+        dice = random.Random(7)  # noqa: S311 - a test
+        topics = ("seals?", "orcas?", "fish?", "whales?")
+        for number in range(14):
+            turn = rag_turn(f"Number {number}: what about {dice.choice(topics)}", words=dice.choice([5, 400]))
+            await chat.append(turn)
+            if dice.random() < 0.3:
+                await chat.rewind(before=str(turn[dice.randrange(4)].id))
+            if dice.random() < 0.2:
+                await chat.undo_rewind()
+            if dice.random() < 0.6:
+                await _seal(store, chat)
+                await _same_as_a_scan(new_store, chat)
+        await _same_as_a_scan(new_store, chat)
+        segments = await _segments(database, chat)
+        assert 1 <= len(segments) <= 4
+        assert sum(one["characters"] for one in segments) > 10_000
+
+    async def test_appends_owe_a_seal(self, new_store: Callable[..., ConversationStore], database: Any) -> None:
+        """When a burst ends, a long conversation is sealed; a short one has no segment; appends write none."""
+        store = new_store()
+        chat, short = (store.conversation(user_id="ada", thread_id=new_id()) for _ in range(2))
+        for number in range(70):
+            await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
+        await short.append(HumanMessage("hi", id=new_id()))
+        assert await _segments(database, chat) == []
+        services = await store.services()
+        assert services.sealer is not None
+        await services.open_heads.close()  # as the timer does
+        await services.sealer.settled()
+        assert [one["until"] for one in await _segments(database, chat)] == [70]
+        assert await _segments(database, short) == []
+        assert [hit.ordinal for hit in await chat.search("12", limit=1)] == [25]
+        await store.close()
+
+    async def test_a_search_owes_a_seal(self, new_store: Callable[..., ConversationStore], database: Any) -> None:
+        """A log whose writer was killed before it sealed is sealed by who searches it."""
+        chat = new_store(search_index=False).conversation(user_id="ada", thread_id=new_id())
+        await chat.append([HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)])
+        store = new_store()
+        assert len(await store.conversation(**chat.scope).search("number 7")) == 10
+        sealer = (await store.services()).sealer
+        assert sealer is not None
+        await sealer.settled()
+        assert [one["until"] for one in await _segments(database, chat)] == [1]
+        await store.close()
+
+    async def test_a_search_across_needs_segments_of_all(
+        self, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """With "across", a short conversation is sealed, too; other values are refused."""
+        store = new_store(search_index="across")
+        chat = store.conversation(user_id="ada", thread_id=new_id())
+        await chat.append(HumanMessage("number 1", id=new_id()))
+        await _seal(store, chat, force=False)
+        assert [one["until"] for one in await _segments(database, chat)] == [1]
+        await store.close()
+        with pytest.raises(InvalidInputError, match="search_index"):
+            new_store(search_index="always")
+
+    async def test_two_processes_seal_at_once(
+        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """Every hit once, whoever was first; what one segment covers is in no other that readers use."""
+        others = [new_store() for _ in range(3)]
+        for number in range(6):
+            await chat.append(rag_turn(f"Number {number}: what about orcas?", words=100))
+            await asyncio.gather(*(_seal(one, chat) for one in (store, *others)))
+            await _same_as_a_scan(new_store, chat)
+        hits = await chat.search("orcas", limit=50)
+        assert len({hit.ordinal for hit in hits}) == len(hits) == 24
+        await _seal(store, chat)
+        assert (await _segments(database, chat))[-1]["until"] == 6
+
+    async def test_a_conversation_that_is_erased_leaves_no_segment(
+        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
+        """Neither its own nor one of a seal in flight; a scope that is used again is searched without it."""
+        await chat.append(rag_turn("What about orcas?"))
+        await _seal(store, chat)
+        [segment] = await _segments(database, chat)
+        scope: Any = chat.scope
+        assert (await store.erase(dry_run=True, **scope)).search_segments == 1
+        receipt = await chat.delete()
+        assert (receipt.conversations, receipt.search_segments) == (1, 1)
+        await database["search"].insert_one(segment)  # by a process that was slow
+        await chat.append(HumanMessage("A new beginning", id=new_id()))
+        assert await new_store().conversation(**chat.scope).search("orcas") == []
+        await _seal(store, chat)
+        await _same_as_a_scan(new_store, chat)
+        assert [hit.ordinal for hit in await chat.search("beginning")] == [1]
+        await database["search"].delete_one({"_id": segment["_id"]})
+
+    @pytest.mark.parametrize("damage", ["bytes", "version", "hole", "link"])
+    async def test_damaged_segments_cost_only_time(
+        self,
+        store: ConversationStore,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
+        damage: str,
+    ) -> None:
+        """The log is scanned instead; `verify` names them and removes them, and they are built again."""
+        await chat.append(rag_turn("What about orcas?"))
+        await _seal(store, chat)
+        await chat.append(rag_turn("What about seals?"))
+        [segment] = await _segments(database, chat)
+        changed = {
+            "bytes": {"sections.terms": segment["sections"]["terms"][:-1]},
+            "version": {"version": 0},
+            "hole": {"until": 0},
+            "link": {"link": segment["link"] + 1},
+        }
+        await database["search"].update_one({"_id": segment["_id"]}, {"$set": changed[damage]})
+        await _same_as_a_scan(new_store, chat)
+        scope: Any = chat.scope
+        report = await store.verify(**scope)
+        assert (report.search_segments, report.counts) == (1, {"segment": 1})
+        assert (await store.verify(repair=True, **scope)).ok
+        assert await _segments(database, chat) == []
+        await _seal(store, chat)
+        assert (await store.verify(**scope)).ok
+        await _same_as_a_scan(new_store, chat)
+        assert [one["until"] for one in await _segments(database, chat)] == [2]
+
+    async def test_a_segment_of_an_older_analyzer_is_replaced(
+        self, store: ConversationStore, chat: Conversation, database: Any
+    ) -> None:
+        """By the next seal, without a repair."""
+        await chat.append(rag_turn("What about orcas?"))
+        await _seal(store, chat)
+        [segment] = await _segments(database, chat)
+        await database["search"].update_one({"_id": segment["_id"]}, {"$set": {"version": 0, "sections": {}}})
+        await _seal(store, chat)
+        [again] = await _segments(database, chat)
+        assert (again["version"], again["sections"]) == (segment["version"], segment["sections"])

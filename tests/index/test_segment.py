@@ -1,0 +1,97 @@
+"""Segments hold exactly what the part that they were made from holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import examples
+
+from convstore.index.part import IndexBuilder
+from convstore.index.ranking import ranked
+from convstore.index.segment import Segment, merged, sections_of
+from convstore.index.texts import Text
+from convstore.index.words import query_groups
+from convstore.log.entry import EntryMessage, PayloadRef
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+WORDS = st.lists(st.sampled_from(["orca", "orcas", "the", "猫", "猫が好き", "userId", "\x00", "\ud800"]), max_size=400)
+TEXTS = st.builds(
+    Text,
+    WORDS.map(" ".join),
+    start=st.integers(-1, 2**31),
+    source_id=st.integers(0, 2**31),
+    label=st.sampled_from(["", "Title (https://example.org/x)"]),
+    is_rest=st.booleans(),
+)
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from(["human", "ai", "tool", "system"]), st.booleans(), st.lists(TEXTS, max_size=3)),
+    max_size=8,
+)
+
+
+def part_of(messages: list[tuple[str, bool, list[Text]]], first: int = 1) -> IndexBuilder:
+    """Return a part with some messages; the flag gives one a payload."""
+    part = IndexBuilder()
+    for ordinal, (type_, has_payload, texts) in enumerate(messages, first):
+        ref = PayloadRef("65f0c0ffee", ordinal, (5, 9), 0, b"", 0) if has_payload else None
+        message = EntryMessage(ordinal, f"m{ordinal}\ud800", type_, "", b"", 1, 1, payload=ref, tool="run")
+        part.add(message, texts, at=AT + timedelta(milliseconds=ordinal))
+    return part
+
+
+def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
+    """Return everything that a part answers."""
+    postings = sorted((term, list(found)) for term, found in part.all_postings() if found)
+    asked = [(term, part.frequency(term), list(part.postings(term))) for term, _ in postings]
+    return (
+        list(part.messages),
+        list(part.all_windows()),
+        list(part.lengths),
+        list(part.message_of),
+        list(part.questions()),
+        postings,
+        asked,
+        sorted(part.containing("猫")),
+    )
+
+
+@given(MESSAGES)
+@examples(150)
+def test_a_segment_is_its_part(messages):
+    """Messages, windows and terms come back."""
+    part = part_of(messages)
+    assert contents(Segment(sections_of(part))) == contents(part)
+
+
+@given(MESSAGES, st.integers(0, 8), st.integers(0, 8))
+@examples(100)
+def test_merged_segments_are_one(messages, first_cut, second_cut):
+    """However a log was sealed, merging gives the segment of the whole."""
+    one, two = sorted((min(first_cut, len(messages)), min(second_cut, len(messages))))
+    pieces = [part_of(messages[:one]), part_of(messages[one:two], one + 1), part_of(messages[two:], two + 1)]
+    segments = [Segment(sections_of(piece)) for piece in pieces[:2]]
+    assert contents(merged(segments, pieces[2])) == contents(part_of(messages))
+
+
+@given(MESSAGES, st.sampled_from(["orca the", "猫", "猫が", "user id", "title", "orcas"]), st.booleans())
+@examples(150)
+def test_segments_rank_like_parts(messages, query, by_source):
+    """The same hits, scores and windows."""
+    part = part_of(messages)
+    results = [
+        ranked([one], query_groups(query), is_allowed=lambda _, __: True, limit=20, by_source=by_source)
+        for one in (part, Segment(sections_of(part)))
+    ]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("section", ["terms", "postings", "windows", "messages"])
+def test_a_damaged_section_is_an_error(section):
+    """A checksum is in each section."""
+    sections = sections_of(part_of([("human", False, [Text("orca")])]))
+    damaged = sections[section][:-1] + bytes([sections[section][-1] ^ 1])
+    with pytest.raises(ValueError, match="zstd"):
+        contents(Segment({**sections, section: damaged}))
