@@ -31,6 +31,7 @@ class ChainModel(Protocol):
 
     def ainvoke(self, messages: list[BaseMessage], /) -> Awaitable[Any]:
         """Return the model's reply to a list of messages."""
+        ...
 
 
 _Stage = Callable[[Work], Steps[None]]

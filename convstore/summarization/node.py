@@ -92,7 +92,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         return self._call_with_config(self._run, input, config, **kwargs)
 
     @coroutine
-    def ainvoke(
+    def ainvoke(  # pyright: ignore[reportIncompatibleMethodOverride] - a Coroutine that is not a CoroutineType
         self,
         input: Any,  # noqa: A002 - the name is LangChain's
         config: RunnableConfig | None = None,
