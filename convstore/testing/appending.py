@@ -34,7 +34,7 @@ async def _ids(chat: Conversation) -> list[str]:
 class AppendContract:
     """Promises 2, 3 and 4."""
 
-    async def test_the_receipt_tells_ids_and_places(self, chat: Conversation) -> None:
+    async def test_the_receipt_has_ids_and_ordinals(self, chat: Conversation) -> None:
         """Ordinals are dense from 1, across batches."""
         first = await chat.append([HumanMessage("a", id="a"), AIMessage("b", id="b")])
         second = await chat.append(HumanMessage("c", id="c"))

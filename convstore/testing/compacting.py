@@ -280,7 +280,7 @@ class CompactContract:
                 last = []
         assert len(await chat.summaries()) <= 16
 
-    async def test_without_a_summarizer_it_is_told_what_to_do(self, chat: Conversation) -> None:
+    async def test_without_a_summarizer_the_error_says_what_to_do(self, chat: Conversation) -> None:
         """A typed error that names the argument."""
         with pytest.raises(InvalidInputError, match="summarizer="):
             await chat.compact()

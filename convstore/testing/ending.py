@@ -89,7 +89,7 @@ class EndContract:
         assert [message async for message in chat.messages()] == []
         assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
 
-    async def test_info_tells_what_is_there(self, chat: Conversation) -> None:
+    async def test_info_describes_the_conversation(self, chat: Conversation) -> None:
         """Counts are exact, usage is summed by model, the last message with a text is shown."""
         usage = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
         for model in ("gpt-4.1", "gpt-4.1", "$small"):

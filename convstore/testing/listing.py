@@ -103,7 +103,7 @@ class ListContract:
         """A user whom no other test has."""
         return new_id()
 
-    async def test_what_fell_out_of_the_cache_is_told(
+    async def test_conversations_that_left_the_cache_are_refreshed(
         self, appender: ConversationStore, new_store: _NewStore, user: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A store that has touched more conversations than it remembers brings the heads of all up to date."""
@@ -217,7 +217,7 @@ class ListContract:
         await time.pass_by(10, appender)
         assert await _listed(other.store, user) == {"t": (2, "said last")}
 
-    async def test_a_batch_that_another_was_first_with_is_told_as_it_was_written(
+    async def test_a_batch_that_another_store_wrote_first_is_listed_as_written(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
         """The head was refreshed with a date that no entry has; the timer writes that of the log."""
@@ -234,7 +234,7 @@ class ListContract:
         entry = await database["log"].find_one({"_id": f"{head['conversation']}:{2:012d}"})
         assert head["totals"] == entry["totals"]
 
-    async def test_a_repeated_batch_is_told_for_the_one_who_died(
+    async def test_a_repeated_batch_refreshes_the_head_of_a_killed_writer(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
         """An entry whose writer was killed before it refreshed the head is listed once it is appended again."""

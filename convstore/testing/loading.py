@@ -87,7 +87,7 @@ class LoadContract:
         await chat.append([prompt, *rag_turn("What about seals?")])
         assert same_messages((await chat.load_history()).messages[:1], [prompt])
 
-    async def test_missing_and_stray_results_are_mended_in_the_view_only(self, chat: Conversation) -> None:
+    async def test_missing_and_stray_results_are_paired_in_the_view_only(self, chat: Conversation) -> None:
         """The view is valid; the report names what was done; the log is as it was appended."""
         messages: list[BaseMessage] = [
             HumanMessage("go", id=new_id()),

@@ -223,7 +223,7 @@ class ReadBackContract:
         assert result.status == "success"
 
     @pytest.mark.parametrize("cursor", ["99@", "@", "x@-1", "1@99999999999999999999", "\x00", "\u0661@\u0661", "1@1e3"])
-    async def test_a_bad_cursor_is_told_to_the_model(self, chat: Conversation, cursor: str) -> None:
+    async def test_a_bad_cursor_is_a_message_for_the_model(self, chat: Conversation, cursor: str) -> None:
         """A cursor that was never given out does not raise."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
@@ -242,13 +242,13 @@ class ReadBackContract:
             {"source_ids": "1" * 5_000},
         ],
     )
-    async def test_arguments_of_the_wrong_type_are_told_to_the_model(
+    async def test_arguments_of_the_wrong_type_are_a_message_for_the_model(
         self, chat: Conversation, arguments: dict[str, Any]
     ) -> None:
         """A tool message with an error status, no exception."""
         assert (await _ask(chat, 1_000, **arguments)).status == "error"
 
-    async def test_without_arguments_the_tool_tells_what_can_be_read(self, chat: Conversation) -> None:
+    async def test_without_arguments_the_tool_lists_what_can_be_read(self, chat: Conversation) -> None:
         """Ids, tools with their arguments, and source ids of the newest results; turns that views left out."""
         assert str((await _ask(chat, 1_000)).content) == "There is nothing earlier in this conversation yet."
         turns = [rag_turn(f"Fish {number}?") for number in range(3)]
@@ -426,7 +426,7 @@ class ReadBackContract:
         result = await _ask(chat, 16_000, tool_message_ids=[paste.id])
         assert str(paste.content) in str(result.content)
 
-    async def test_what_can_be_read_is_told_on_one_page(self, chat: Conversation) -> None:
+    async def test_the_list_of_what_can_be_read_is_one_page(self, chat: Conversation) -> None:
         """As many of the newest results as fit, each in a whole line."""
         for number in range(20):
             call = {"name": "run", "args": {"code": "x" * 300}, "id": f"c{number}"}

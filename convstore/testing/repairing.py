@@ -42,9 +42,7 @@ class RepairContract(VerifyFixtures):
         assert after.model_copy(update={"created_at": before.created_at}) == before
         assert after.created_at == entry["at"].replace(tzinfo=UTC)
 
-    async def test_a_head_that_was_not_told_is_told(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_stale_head_is_refreshed(self, full: Conversation, later: ConversationStore, database: Any) -> None:
         """Of a process that died right after an append: listings read the log, until a repair closes the head."""
         user = full.scope["user_id"]
         await full.append(HumanMessage("quick", id=new_id()))
@@ -88,7 +86,7 @@ class RepairContract(VerifyFixtures):
         assert (await self.head_of(database, chat))["updated_at"] == then
 
     @pytest.mark.parametrize("repair", [False, True])
-    async def test_a_head_that_is_told_a_little_later_is_no_finding(
+    async def test_a_head_that_is_refreshed_a_little_later_is_no_finding(
         self, new_store: _NewStore, database: Any, repair: bool
     ) -> None:
         """Dates do not say whether somebody is at work, a second look does; and it overwrites nothing."""

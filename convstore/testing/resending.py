@@ -194,7 +194,7 @@ class ResendContract:
         await chat.rewind(before=ids[3])
         assert (await chat.append(_talk("a", "b", "c"), resent="skip")).written == 0
 
-    async def test_repeated_texts_are_told_apart_by_number(self, chat: Conversation) -> None:
+    async def test_repeated_texts_are_compared_by_their_number(self, chat: Conversation) -> None:
         """The longest beginning counts, so a full history of equal turns is known as what it is."""
         for turn in range(1, 5):
             history = _talk(*("next", "Done.") * turn)

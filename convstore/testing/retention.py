@@ -77,7 +77,7 @@ class RetentionContract:
         await store.setup()
         return store
 
-    async def test_a_deletion_tells_what_it_removed(self, summing: ConversationStore, database: Any) -> None:
+    async def test_a_deletion_counts_what_it_removed(self, summing: ConversationStore, database: Any) -> None:
         """Documents of each kind, counted as they went; a second call finds nothing."""
         chat = summing.conversation(user_id=new_id(), thread_id="t")
         expected = await _fill(chat)
@@ -326,7 +326,7 @@ class RetentionContract:
         assert (await chat.load_history()).messages == []
         assert (await other.load_history()).messages == []
 
-    async def test_what_others_do_to_a_user_has_ended_when_an_error_is_told(
+    async def test_concurrent_work_has_ended_when_an_error_is_raised(
         self, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One conversation that cannot be ended stops no other; no work continues after the call."""

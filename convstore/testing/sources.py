@@ -145,7 +145,7 @@ class SourcesContract:
         assert (await chat.info()).message_count == 0
         await chat.append(_result(tool="search"))
 
-    async def test_a_tool_call_id_stands_for_its_results(self, chat: Conversation) -> None:
+    async def test_a_tool_call_id_reads_its_results(self, chat: Conversation) -> None:
         """All results of that call, in order; a message id goes before a call id."""
         first, second = _result(("one", {}), call="call-1"), _result(("two", {}), call="call-1")
         await chat.append([first, second, _result(("three", {}), id_="call-2"), _result(("four", {}), call="call-2")])

@@ -63,7 +63,7 @@ class StatsContract:
         assert await chat.undo_compaction()
         assert (await store.stats(user_id=user)).summarized == 0
 
-    async def test_sizes_are_told_by_kind_and_day(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_sizes_are_counted_by_kind_and_day(self, new_store: Callable[..., ConversationStore]) -> None:
         """A large result is a payload; a message counts on the day on which it was appended."""
         now = datetime(2026, 3, 1, 12, tzinfo=UTC)
         store, user = new_store(clock=Clock(now=lambda: now)), new_id()

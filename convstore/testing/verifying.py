@@ -113,7 +113,7 @@ class VerifyContract(VerifyFixtures):
         assert (report.conversations, report.entries, report.messages) == (1, 14, 23)
         assert (report.payload_chunks, report.summaries, report.annotations) == (5, 2, 2)
 
-    async def test_it_changes_nothing_unless_told_to(
+    async def test_it_changes_nothing_without_repair(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """A look leaves every document as it is, damaged ones too; so does a repair when all is well."""
@@ -138,7 +138,7 @@ class VerifyContract(VerifyFixtures):
         assert kinds(report) == [("hole", f"{conversation}:000000000002")]
         assert report.entries == 13
 
-    async def test_a_lost_end_is_told(self, full: Conversation, later: ConversationStore, database: Any) -> None:
+    async def test_a_lost_end_is_reported(self, full: Conversation, later: ConversationStore, database: Any) -> None:
         """The head counts entries that are missing; after a repair, listings have what is stored."""
         conversation = await self.id_of(database, full)
         head = await self.head_of(database, full)
@@ -316,7 +316,7 @@ class VerifyContract(VerifyFixtures):
         await store.conversation(user_id=user, thread_id="t").append(turn)
         assert kinds(await new_store().verify(user_id=user)) == []
 
-    async def test_progress_is_told(self, store: ConversationStore) -> None:
+    async def test_progress_is_reported(self, store: ConversationStore) -> None:
         """After each conversation, with the numbers so far."""
         user, seen = new_id(), list[int]()
         for number in range(3):
@@ -324,7 +324,7 @@ class VerifyContract(VerifyFixtures):
         await store.verify(user_id=user, progress=lambda report: seen.append(report.conversations))
         assert seen == [1, 2, 3]
 
-    async def test_a_head_that_is_told_meanwhile_is_no_finding(
+    async def test_a_head_that_is_refreshed_meanwhile_is_no_finding(
         self, full: Conversation, later: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A head that was refreshed during the check is read again before it is reported."""
@@ -340,7 +340,7 @@ class VerifyContract(VerifyFixtures):
         monkeypatch.setattr(Inspection, "entries", read_and_flush)
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
 
-    async def test_a_head_that_was_told_just_now_is_not_judged(
+    async def test_a_head_that_was_just_refreshed_is_no_finding(
         self, full: Conversation, store: ConversationStore, later: ConversationStore, database: Any
     ) -> None:
         """It may count an append in flight; two minutes later it is a finding."""

@@ -227,7 +227,7 @@ def test_what_a_client_cannot_tell_apart_is_equal(one: BaseMessage, other: BaseM
         (HumanMessage([{"type": "image", "base64": PICTURE}]), HumanMessage("")),
     ],
 )
-def test_what_differs_is_told_apart(one: BaseMessage, other: BaseMessage):
+def test_messages_that_differ_are_not_equal(one: BaseMessage, other: BaseMessage):
     """Type, text, media, names and arguments of calls, results."""
     assert not same(one, other)
 

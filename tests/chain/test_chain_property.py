@@ -295,7 +295,7 @@ def test_origins_cover_the_input_in_order(messages, config, shares):
 
 @many
 @given(broken_chains, configs, shares)
-def test_a_broken_chain_is_mended_and_summarised(messages, config, shares):
+def test_a_broken_chain_is_repaired_and_summarised(messages, config, shares):
     """What comes out needs no repair, is not larger than what was repaired, and a second run leaves it alone."""
     summary, _ = summarized(messages, config, shares)
     assert summary.error is None

@@ -101,7 +101,7 @@ def test_parameters_and_defaults_are_those_of_the_seed():
     }
 
 
-def test_the_page_tells_every_parameter_and_its_default():
+def test_the_page_lists_every_parameter_and_its_default():
     """In the order of the class."""
     page = (Path(__file__).parents[2] / "docs" / "chain.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `?([\w,]+)`? \|", page, re.MULTILINE)
@@ -314,7 +314,7 @@ def test_a_failed_oversized_pair_stays_for_the_next_step():
     assert [call.shown for call in both.calls] == [(0, 1), (0, 1)]
 
 
-def test_a_summary_made_before_is_not_told_as_shown_again():
+def test_an_earlier_summary_does_not_count_as_shown_again():
     """`shown` names what a call saw word for word; `origins` what comes of it."""
     messages = talk("h", "a", "a", "a", text="y" * 3000)
     summary = run(Scripted(*["b" * 1500] * 2), messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB)
@@ -545,7 +545,7 @@ def test_the_model_is_shown_everything_but_media_and_reasoning():
     assert (prompt.count("once"), "secret" in prompt, "c2ln" in prompt) == (1, False, False)
 
 
-def test_the_model_is_told_how_long_a_summary_may_be():
+def test_the_prompt_says_how_long_a_summary_may_be():
     """The very limit above which it is refused."""
     handler = Scripted()
     messages = talk("h", "a", "h")

@@ -182,7 +182,7 @@ async def test_a_host_that_does_not_resolve_says_so(scheme):
 @pytest.mark.parametrize(
     ("option", "seconds"), [("", 5.0), ("?serverSelectionTimeoutMS=300", 0.3), ("?SERVERSELECTIONTIMEOUTMS=400", 0.4)]
 )
-async def test_a_server_that_is_down_is_told_in_five_seconds(option, seconds):
+async def test_a_server_that_is_down_is_an_error_after_five_seconds(option, seconds):
     """Unless the address names another time."""
     store = await ConversationStore.connect(f"mongodb://{LOGIN}@127.0.0.1:1/app{option}")
     assert store._client.options.server_selection_timeout == seconds

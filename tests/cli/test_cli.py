@@ -429,7 +429,7 @@ def test_text_of_a_file_can_not_steer_the_terminal(file: Path):
 
 
 @pytest.mark.parametrize("path", ["missing.jsonl", "."])
-def test_a_file_that_can_not_be_read_is_told_in_one_line(path: str, tmp_path: Path):
+def test_a_file_that_can_not_be_read_is_an_error_of_one_line(path: str, tmp_path: Path):
     """A missing file, and a folder: one line on stderr and exit code 1."""
     result = convstore("replay", tmp_path / path)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -480,7 +480,7 @@ def test_a_newer_database_is_left_alone(memory: Any):
 @pytest.mark.parametrize(
     "command", ["demo", *(pytest.param(one, marks=pytest.mark.slow) for one in ("migrate", "replay"))]
 )
-def test_a_server_that_does_not_answer_is_told_in_one_line(command: str, file: Path):
+def test_a_server_that_does_not_answer_is_an_error_of_one_line(command: str, file: Path):
     """No traceback, no description of the topology, but what to do."""
     # A process of its own: PyMongo leaves a socket open when it is closed while it connects.
     uri = f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=200"
@@ -491,7 +491,7 @@ def test_a_server_that_does_not_answer_is_told_in_one_line(command: str, file: P
     assert "Topology" not in ended.stderr
 
 
-def test_an_address_that_makes_no_sense_is_told_in_one_line():
+def test_an_address_that_makes_no_sense_is_an_error_of_one_line():
     """The error says what an address looks like."""
     result = convstore("demo", "--uri", f"http://{LOGIN}@localhost")
     assert result.exit_code == 1
@@ -506,7 +506,7 @@ def test_every_command_explains_itself_with_examples(command: str):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     """``--version`` names the program and the version that it is."""
     assert convstore("--version").stdout == f"convstore {__version__}\n"
 
@@ -524,7 +524,7 @@ def test_a_terminal_without_arrows_is_enough():
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_a_missing_extra_is_told_in_one_line(package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     """Without typer or rich, the line to install them and exit code 1."""
     for name in [name for name in sys.modules if name.startswith("convstore.cli.")]:
         monkeypatch.delitem(sys.modules, name)

@@ -64,7 +64,7 @@ def counted(document: dict[str, Any], *names: str) -> list[int]:
     return [document[name] for name in names]
 
 
-def test_a_file_is_taken_over_and_told(uri, file):
+def test_a_file_is_imported_and_reported(uri, file):
     """What a person sees: how many conversations and messages, and that nothing was left out; twice does no harm."""
     result = convstore("import", file, "--uri", uri, "--scope", "user_id=ada")
     assert result.exit_code == 0
@@ -96,7 +96,7 @@ def test_nothing_says_whose_it_is(uri, file):
     assert "--scope-from" in told
 
 
-def test_what_can_not_be_taken_over_is_told(uri, tmp_path):
+def test_what_can_not_be_imported_is_reported(uri, tmp_path):
     """Each bad line with its reason, on the screen and in a file; the rest is taken over, and the exit code is 1."""
     path, report = tmp_path / "x.jsonl", tmp_path / "report.jsonl"
     king = {"id": "king", "messages": [{"role": "king", "content": "\u001b[31m"}]}
@@ -135,7 +135,7 @@ def test_more_problems_than_a_screen_holds(uri, tmp_path):
     assert "… and 10 more; --report FILE keeps them all." in shown
 
 
-def test_an_empty_source_is_told(uri, tmp_path):
+def test_an_empty_source_is_reported(uri, tmp_path):
     """A file or a collection without conversations is more likely a mistake than a wish."""
     path = tmp_path / "x.jsonl"
     path.touch()

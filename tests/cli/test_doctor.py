@@ -84,7 +84,7 @@ def test_all_is_well(uri):
     assert result.stdout.endswith("All is as it should be.\n")
 
 
-def test_damage_is_told_and_mended(uri, database):
+def test_damage_is_reported_and_repaired(uri, database):
     """Each finding with its document; what can be mended says so, is mended on demand, and then is gone."""
     fill(uri, days=2)
     head = database["heads"].find_one({})

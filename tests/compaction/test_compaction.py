@@ -787,7 +787,7 @@ async def test_a_summary_whose_messages_are_not_all_there_does_not_expand(which:
         await ConversationStore(database).conversation(**chat.scope).expand_summary(1)
 
 
-async def test_a_load_tells_what_became_of_its_compaction() -> None:
+async def test_a_load_reports_the_result_of_its_compaction() -> None:
     """Done, failed or waiting; nothing if none was due."""
     policy = HistoryPolicy(compact="before_load")
     chat = await six_turns(Told(_fails_badly), policy=policy)
@@ -881,7 +881,7 @@ async def test_close_ends_a_summarizer_that_hangs() -> None:
     assert (await other.compact()).status == "done"
 
 
-async def test_what_fails_behind_a_load_is_told_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_in_the_background_is_reported_by_the_next_load(caplog: pytest.LogCaptureFixture) -> None:
     """As a failure that was waited for is; nothing is logged about a task."""
     begun = asyncio.Event()
 
@@ -1392,7 +1392,7 @@ async def test_a_load_plans_no_compaction_while_none_is_due(
     assert (await counted.load_history(policy)).summary is not None
 
 
-async def test_a_compaction_tells_what_summaries_tells(counted: Conversation, commands: Commands) -> None:
+async def test_a_compaction_returns_what_summaries_returns(counted: Conversation, commands: Commands) -> None:
     """All results that the summary stands for, those of the ones it extends too, for one command more."""
     chat, sent = counted, []
     for turns in (range(40), range(40, 80)):
@@ -1407,7 +1407,7 @@ async def test_a_compaction_tells_what_summaries_tells(counted: Conversation, co
     assert sent[1] == sent[0] + 1
 
 
-async def test_round_trips_are_told_when_others_summarise(
+async def test_round_trips_are_counted_when_others_summarise(
     counted: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
 ) -> None:
     """A store that knew the conversation before: one round trip, as it reads what it always read."""

@@ -351,7 +351,7 @@ async def test_a_result_finds_its_call_behind_a_summary(chat: Conversation) -> N
     assert history.messages[-1].text == "found"
 
 
-async def test_no_model_is_told_to_call_again(
+async def test_no_model_is_asked_to_call_again(
     chat: Conversation, handles: Callable[..., Conversation], handler: Scripted
 ) -> None:
     """What stands for a call without a result is what views say, and the result is shown once when it comes."""
@@ -400,7 +400,7 @@ async def test_a_mark_of_a_user_is_no_mark(chat: Conversation) -> None:
     assert kinds(view)[:3] == "hAT"
 
 
-async def test_other_kinds_of_messages_are_told(chat: Conversation, handler: Scripted) -> None:
+async def test_other_kinds_of_messages_are_shown(chat: Conversation, handler: Scripted) -> None:
     """A message that has no place in a chain is shown as text, and does not keep it from being summarised."""
     await chat.append([HumanMessage("question 0", id="q"), FunctionMessage("odd", name="f", id="f")])
     await chat.append(run_of(*range(1, 9)))

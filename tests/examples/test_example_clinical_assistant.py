@@ -352,7 +352,7 @@ async def test_an_unknown_tool_ends_in_a_reply(site):
     assert human.text == "Please order it."
 
 
-async def test_an_error_of_the_model_is_told_and_saved(site):
+async def test_an_error_of_the_model_is_returned_and_saved(site):
     """It is the turn's answer, so the same request tells it again; the next question works."""
     answer = await site.ask("r1", "Is there an outage?")
     assert answer.json()["error_message"] == "the model does not answer"
@@ -375,7 +375,7 @@ async def test_a_history_that_cannot_be_loaded_is_an_error_message(site, monkeyp
     assert site.model.seen == []
 
 
-async def test_an_error_of_a_tool_is_told_to_the_model(site, monkeypatch):
+async def test_an_error_of_a_tool_is_shown_to_the_model(site, monkeypatch):
     """The call gets a result that says so, and the model answers."""
 
     def fail(query: str) -> None:
@@ -528,7 +528,7 @@ async def test_good_turns_are_exported_for_fine_tuning(site):
     assert [(one.type, one.text) for one in again] == [(one.type, one.text) for one in turn.messages]
 
 
-async def test_the_audit_trail_tells_every_turn(site):
+async def test_the_audit_trail_has_every_turn(site):
     """Who, when, which tool with which arguments, what it found, what was used, what was answered, what failed."""
     for request, message in enumerate([DOSE, "The dose again?", "Is there an outage?"]):
         await site.ask(f"r{request}", message)
@@ -598,7 +598,7 @@ async def test_a_store_that_does_not_answer():
 
 
 @pytest.mark.parametrize("where", ["memory", "server"])
-def test_the_demonstration_tells_what_happens(where, uri):
+def test_the_demonstration_prints_what_happens(where, uri):
     """Run as a script it drives itself through all of this, and leaves nothing behind."""
     shown = run_program(ROOT / "examples" / "clinical_assistant" / "main.py", "memory://" if where == "memory" else uri)
     parts = dict(zip(*[iter(re.split(r"(?m)^(?=\S)(.*):$\n", shown)[1:])] * 2, strict=True))

@@ -169,7 +169,7 @@ async def test_numbers_of_sources_run_through_the_conversation(bot):
     assert [source.content for source in page.sources] == texts
 
 
-async def test_the_summary_stands_for_old_turns_and_the_log_keeps_them(bot, modules):
+async def test_the_summary_replaces_old_turns_and_the_log_keeps_them(bot, modules):
     """The summarizer is shown turns, the conversational node its summary in their place, and nothing is lost."""
     for question in modules.main.QUESTIONS[:-1]:
         await bot.ask(question)

@@ -229,7 +229,7 @@ async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(store, c
 
 
 @pytest.mark.parametrize("schema", [MessagesState, ConversationState])
-async def test_no_stream_tells_earlier_turns_again(store, config, schema):
+async def test_no_stream_repeats_earlier_turns(store, config, schema):
     """New messages come through as they are made; nothing that is written as JSON has a message of an earlier turn."""
     graph = straight(store, Scripted(), schema=schema).compile(checkpointer=InMemorySaver())
     for question in ("SECRET", "SECRET too"):

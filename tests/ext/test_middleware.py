@@ -358,7 +358,7 @@ class Wavering:
         return ""
 
 
-async def test_what_is_wrong_with_a_summarizer_is_told(database: Any, scope: Any):
+async def test_an_unusable_summarizer_is_an_error_that_says_why(database: Any, scope: Any):
     """Only that there is none is no fault; the turn is logged."""
     summarizer = Wavering()
     store = ConversationStore(database, summarizer=summarizer)
@@ -502,7 +502,7 @@ def a_run(name: str) -> list[BaseMessage]:
 
 
 @pytest.mark.parametrize("places", sampled(itertools.combinations(range(8), 4), every=4), ids=repr)
-async def test_results_of_two_runs_at_once_are_told_apart_in_every_order(places: tuple[int, ...], scope: Any):
+async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places: tuple[int, ...], scope: Any):
     """Each question is asked again and gets its own turn from the log; in a view each result is behind its call."""
     store = ConversationStore(AsyncMongoMockClient()["app"])
     await store.setup()

@@ -225,7 +225,7 @@ async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, 
     assert kinds(model.shown[-1]) == [("human", QUESTION)]
 
 
-async def test_results_under_one_call_id_are_told_apart(store: ConversationStore, scope: dict[str, str]):
+async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore, scope: dict[str, str]):
     """Whatever order they were logged in, each call gets its own result again."""
     call = AIMessage(
         "", id="ai", tool_calls=[{"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "b")]

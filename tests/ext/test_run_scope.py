@@ -129,13 +129,13 @@ def test_two_different_values_are_refused_without_telling_them(store):
 
 
 @pytest.mark.parametrize("given", [None, "ada", ("user_id", "ada"), 7])
-def test_a_function_that_gives_no_mapping_is_told_so(store, given):
+def test_a_function_that_returns_no_mapping_is_named_in_the_error(store, given):
     """By a typed error, None included."""
     with pytest.raises(InvalidScopeError, match="gives a mapping of scope values, not"):
         scope_of(store, chosen=lambda _: given, context=ADA)
 
 
-def test_an_async_function_is_told_to_be_a_plain_one(store):
+def test_an_async_function_is_refused(store):
     """And its coroutine is not left to complain."""
 
     async def choose(_run: Run) -> dict[str, str]:

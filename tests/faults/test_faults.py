@@ -32,7 +32,7 @@ async def field() -> AsyncIterator[Field]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name != "no_fault"])
-async def test_what_was_told_holds(field: Field, fault: str) -> None:
+async def test_everything_acknowledged_holds(field: Field, fault: str) -> None:
     """Nothing acknowledged is lost, nothing is doubled, no reader saw a hole, every stub leads to its payload."""
     rounds = [await field.round(fault) for _ in range(ROUNDS)]
     assert [one.problems for one in rounds] == [{}] * ROUNDS, table({fault: rounds})

@@ -111,13 +111,13 @@ def tree(base: type[ConvstoreError] = ConvstoreError) -> Iterator[type[Convstore
             yield from tree(child)
 
 
-def test_every_exported_name_is_told():
+def test_every_exported_name_is_documented():
     """Whatever ``convstore`` exports stands on the page in code."""
     told = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
     assert set(convstore.__all__) - told == set()
 
 
-def test_every_name_of_the_other_modules_is_told():
+def test_every_name_of_the_other_modules_is_documented():
     """All that they export stands in the table, errors apart, and what stands there is exported."""
     of_module: dict[ModuleType, list[str]] = {}
     for module, one in names():
@@ -128,7 +128,7 @@ def test_every_name_of_the_other_modules_is_told():
         assert sorted(listed) == sorted(set(module.__all__) - is_error), module.__name__
 
 
-def test_every_method_is_told_as_it_is():
+def test_every_method_is_described_as_it_is():
     """Store and conversation have the methods and attributes that are told, with these signatures, and no others."""
     listed = {(OWNERS[one.owner], one.name): one for one, _ in methods()}
     for (owner, name), one in listed.items():
@@ -140,7 +140,7 @@ def test_every_method_is_told_as_it_is():
     assert {key for key, one in listed.items() if one.arguments is None} == attributes
 
 
-def test_every_function_is_told_as_it_is():
+def test_every_function_is_described_as_it_is():
     """A tool, an integration or a summarizer that is told with arguments has just these."""
     called = [(module, one) for module, one in names() if one.arguments is not None]
     assert called
@@ -148,21 +148,21 @@ def test_every_function_is_told_as_it_is():
         one.check(getattr(module, one.name))
 
 
-def test_the_arguments_of_a_store_are_told():
+def test_the_arguments_of_a_store_are_documented():
     """Each with its default, in order."""
     first, *others = ["=".join(codes(name) + codes(default)) for name, default, _ in rows("argument")]
     Told("", "", "ConversationStore", ", ".join([first, "*", *others])).check(ConversationStore)
 
 
 @pytest.mark.parametrize("options", [HistoryPolicy, CompactionRule])
-def test_every_option_is_told(options):
+def test_every_option_is_documented(options):
     """Each field of policy and rule with its default, in order."""
     listed = [(*codes(name), *codes(default)) for name, default, _ in rows(f"`{options.__name__}`")]
     values = [(name, eval(default)) for name, default in listed]  # noqa: S307 - our own page
     assert values == [(one.name, one.default) for one in fields(options)]
 
 
-def test_every_field_of_every_value_is_told():
+def test_every_field_of_every_value_is_documented():
     """Of all models that ``convstore`` exports, in order and with types; what is computed from other fields, too."""
     listed: dict[str, list[tuple[str, ...]]] = {}
     current: list[tuple[str, ...]] = []
@@ -183,7 +183,7 @@ def types_of(model: type[BaseModel]) -> dict[str, str]:
     return {name: type_.replace('"', "'") for name, type_ in types.items() if name not in hidden}
 
 
-def test_every_error_is_told():
+def test_every_error_is_documented():
     """With its bases and attributes, and no other."""
     listed = {}
     for error, bases, *_ in rows("error"):

@@ -94,7 +94,7 @@ async def test_the_bounds_themselves_are_allowed(chat: Conversation, limit: int)
     assert len((await chat.store.list_conversations(limit=limit)).conversations) == 1
 
 
-def test_a_number_without_a_highest_one_is_told_so() -> None:
+def test_the_error_about_a_number_without_a_maximum_says_so() -> None:
     """The text has only the bound that there is."""
     assert check_number(10**30, name="jobs", minimum=1) == 10**30
     with pytest.raises(InvalidInputError, match=r"^jobs is a whole number from 1, not 0$"):

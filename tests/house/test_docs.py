@@ -50,7 +50,7 @@ def test_the_names_of_summaries_are_ours():
     assert {"SummaryError", "InvalidInputError", "ConvstoreError"} <= set(convstore.__all__)
 
 
-def test_the_arguments_of_the_tool_are_those_told():
+def test_the_arguments_of_the_tool_are_those_documented():
     """The page has a row for each argument of the tool, and for each key that sources are looked for under."""
     rows = re.findall(r"^\| `(\w+)` \|", PAGES["read-back.md"], re.MULTILINE)
     source = inspect.getsource(retrieval.RetrieveArguments)

@@ -154,7 +154,7 @@ def test_the_commands_are_those_of_the_command_line():
     assert told == {command.name for command in app.registered_commands}
 
 
-def test_every_method_is_told():
+def test_every_method_is_named():
     """What store and handle can do is on the page."""
     methods = {name for class_ in (Conversation, ConversationStore) for name in dir(class_) if name[0] != "_"}
     inner = {"codec", "services", "run_sync"}

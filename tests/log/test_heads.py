@@ -72,7 +72,7 @@ def fails(*_: Any, **__: Any) -> Any:
     raise StoreUnavailableError("no answer")
 
 
-async def test_who_only_read_tells_the_head_nothing(open_chat: OpenChat, commands: Commands):
+async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenChat, commands: Commands):
     """A worker that loads and is shut down writes nothing, and listings show the last message as before."""
     chat = open_chat()
     await chat.append([HumanMessage("q"), AIMessage("said last")])
@@ -86,7 +86,7 @@ async def test_who_only_read_tells_the_head_nothing(open_chat: OpenChat, command
     assert told.last_message.text == "said last"
 
 
-async def test_who_read_after_it_wrote_tells_the_head_all(open_chat: OpenChat):
+async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: OpenChat):
     """What a load learnt of another's messages takes no preview from the listing."""
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q"))
@@ -99,7 +99,7 @@ async def test_who_read_after_it_wrote_tells_the_head_all(open_chat: OpenChat):
     assert (await other.store.verify(**chat.scope)).findings == ()
 
 
-async def test_a_listing_tells_what_this_store_appended(open_chat: OpenChat, commands: Commands):
+async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, commands: Commands):
     """The answer that comes seconds after its question is in the listing, though the head is told of it later."""
     chat = open_chat()
     await chat.append(HumanMessage("q"))
@@ -140,7 +140,7 @@ async def test_who_learns_of_a_deletion_begins_anew(open_chat: OpenChat, time: T
     assert [message.text async for message in open_chat().messages()] == ["new"]
 
 
-async def test_what_the_head_was_not_told_of_is_not_acknowledged(open_chat: OpenChat, time: Time, monkeypatch):
+async def test_an_append_without_its_refresh_is_not_acknowledged(open_chat: OpenChat, time: Time, monkeypatch):
     """Or a policy could end a conversation that is in use; told at the second try it is."""
     chat = open_chat()
 
@@ -184,7 +184,7 @@ async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: 
     assert (told.message_count, told.last_message and told.last_message.text) == (2, "said last")
 
 
-async def test_after_an_import_the_head_is_told_of_what_is_new(open_chat: OpenChat, commands: Commands):
+async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(open_chat: OpenChat, commands: Commands):
     """What an import told it has the date of long ago, by which a policy would end the conversation."""
     chat = open_chat()
     with as_of(datetime(2020, 1, 1, tzinfo=UTC)):

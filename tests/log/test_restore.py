@@ -121,7 +121,7 @@ async def test_a_fork_without_a_hole_is_found(
             _ = [message async for message in one.messages()]
 
 
-async def test_a_young_store_is_told_once_that_the_end_is_lost(
+async def test_a_young_store_reports_a_lost_end_once(
     chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A primary that was just elected may have less for a moment; then what is there counts."""

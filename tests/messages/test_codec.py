@@ -282,7 +282,7 @@ def test_sets_nested_without_end_are_refused():
         CODEC.encode(value)
 
 
-def test_a_path_of_any_length_is_told_in_short():
+def test_a_path_of_any_length_is_shortened():
     """An error stays readable when the refused value lies 100,000 levels deep."""
     value: Any = object()
     for _ in range(100_000):
@@ -749,7 +749,7 @@ def test_a_damaged_frame_is_a_value_error(data):
         assert _bytes(decompress(bytes(frame))) <= CHUNK_BYTES
 
 
-def test_a_range_without_its_payload_stands_for_itself():
+def test_a_range_without_its_payload_is_returned_as_it_is():
     """Without `fetch` a part of the payload is left as a range that says what it is about."""
     encoded = encode_message(CODEC, fields_of(HumanMessage("x" * 20_000, id="m")))
     assert CODEC.decode(encoded.body)["content"] == PayloadRange(0, 20_000, raw=True)

@@ -387,7 +387,7 @@ async def test_a_tail_is_read_again_after_an_append_that_failed(
     assert commands.names == ["find", "insert"]
 
 
-async def test_a_head_is_told_of_nothing_twice(
+async def test_a_head_is_not_refreshed_twice_with_one_entry(
     store: ConversationStore, chat: Conversation, commands: Commands
 ) -> None:
     """Closing a store costs two commands for each conversation whose head is behind, and none for the others."""
@@ -400,7 +400,7 @@ async def test_a_head_is_told_of_nothing_twice(
     assert commands.names == []
 
 
-async def test_a_head_that_is_refreshed_tells_where_the_view_begins(
+async def test_a_refreshed_head_has_the_start_of_the_view(
     store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]
 ) -> None:
     """What a process learnt by its loads saves the next one reading, without a command of its own."""
@@ -451,7 +451,7 @@ async def test_a_load_that_has_to_look_for_its_start_stores_it(
     assert again.messages == first.messages
 
 
-async def test_where_the_view_begins_is_told_for_the_default_policy_alone(
+async def test_the_start_of_a_view_is_stored_for_the_default_policy_alone(
     store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str
 ) -> None:
     """Another policy may show more; a process that is cold does not begin where the default view does."""

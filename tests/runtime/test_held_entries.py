@@ -118,7 +118,7 @@ async def test_a_log_that_was_replaced_is_read_anew(
     assert (await chat.load_history()).report.documents == 2
 
 
-async def test_a_log_that_lost_its_end_is_told_of(
+async def test_a_log_that_lost_its_end_is_reported(
     chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restored backup that has less is an error once, and then what there is."""

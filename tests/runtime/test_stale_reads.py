@@ -112,7 +112,9 @@ async def said_of_messages(chat: Conversation) -> list[str]:
 
 
 @pytest.mark.parametrize("name", READS)
-async def test_a_store_reads_what_it_was_told(chat: Conversation, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_a_store_reads_what_was_acknowledged_to_it(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """A read that misses what this store was told before is made again."""
     behind = Behind(monkeypatch, 1)
     if name == "list_messages":
@@ -122,7 +124,7 @@ async def test_a_store_reads_what_it_was_told(chat: Conversation, monkeypatch: p
     assert list(behind.left.values()) != [1] * 5
 
 
-async def test_a_log_that_lost_its_end_is_told_once(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_lost_its_end_is_reported_once(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes on having less, as after a restore, is not waited for again and again."""
     monkeypatch.setattr(reader, "_PAUSES", (0.0, 0.0))
     Behind(monkeypatch, 1_000)
@@ -143,7 +145,7 @@ async def test_a_log_that_is_deleted_is_not_waited_for(
 
 
 @pytest.mark.parametrize("what", ["reservation", "call"])
-async def test_a_tail_that_a_load_told_of_is_good_enough(
+async def test_a_tail_that_a_load_read_is_good_enough(
     chat: Conversation, pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, what: str
 ) -> None:
     """Loads leave out what listings show of the last message; an append that has no text itself keeps it."""
@@ -238,7 +240,7 @@ async def test_a_rewind_that_an_append_hears_of_is_waited_for(
     assert calls["entry"] == 2
 
 
-async def test_what_a_tail_told_of_is_read(
+async def test_entries_that_a_tail_counts_are_read(
     chat: Conversation,
     pymongo_client: AsyncMongoClient[dict[str, Any]],
     database_name: str,

@@ -1020,7 +1020,7 @@ def test_a_long_message_is_shown_whole_in_pieces(text):
         assert all(piece.endswith(" ") for piece in pieces[:-1])
 
 
-def test_media_are_described_and_every_call_is_told():
+def test_media_are_described_and_every_call_is_named():
     """No bytes of an image reach the model that sums up; calls do that no parser could read."""
     image = {"type": "image", "base64": "aGk=" * 10_000, "mime_type": "image/png"}
     invalid = [{"name": "book", "args": '{"seat": ', "id": "x", "error": "no JSON"}]

@@ -287,7 +287,7 @@ async def test_a_string_in_the_place_of_the_arguments_is_taken_as_an_id(world: W
     assert await world.bound.ainvoke("search-1") == await world.bound.ainvoke({"tool_message_ids": ["search-1"]})
 
 
-async def test_more_than_one_call_reads_is_told(world: World) -> None:
+async def test_the_result_says_that_more_can_be_read(world: World) -> None:
     """A model knows what it has to ask for again."""
     many = await world.ask(world.bound, {"tool_message_ids": [f"id-{number}" for number in range(201)]})
     assert "Only the first 200 tool_message_ids are read." in str(many.content)

@@ -96,7 +96,7 @@ async def test_a_sync_caller_is_served_by_a_connected_store(server_uri: str, dat
         assert {*answers, tool.invoke({"source_ids": [1]})} == {await tool.ainvoke({"source_ids": [1]})}
 
 
-async def test_a_sync_caller_of_the_callers_client_is_told_what_to_do(
+async def test_a_sync_call_on_the_callers_client_says_what_to_do(
     pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str
 ) -> None:
     """A typed error that names connect and ainvoke."""
@@ -106,7 +106,7 @@ async def test_a_sync_caller_of_the_callers_client_is_told_what_to_do(
         tool.invoke({"source_ids": [1]})
 
 
-async def test_a_store_that_can_not_answer_is_told_to_the_model() -> None:
+async def test_a_store_that_can_not_answer_is_a_message_for_the_model() -> None:
     """A tool message with an error status; the agent goes on."""
 
     async def read(_: Request) -> tuple[str, SourcePage]:

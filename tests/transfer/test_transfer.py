@@ -395,7 +395,7 @@ async def test_a_huge_result_is_taken_over(store):
     assert [len(text) for text in await texts_of(chat_of(store))] == [2_000_000, 33_000_000]
 
 
-async def test_numbers_that_searches_gave_twice_are_renumbered_and_told(store):
+async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(store):
     """Tools that count from 1 on each search clash; the second result gets new numbers, and that is named."""
 
     def search(number: int) -> list[Any]:
@@ -521,7 +521,7 @@ async def test_other_names_of_fields(client, database_name, histories):
     assert (found.id, found.fields["chat"], len(found.messages)) == ("s", "s", 1)
 
 
-async def test_damaged_documents_are_told(store, client, database_name, histories):
+async def test_damaged_documents_are_reported(store, client, database_name, histories):
     """Each with its _id; a session id that is no text is no conversation; others go on."""
     histories("good").add_message(HumanMessage("Hi"))
     histories.collection.insert_many(

@@ -84,7 +84,7 @@ def test_lines_are_read_from_plain_and_packed_files(tmp_path, pack):
         (b"{" + b"1" * 900 + b"}", "not JSON"),
     ],
 )
-def test_a_bad_line_is_told_and_the_next_one_is_read(tmp_path, line, problem):
+def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path, line, problem):
     """Whatever a line holds, its number and what is wrong are told, and nothing else is lost."""
     path = written(tmp_path / "x.jsonl", {"a": 1}, line + b"\n", {"a": 3})
     first, bad, last = read_lines(path, maximum_bytes=1_000) if b"[[" not in line else read_lines(path)
@@ -93,13 +93,13 @@ def test_a_bad_line_is_told_and_the_next_one_is_read(tmp_path, line, problem):
     assert (bad.number, problem in bad.problem) == (2, True), bad
 
 
-def test_a_long_last_line_is_told(tmp_path):
+def test_a_long_last_line_is_reported(tmp_path):
     """A line above the limit at the end of the file, without a line end, is told as well."""
     path = written(tmp_path / "x.jsonl", b"x" * 3_000_000)
     assert [line.number for line in read_lines(path, maximum_bytes=10)] == [1]
 
 
-def test_a_damaged_gzip_file_is_told_where_it_breaks(tmp_path):
+def test_a_damaged_gzip_file_is_reported_where_it_breaks(tmp_path):
     """What comes before is read."""
     path = tmp_path / "x.jsonl.gz"
     packed = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5_000)))
@@ -206,7 +206,7 @@ def test_dates_are_those_that_a_message_says(raw, moment):
         ),
     ],
 )
-def test_what_can_not_be_read_as_a_date_is_told(value):
+def test_unreadable_dates_are_reported(value):
     """It is no date of a message, and the item says what stands there; an empty field says nothing."""
     for form in ({"role": "user", "content": "Hi"}, {"type": "human", "content": "Hi"}):
         item = dicts.item_of({**form, "created_at": "", "timestamp": value})
@@ -214,7 +214,7 @@ def test_what_can_not_be_read_as_a_date_is_told(value):
         assert dicts.item_of({**form, "created_at": "", "timestamp": None}).unread_date == ""
 
 
-def test_nested_dates_of_a_hostile_file_are_told():
+def test_nested_dates_of_a_hostile_file_are_reported():
     """However deep they are."""
     value: Any = "2024-08-26"
     for _ in range(100_000):
@@ -227,7 +227,7 @@ def test_nested_dates_of_a_hostile_file_are_told():
             value = value.pop("$date")
 
 
-def test_unread_dates_are_told_once_for_a_conversation():
+def test_unread_dates_are_reported_once_for_a_conversation():
     """With their number and the first one; the messages are taken over."""
     given = [{"role": "user", "content": "Hi", "timestamp": value} for value in (1724708469, "soon", "later")]
     ready = make_ready(ConversationRecord(id="c", where="x", messages=given), codec=Codec())
@@ -283,7 +283,7 @@ def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path):
     assert one.notes == []
 
 
-def test_unread_dates_of_a_conversation_are_told(tmp_path):
+def test_unread_dates_of_a_conversation_are_reported(tmp_path):
     """Each of the two."""
     [one] = read_file(written(tmp_path / "x.jsonl", {"messages": [{}], "created_at": "soon", "updated_at": 7}))
     assert [note.partition(": ")[2] for note in one.notes] == ["created_at 'soon'", "updated_at 7"]
@@ -311,7 +311,7 @@ def test_a_conversation_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("value", [{}, {"messages": []}, {"messages": {}}, {"messages": None, "values": []}])
-def test_a_line_without_messages_is_told(tmp_path, value):
+def test_a_line_without_messages_is_reported(tmp_path, value):
     """It says what is needed."""
     [bad] = read_file(written(tmp_path / "x.jsonl", value))
     assert isinstance(bad, BadRecord)
@@ -330,7 +330,7 @@ def test_ids_are_the_same_each_time_and_differ_between_conversations():
 
 
 @pytest.mark.parametrize("id_", ["first", "", "x" * 513, 7, "\ud800", {"$ne": ""}])
-def test_an_id_that_can_not_be_is_replaced_and_told(id_):
+def test_an_invalid_id_is_replaced_and_reported(id_):
     """The message is taken over with another id, always the same one, and the change is named."""
     record = ConversationRecord(
         id="c",
@@ -578,7 +578,7 @@ def record(id_: str = "r1", **fields: Any) -> ConversationRecord:
         ({"fields": {"user_id": "u"}}, {"u": "bob", "scope": {"user_id": "no", "thread_id": "t"}}, ("bob", "t")),
     ],
 )
-def test_scopes_are_made_as_told(rule, fields, scope):
+def test_scopes_are_made_by_the_rule(rule, fields, scope):
     """Constants before fields before groups before what the record knows; the last key falls back to the id."""
     assert tuple(ScopeRule(keys=KEYS, **rule)(record(**fields)).values()) == scope
 

@@ -209,7 +209,7 @@ async def test_a_field_of_another_value_is_noticed(database, store, full, collec
     assert unnoticed == []
 
 
-async def test_a_log_whose_head_is_lost_is_told_and_kept(database, store, full):
+async def test_a_log_whose_head_is_lost_is_reported_and_kept(database, store, full):
     """A repair does not remove what a backup of the heads would bring back."""
     await database["heads"].delete_many({})
     report = await store.verify(repair=True)
@@ -294,7 +294,7 @@ async def test_a_fresh_database_is_as_it_should_be(store):
     assert await store.verify() == VerifyReport()
 
 
-async def test_a_database_that_is_not_set_up_is_told_and_set_up(database):
+async def test_a_database_that_is_not_set_up_is_reported_and_set_up(database):
     """Every migration that has not run; a repair runs them."""
     report = await ConversationStore(database).verify()
     assert {"migration", "collection", "index_missing"} == set(report.counts)
@@ -315,7 +315,7 @@ async def test_missing_indexes_are_made(database, store, full):
     assert (await store.verify()).ok
 
 
-async def test_an_index_that_can_not_be_made_is_told(database, store, full):
+async def test_an_index_that_can_not_be_made_is_reported(database, store, full):
     """Duplicates that came in while it was missing: the finding stays, with what the server says."""
     await database["log"].drop_index("message_ids")
     entry = await database["log"].find_one({"_id": f"{full}:000000000001"})
@@ -326,7 +326,7 @@ async def test_an_index_that_can_not_be_made_is_told(database, store, full):
     assert "duplicate key" in missing.problem
 
 
-async def test_a_migration_that_can_not_run_is_told(database, store, full):
+async def test_a_migration_that_can_not_run_is_reported(database, store, full):
     """Its record is missing and an index is another one: the rest is looked at all the same."""
     name = (await database[MIGRATIONS].find_one({}, sort=[("_id", 1)]))["_id"]
     await database[MIGRATIONS].delete_one({"_id": name})
@@ -353,7 +353,7 @@ async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database):
     assert (await ConversationStore(database, scope_keys=keys).verify()).ok
 
 
-async def test_indexes_that_differ_or_expire_are_told(database, store):
+async def test_indexes_that_differ_or_expire_are_reported(database, store):
     """They are left alone: only who runs the database knows when there is time to make them anew."""
     await database["log"].drop_index("lookup")
     await database["log"].create_index([("conversation", 1), ("lookup", 1)], name="lookup")
@@ -363,7 +363,7 @@ async def test_indexes_that_differ_or_expire_are_told(database, store):
     assert not report.ok
 
 
-async def test_collections_without_the_options_are_told(database):
+async def test_collections_without_the_options_are_reported(database):
     """A log that somebody's restore made: not clustered, and with the server's own compressor."""
     await database.create_collection("log")
     store = ConversationStore(database)

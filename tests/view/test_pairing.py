@@ -551,7 +551,7 @@ def test_doctests():
     assert not outcome.failed
 
 
-def test_a_result_without_its_call_is_told_with_its_blocks():
+def test_a_result_without_its_call_becomes_text_with_its_blocks():
     """Behind the run of results it came in, under its id, with a mark; an image in it stays an image."""
     picture = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
     call = AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "x"}])
@@ -569,7 +569,7 @@ def test_a_result_without_its_call_is_told_with_its_blocks():
 
 @many
 @given(logs, st.integers(0, 24))
-def test_what_is_told_as_text_stays_where_it_stands(log, length):
+def test_a_result_shown_as_text_keeps_its_position(log, length):
     """No message is lost, none comes twice; whatever is appended, the view before the first open call stays."""
     told, earlier = pair(without_orphans(log)), pair(without_orphans(log[:length]))
     assert check_pairing(told.messages) == []

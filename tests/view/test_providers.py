@@ -51,7 +51,7 @@ def ids_of(view: list[BaseMessage]) -> list[str]:
     return [call.id for message in view for call in calls_of(message)]
 
 
-async def test_what_another_provider_wrote_is_mended(chat: Conversation) -> None:
+async def test_parts_of_another_provider_are_converted(chat: Conversation) -> None:
     """Ids in the right form, no foreign reasoning, arguments that are JSON, no system message in the middle."""
     raw = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "a\nb"}'}}
     turn = [HumanMessage("q", id="q"), *called(1, "call_1", additional_kwargs={"tool_calls": [raw]})]

@@ -120,7 +120,7 @@ def test_any_stub_is_utf8_and_json(tool, content, error, sources):
         ("success", '{"success": false}', '{"success": false}'),
     ],
 )
-def test_a_failure_is_told_by_status_or_by_the_result_itself(status, content, error):
+def test_a_failure_is_known_by_status_or_by_the_result_itself(status, content, error):
     """`status="error"` or a JSON ``"success": false`` makes a failure, with the start of what the tool says of it."""
     parsed = json.loads(content) if content[0] in "{[" else None
     assert failure_in(status, content, parsed) == error

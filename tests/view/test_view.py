@@ -116,7 +116,7 @@ def test_the_turn_in_progress_is_equal_to_what_was_appended(script, data):
 # Finished turns
 
 
-def test_a_stub_stands_for_a_result():
+def test_a_stub_replaces_a_result():
     """The stub of the entry is the content; id, call, name and status stay; the artifact and the payload do not."""
     made = turn(1, [Round((3_000,), sources=True)])
     made[2].status = "error"  # type: ignore[attr-defined]

@@ -253,7 +253,7 @@ def test_the_start_does_not_depend_on_batches(script, begin, policy, lengths):
 
 
 @pytest.mark.parametrize("policy", [HistoryPolicy(max_tokens=2_000), HistoryPolicy(max_turns=4)])
-def test_a_long_log_is_told_from_its_end(policy):
+def test_the_start_in_a_long_log_is_known_from_its_end(policy):
     """Little more than the view has to be read to know where it begins."""
     log = log_of([([Round((600,), sources=True)], 100, 100)] * 60, batch=4)
     start = log.start(policy)
