@@ -94,7 +94,7 @@ def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Tabl
 def write_json(document: Any) -> None:
     """Print a JSON document on stdout, in ASCII, so that any terminal and program can read it.
 
-    Values that JSON does not have are written as text: dates, bytes, values of other types.
+    Values that JSON does not have are written as text: dates, bytes as base64, values of other types as their repr.
     """
     from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - a command without --json does not need it
 

@@ -17,7 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from convstore.cli.output import plain, screen
-from convstore.exceptions import ConvstoreError, InvalidInputError
+from convstore.exceptions import CorruptDocumentError, InvalidInputError, NotSetUpError
 from convstore.values.addresses import without_addresses
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def count_for(store: ConversationStore, *, quiet: bool = False, **scope: s
     """Return the number of conversations, for a progress bar; 0 if none is shown or they cannot be counted."""
     if quiet or not screen(stderr=True).is_terminal:
         return 0
-    with suppress(ConvstoreError):  # the work itself reports what is wrong
+    with suppress(NotSetUpError, CorruptDocumentError):  # the work itself reports them
         return (await store.stats(sizes=False, **scope)).conversations
     return 0
 
@@ -64,7 +64,8 @@ def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator
 
         def advance(position: int, conversations: int, words: str) -> None:
             rate = conversations / max(time.monotonic() - started, 0.1)
-            bar.update(task, completed=position, description=f"{rate:,.0f}/s, {plain(words)}")
+            shown = f"{rate:,.1f}/s" if rate < 10 else f"{rate:,.0f}/s"
+            bar.update(task, completed=position, description=f"{shown}, {plain(words)}")
 
         yield advance
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from rich.console import Console
 from test_cli import convstore, lines, recording
 
 from convstore.cli.list_ import LIST
 from convstore.cli.output import plain, screen
+from convstore.cli.progress import progress
 from convstore.cli.show import SHOW
 from convstore.cli.stats import STATS
 
@@ -199,3 +202,25 @@ def test_a_pager_is_for_terminals_only(monkeypatch, uri):
     terminal._force_terminal = True
     convstore("list", "--uri", uri)
     assert "12 messages" in "".join(shown)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_progress_has_rate_and_time_left(monkeypatch, width):
+    """On a terminal only, on one line of any width; hostile names are escaped."""
+    shown = io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, width=width, markup=False)
+    monkeypatch.setattr("convstore.cli.progress.screen", lambda **_: terminal)
+    with progress("\x1b[2Jchats.jsonl", 100) as advance:
+        for position in range(0, 100, 10):
+            advance(position, position, f"{position} conversations, {'many ' * 40}messages")
+    frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue()).replace("\r", "\n").splitlines()
+    assert any(re.search(r" 90% (-|\d):..:.. [\d,.]+/s, 90 conversations, many", frame) for frame in frames)
+    assert max(map(len, frames)) <= width
+    assert "[2Jchats" not in shown.getvalue().replace("\\x1b[2J", "")
+
+
+def test_progress_is_silent_elsewhere(capsys):
+    """A log file gets no bar."""
+    with progress("chats.jsonl", 100) as advance:
+        advance(50, 1, "1 conversation")
+    assert capsys.readouterr() == ("", "")
