@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Bar", "bar_chart"]
+__all__ = ["Bar", "bar_chart", "line_charts"]
 
 _WIDTH, _LEFT, _BAR, _GAP, _LINE = 760, 24, 16, 26, 20
+_PANEL, _PANEL_HEIGHT = 370, 240
 _COLOURS = ("#8c959f", "#bf8700", "#54aeff", "#2da44e", "#8250df")
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#1f2328}.small{font-size:12px;fill:#59636e}.track{fill:#d1d9e0;"
@@ -47,6 +49,55 @@ def bar_chart(title: str, groups: Mapping[str, Sequence[Bar]], legend: Mapping[s
             parts.append(_rectangle(_LEFT, top - 9, width * bar.value, _BAR - 4, f'fill="{colours[bar.series]}"'))
             parts.append(_text(_LEFT + width + 8, top + 1, f"{bar.value:.0%}", "small"))
     return svg(_WIDTH, top + 20, title, parts)
+
+
+def line_charts(title: str, panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
+    """Return charts with logarithmic axes, two in a row, and one legend.
+
+    Args:
+        title: First line.
+        panels: By the heading of a chart and the name of a series, its values by number of turns.
+    """
+    names = list(dict.fromkeys(name for series in panels.values() for name in series))
+    colours = dict(zip(names, _COLOURS, strict=False))
+    parts, top = [_text(_LEFT, 24, title)], 24
+    for name in names:
+        top += _LINE
+        parts.append(_rectangle(_LEFT, top - 10, 12, 12, f'fill="{colours[name]}"'))
+        parts.append(_text(_LEFT + 20, top, name, "small"))
+    for number, (heading, series) in enumerate(panels.items()):
+        left, up = _LEFT + number % 2 * _PANEL, top + 30 + number // 2 * _PANEL_HEIGHT
+        parts += _panel(heading, series, colours, left, up)
+    return svg(_WIDTH, top + 40 + (len(panels) + 1) // 2 * _PANEL_HEIGHT, title, parts)
+
+
+def _panel(
+    heading: str, series: Mapping[str, Mapping[int, float]], colours: Mapping[str, str], left: int, top: int
+) -> Iterator[str]:
+    turns = sorted({turn for values in series.values() for turn in values})
+    values = [value for of_series in series.values() for value in of_series.values()]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    width, height = _PANEL - 90, _PANEL_HEIGHT - 70
+    first, last = math.log10(turns[0]), math.log10(turns[-1])
+
+    def across(turn: int) -> float:
+        return left + 50 + width * (math.log10(turn) - first) / ((last - first) or 1)
+
+    def down(value: float) -> float:
+        return top + 20 + height * (high - math.log10(value)) / ((high - low) or 1)
+
+    yield _text(left, top, heading)
+    for power in range(low, high + 1):
+        y = down(10.0**power)
+        yield _rectangle(left + 50, y, width, 1, 'class="track"')
+        yield _text(left, y + 4, f"{10.0**power:,g}", "small")
+    for turn in turns:
+        yield _text(across(turn) - 10, top + height + 38, f"{turn:,}", "small")
+    for name, points in series.items():
+        line = " ".join(f"{across(turn):.1f},{down(value):.1f}" for turn, value in sorted(points.items()))
+        yield f'<polyline points="{line}" fill="none" stroke="{colours[name]}" stroke-width="2"/>'
+        for turn, value in points.items():
+            yield f'<circle cx="{across(turn):.1f}" cy="{down(value):.1f}" r="3" fill="{colours[name]}"/>'
 
 
 def svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
