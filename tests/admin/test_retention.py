@@ -340,12 +340,11 @@ async def test_an_age_before_all_time_is_refused(database):
         await ConversationStore(database).prune(older_than=timedelta(days=999_999))
 
 
-async def test_an_append_goes_on_in_a_new_conversation_wherever_the_old_one_ends(database, monkeypatch):
-    """Also between the tail and what else it needs of the log, which is missing then, and not damaged."""
+async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(database, monkeypatch):
+    """It had read the tail and writes after the removed entries, where the second sweep finds it."""
     scope = {"user_id": "ada", "thread_id": "t"}
     chat = ConversationStore(database).conversation(**scope)
     await chat.append(rag_turn("What about seals?"))
-    await chat.append(AIMessage("By the way."))  # so that the last sources are not in the tail
     read = Log.last_totals
 
     async def read_and_end(self, conversation, **how: Any):
@@ -355,6 +354,8 @@ async def test_an_append_goes_on_in_a_new_conversation_wherever_the_old_one_ends
         return totals
 
     monkeypatch.setattr(Log, "last_totals", read_and_end)
-    receipt = await ConversationStore(database).conversation(**scope).append(rag_turn("And orcas?"))
+    await ConversationStore(database).conversation(**scope).append(rag_turn("And orcas?"))
+    assert [message async for message in chat.messages()] == []
+    receipt = await chat.append(rag_turn("And whales?"))
     assert (receipt.first, receipt.written) == (1, 4)
     assert [message.id async for message in chat.messages()] == list(receipt.message_ids)

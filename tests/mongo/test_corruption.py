@@ -74,8 +74,6 @@ TOLD = {
     ("log", "sources.*.digests"),
     ("heads", "details"),
     ("heads", "details.*"),
-    ("heads", "newest"),
-    ("heads", "summary"),
     ("summaries", "folded"),
     ("summaries", "folded.*"),
     ("summaries", "folded.*.*"),
@@ -166,6 +164,10 @@ class Damage:
         async def listed(reading: AsyncIterator[Any]) -> list[Any]:
             return [one async for one in reading]
 
+        async def listing() -> Any:
+            await view(None)  # earlier turns are those before the view that was loaded last
+            return await tool.ainvoke({})
+
         every: dict[str, Read] = {
             "load_history": lambda: view(None),
             "load_history in full": lambda: view(WHOLE),
@@ -180,7 +182,7 @@ class Damage:
             "get_sources": lambda: chat.get_sources("1-50"),
             "get_sources of messages": lambda: chat.get_sources(tool_message_ids=["r1", "r2", "r5"]),
             "the tool": lambda: tool.ainvoke({"tool_message_ids": results}),
-            "the tool, listing": lambda: tool.ainvoke({}),
+            "the tool, listing": listing,
             "the tool, finding": lambda: tool.ainvoke({"tool_message_ids": ["r1", "r6"], "find": "line"}),
             "find_shown_sources": lambda: chat.find_shown_sources(["short \ud800"]),
             "info": chat.info,
