@@ -204,8 +204,11 @@ class FoundSource:
         """Return its title, its address, and its other fields without the number; "" for a missing text."""
         title_key, title = _first_text(self.fields, _TITLE_KEYS)
         url_key, url = _address(self.fields)
-        used = (title_key, url_key, "source_id" if self.kept_id is not None else "")
-        return title, url, {key: value for key, value in self.fields.items() if key not in used or not key}
+        rest = dict(self.fields)
+        for key in (title_key, url_key, "source_id" if self.kept_id is not None else ""):
+            if key:
+                rest.pop(key, None)
+        return title, url, rest
 
     @property
     def title(self) -> str:
@@ -354,4 +357,6 @@ def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
 
 def _named(fields: dict[Any, Any]) -> dict[str, Any]:
     """Return fields with every key as a str, as `Source` requires; the artifact itself is unchanged."""
+    if set(map(type, fields)) <= {str}:
+        return dict(fields)
     return {key if is_text(key) else Codec().encode(key, omitted=[]): value for key, value in fields.items()}
