@@ -43,6 +43,19 @@ def _texts(number: int) -> list[tuple[str, str]]:
     return [(topic, text) for topic, [(text, _)] in found]
 
 
+_LONG = "Seals sleep. " * 150
+
+_JSON = {
+    "a list said twice": f'{{"results":[{{"text":"old {_LONG}"}}],"results":[{{"text":"{_LONG}","title":"T"}}]}}',
+    "a key like a tag": json.dumps({"results": [{"text": _LONG, "title": "T", "m": {"$": ["bytes", "eA=="]}}]}),
+    "numbers beyond 64 bits": json.dumps([{"text": _LONG, "title": "T", "n": 2**70}]),
+    "escapes, in lines of their own": json.dumps([{"text": f'é\n\t"{_LONG}', "title": "T"}], indent=3),
+    "a lone surrogate": json.dumps([{"text": f"\ud83d{_LONG}", "title": "T"}]),
+    "a megabyte and a half": json.dumps({"data": {"hits": [{"text": "\n" * 800_000, "title": "T"}]}}),
+}
+"""Results that a reader may take for others, or whose source cannot be read in place."""
+
+
 class SourcesContract:
     """Numbers of sources, and where sources are found."""
 
@@ -292,3 +305,39 @@ class SourcesContract:
         await other.append(_result(found))
         [source] = (await other.get_sources([2])).sources
         assert source.earlier_id == 1
+
+    @pytest.mark.parametrize("name", sorted(_JSON))
+    async def test_a_source_in_json_is_read_as_it_was_found(self, chat: Conversation, name: str) -> None:
+        """In the record, whatever the tool's JSON is like, and page by page."""
+        found: Any = json.loads(_JSON[name])
+        while isinstance(found, dict):
+            [found] = found.values()
+        [item] = found
+        receipt = await chat.append(ToolMessage(_JSON[name], id=new_id(), tool_call_id="c", name="search"))
+        [record] = await chat.get_tool_messages(receipt.message_ids)
+        [source] = record.sources
+        assert (source.title, source.content) == ("T", item["text"])
+        assert source.metadata == {key: value for key, value in item.items() if key not in ("text", "title")}
+        text = ""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await chat.get_sources([1], cursor=cursor)
+            text += "".join(one.content for one in page.sources)
+            cursor = page.next_cursor
+        assert text == item["text"]
+
+    @pytest.mark.parametrize("is_warm", [True, False])
+    async def test_a_number_that_the_store_gave_is_taken(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore], is_warm: bool
+    ) -> None:
+        """A tool that comes with it later is refused, or given the next one; a reserved number is the tool's."""
+        reserved = await chat.reserve_source_ids(1)
+        await chat.append(_result({"title": "T", "content": "given"}))
+        other = chat if is_warm else new_store().conversation(**chat.scope)
+        with pytest.raises(SourceIdClashError):
+            await other.append(_result(_numbered(2, "two")))
+        receipt = await other.append(_result(_numbered(2, "two"), id_="again"), on_source_clash="renumber")
+        assert receipt.renumbered == {"again": {2: 3}}
+        assert (await other.append(_result(_numbered(reserved[0], "one")))).source_ids == (1, 1)
+        with pytest.raises(SourceIdClashError):
+            await other.append(_result(_numbered(1, "eins")))
