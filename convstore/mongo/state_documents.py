@@ -30,6 +30,7 @@ from convstore.mongo.documents import message_document, message_from, summary_do
 from convstore.mongo.keys import entry_id, state_id
 
 __all__ = [
+    "changes_in",
     "copied_summary",
     "current_summary",
     "new_state",
@@ -114,6 +115,19 @@ def current_summary(document: Mapping[str, Any]) -> tuple[str, bytes]:
         return stored_text(summary["token"]), stored_bytes(summary["digest"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptDocumentError(str(document.get("_id")), f"a summary: {error!r}") from error
+
+
+def changes_in(document: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Return the changes of the current summary that a state's document lists: last entries and tokens.
+
+    Raises:
+        CorruptDocumentError: The document is damaged.
+    """
+    try:
+        pairs = [stored_list(one) for one in stored_list(document.get("changes", ()))]
+        return [(stored_number(entry), stored_text(token)) for entry, token in pairs]
+    except (TypeError, ValueError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
 def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:

@@ -12,16 +12,14 @@ from typing import Any
 
 from pymongo.errors import DuplicateKeyError
 
-from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry
 from convstore.log.state import LeadingSystem, State, ViewStart
 from convstore.log.summary import SummaryRecord
-from convstore.mongo.bson_values import stored_list, stored_number, stored_text
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between
 from convstore.mongo.keys import LOG, end_range, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
-from convstore.mongo.state_documents import copied_summary, start_document, state_document, system_document
+from convstore.mongo.state_documents import changes_in, copied_summary, start_document, state_document, system_document
 
 __all__ = ["States"]
 
@@ -73,11 +71,7 @@ class States:
         query = {"_id": state_id(conversation), "conversation": conversation}
         async with driver_errors():
             found = await self._log.find_one(query, {"changes": 1})
-        try:
-            pairs = [stored_list(one) for one in stored_list((found or {}).get("changes", ()))]
-            return [(stored_number(entry), stored_text(token)) for entry, token in pairs]
-        except (TypeError, ValueError) as error:
-            raise CorruptDocumentError(state_id(conversation), repr(error)) from error
+        return changes_in(found or {"_id": query["_id"]})
 
     async def insert(self, state: State) -> None:
         """Insert a restored state, unless there is one. One command."""

@@ -19,7 +19,7 @@ from convstore.log.summary import SummaryRecord
 from convstore.mongo.documents import entry_from, summary_from
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, state_id, summary_id
-from convstore.mongo.state_documents import current_summary, state_document, state_from, summary_in
+from convstore.mongo.state_documents import changes_in, current_summary, state_document, state_from, summary_in
 from convstore.values.reports import Finding
 from convstore.verify.findings import Checked
 from convstore.verify.log import ORPHAN_AGE, LogCheck
@@ -103,6 +103,7 @@ class StateCheck:
                 await self._restore(check, "the state of the conversation is missing")
             return None
         try:
+            changes_in(self.document)
             summary = summary_in(self.document) if current_summary(self.document)[0] else None
             return state_from(self.document, summary)
         except CorruptDocumentError as error:

@@ -45,16 +45,14 @@ FREE = {
         "details.title",
         "details.metadata",
         "created_at",
-        "lease",
-        "failures",
-        "wait_until",
-        "revision",
         "start",
     },
     "summaries": {"at", "folded"},
     "annotations": {"at", "values.rating"},
 }
 FREE["log"] |= {
+    "failures",
+    "changes",
     "messages.tool",
     "messages.arguments",
     "messages.payload.size",
