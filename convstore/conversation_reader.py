@@ -16,10 +16,10 @@ from convstore.readback.records import Span
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.search.request import search_request
 from convstore.services import ServiceHost, read_back
+from convstore.values.hits import SearchHit
 from convstore.values.models import (
     ConversationInfo,
     PastView,
-    SearchHit,
     SourcePage,
     StoredMessage,
     Summary,

@@ -41,6 +41,7 @@ from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
 from convstore.sources.prompt import SOURCES_PROMPT, sources_prompt
 from convstore.store import ConversationStore
+from convstore.values.hits import ConversationHits, SearchHit, SearchResult
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -50,7 +51,6 @@ from convstore.values.models import (
     MessagePreview,
     PastView,
     Receipt,
-    SearchHit,
     Source,
     SourcePage,
     StoredMessage,
@@ -72,6 +72,7 @@ __all__ = [
     "ContentConflictError",
     "Conversation",
     "ConversationDeletedError",
+    "ConversationHits",
     "ConversationInfo",
     "ConversationPage",
     "ConversationStore",
@@ -100,6 +101,7 @@ __all__ = [
     "ResentHistoryError",
     "SchemaVersionError",
     "SearchHit",
+    "SearchResult",
     "Source",
     "SourceIdClashError",
     "SourcePage",

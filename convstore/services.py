@@ -44,6 +44,7 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
+from convstore.search.across import AcrossSearcher
 from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
@@ -82,6 +83,7 @@ class Services:
     pager: Pager
     listing: Listing
     searcher: Searcher
+    across: AcrossSearcher
     sealer: Sealer | None
     directory: Catalog
     retention: Retention
@@ -132,8 +134,9 @@ def make_services(
     ends = LogEndReader(reader, heads, states, summaries, cache, clock=clock)
     kept = SummaryHistory(reader, ends, states, summaries)
     logs = LogParts(reader, Newest(driver, prefix=prefix), segments if search_index else None, codec=codec)
-    across = search_index == "across"
-    sealer = Sealer(reader, log, logs, segments, clock=clock, everything=across) if search_index else None
+    everything = search_index == "across"
+    sealer = Sealer(reader, log, logs, segments, clock=clock, everything=everything) if search_index else None
+    searcher = Searcher(reader, logs, sealer)
     open_heads = OpenHeads(heads, log, clock=clock, on_close=sealer.note if sealer else None)
     annotator = Annotator(reader, annotations, codec=codec, clock=clock)
     writer = Writer(
@@ -160,7 +163,8 @@ def make_services(
         turns=Turns(reader),
         pager=Pager(reader, codec=codec),
         listing=Listing(reader, Newest(driver, prefix=prefix), codec=codec),
-        searcher=Searcher(reader, logs, sealer),
+        searcher=searcher,
+        across=AcrossSearcher(reader, logs, segments, searcher),
         sealer=sealer,
         directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
         stats=StatsReader(Statistics(driver, prefix=prefix), open_heads),

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from convstore.conversation import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.search.request import SearchRequest, search_request
+from convstore.values.hits import ConversationHits, SearchHit, SearchResult
 from convstore.values.models import ConversationPage, ToolRecord
 from convstore.values.reports import StoreStats
-from convstore.values.scope import check_id, check_partial_scope
+from convstore.values.scope import Scope, check_id, check_partial_scope
 
 if TYPE_CHECKING:
     from convstore.services import Services
@@ -84,3 +87,53 @@ class StoreReader:
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await (await self.services()).stats.read(scope, sizes=sizes)
+
+    async def search(
+        self, text: str, /, *, limit: int = 20, conversations: int = 500, **partial_scope: str
+    ) -> SearchResult:
+        """Return the messages that match some words best, from all conversations with these scope values.
+
+        Exact to 15 s, like a listing; a store with ``search_index="across"`` keeps segments of short conversations,
+        too. At most 20 conversations with messages in no segment are read; the others are named in the result. One
+        command for the conversations, one for all segments, two for each read one, and one for each hit.
+
+        Args:
+            text: The words, as in `Conversation.search`.
+            limit: Maximum number of hits, up to 200.
+            conversations: Maximum number of conversations, the newest ones; up to 1,000.
+            partial_scope: Values of some scope keys, at least one.
+
+        Raises:
+            InvalidInputError: No scope value, or another argument is invalid.
+            InvalidScopeError: A scope key is unknown, or a value is invalid.
+        """
+        scope = check_partial_scope(self.scope_keys, partial_scope)
+        if not scope:
+            raise InvalidInputError("name at least one scope value, or call search_everything for all conversations")
+        return await self._search(scope, search_request(text, limit=limit), conversations)
+
+    async def search_everything(self, text: str, /, *, limit: int = 20, conversations: int = 500) -> SearchResult:
+        """Return the messages that match some words best, from the conversations of all users; see `search`."""
+        return await self._search((), search_request(text, limit=limit), conversations)
+
+    async def _search(self, scope: Scope, request: SearchRequest, conversations: int) -> SearchResult:
+        services = await self.services()
+        newest = await services.directory.newest(scope, limit=conversations)
+        searched = []
+        for head, _ in newest:
+            keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
+            if cached := services.reader.seen(tuple((key, head.scope[key]) for key in keys), head):
+                searched.append((cached, head.totals))
+        matches, incomplete = await services.across.search(searched, request)
+        hits: dict[int, list[SearchHit]] = {}
+        for index, match in matches:
+            hits.setdefault(index, []).append(match.hit)
+        groups = [
+            ConversationHits(scope=newest[index][1].scope, title=newest[index][1].title, hits=found)
+            for index, found in hits.items()
+        ]
+        return SearchResult(
+            conversations=sorted(groups, key=lambda one: -one.hits[0].score),
+            searched=len(searched),
+            incomplete=[newest[index][1].scope for index in incomplete],
+        )

@@ -61,6 +61,15 @@ class Catalog:
 
     async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first."""
+        heads, next_cursor = await self._page(partial_scope, limit=limit, cursor=cursor)
+        return ConversationPage(conversations=[self._info(head) for head in heads], next_cursor=next_cursor)
+
+    async def newest(self, partial_scope: Scope, *, limit: int) -> list[tuple[Head, ConversationInfo]]:
+        """Return the newest conversations with these scope values, with their heads."""
+        heads, _ = await self._page(partial_scope, limit=limit, cursor=None)
+        return [(head, self._info(head)) for head in heads]
+
+    async def _page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> tuple[list[Head], str | None]:
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         if cursor is None:
             await self._open_heads.flush(partial_scope)
@@ -71,10 +80,7 @@ class Catalog:
         heads = [read.get(head.conversation, head) for head, _ in shown]
         # The cursor follows the stored order of heads; the page is sorted by the dates it shows.
         heads.sort(key=lambda head: head.updated_at, reverse=True)
-        return ConversationPage(
-            conversations=[self._info(head) for head in heads],
-            next_cursor=shown[-1][1] if len(found) > limit else None,
-        )
+        return heads, shown[-1][1] if len(found) > limit else None
 
     async def _with_last_entry(self, head: Head) -> Head:
         """Return an overdue open head with totals from the log, because its process may have died after an append."""

@@ -23,12 +23,12 @@ from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogParts, SearchedLog
 from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer
-from convstore.values.models import SearchHit
+from convstore.values.hits import SearchHit
 from convstore.values.scope import Scope
 
-__all__ = ["Match", "Matches", "Searcher"]
+__all__ = ["RANKING_COST", "Match", "Matches", "Searcher"]
 
-_RANKING_COST = 50_000
+RANKING_COST = 50_000
 """Cost of ranking one word of a query, in characters of `run_in_thread_if_long`."""
 
 
@@ -74,7 +74,7 @@ class Searcher:
                 self._sealer.owe(cached.scope, cached.conversation)
             found = await self._ranked(log, request)
             end = request.offset + request.limit
-            matches = await self._matches(cached, log, found[request.offset : end], request)
+            matches = await self.matches(cached, log, found[request.offset : end], request)
             return Matches(matches, len(found) <= end, log.last)
 
     async def _ranked(self, log: SearchedLog, request: SearchRequest) -> list[Found]:
@@ -88,9 +88,9 @@ class Searcher:
             by_source = request.is_for_model
             return ranked(log.parts, request.groups, is_allowed=is_allowed, limit=limit, by_source=by_source)
 
-        return await run_in_thread_if_long(rank, characters=_RANKING_COST * len(request.groups))
+        return await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
 
-    async def _matches(
+    async def matches(
         self, cached: CachedConversation, log: SearchedLog, found: Sequence[Found], request: SearchRequest
     ) -> list[Match]:
         """Return found messages with snippets, read by one point read for each."""

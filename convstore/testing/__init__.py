@@ -32,6 +32,7 @@ from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.testing.sealing import SealContract
 from convstore.testing.searching import SearchContract
+from convstore.testing.searching_across import SearchAcrossContract
 from convstore.testing.sources import SourcesContract
 from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
@@ -51,6 +52,7 @@ class StoreContract(
     SourcesContract,
     SearchContract,
     SealContract,
+    SearchAcrossContract,
     RewindContract,
     TurnContract,
     CompactContract,

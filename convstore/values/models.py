@@ -26,7 +26,6 @@ __all__ = [
     "MessagePreview",
     "PastView",
     "Receipt",
-    "SearchHit",
     "Source",
     "SourcePage",
     "StoredMessage",
@@ -312,32 +311,6 @@ class StoredMessage(_Value):
     seen: ViewStamp | None = None
     tokens: int = 0
     is_rewound: bool = False
-
-
-class SearchHit(_Value):
-    """A message that a search found.
-
-    Attributes:
-        message_id: Its id.
-        ordinal: Its position in the log; ``list_messages(around=…)`` jumps to it.
-        turn_id: Id of the first message of its turn.
-        type: "human", "ai", "tool", …
-        tool: For a tool result the tool's name, else "".
-        source_ids: For a tool result the sources that matched, best first.
-        snippet: The part of its text with the words of the query, unchanged.
-        score: Higher is better; comparable within one result only.
-        created_at: When it was appended (UTC).
-    """
-
-    message_id: str
-    ordinal: int
-    turn_id: str
-    type: str
-    tool: str = ""
-    source_ids: tuple[int, ...] = ()
-    snippet: str
-    score: float
-    created_at: datetime
 
 
 class MessagePreview(_Value):

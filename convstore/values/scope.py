@@ -41,7 +41,19 @@ MAX_IDS = 200
 
 
 _RESERVED = frozenset(
-    {"cursor", "dry_run", "everything", "limit", "older_than", "progress", "repair", "sizes", "tool_message_ids"}
+    {
+        "conversations",
+        "cursor",
+        "dry_run",
+        "everything",
+        "limit",
+        "older_than",
+        "progress",
+        "repair",
+        "sizes",
+        "text",
+        "tool_message_ids",
+    }
 )
 """Names of other parameters of the store's methods."""
 

@@ -65,6 +65,7 @@ IN_SHORT = {
     "test_all_that_was_appended_is_found",
     "test_hits_are_active_messages",
     "test_segments_give_the_hits_of_a_scan",
+    "test_all_conversations_of_a_user_are_searched",
     "test_appends_owe_a_seal",
     "test_damaged_segments_cost_only_time",
     "test_taken_numbers_are_given_anew_on_request",

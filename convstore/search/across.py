@@ -1,0 +1,132 @@
+"""Search several conversations at once: rank their messages together, and return hits by conversation.
+
+Floor 4; the store calls it. Segments of all conversations are read by one command. Logs with entries that are in no
+segment are read one by one, a limited number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convstore.exceptions import ConversationDeletedError
+from convstore.index.part import IndexBuilder, IndexedMessage, Part, only_terms_of
+from convstore.index.ranking import Found, ranked
+from convstore.log.entry import Totals
+from convstore.log.rewind import NO_REWINDS
+from convstore.mongo.segments import Segments
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
+from convstore.runtime.parallel import in_parallel
+from convstore.runtime.threads import run_in_thread_if_long
+from convstore.search.log_parts import LogParts, SearchedLog
+from convstore.search.request import SearchRequest
+from convstore.search.searcher import RANKING_COST, Match, Searcher
+
+__all__ = ["AcrossSearcher"]
+
+_MAX_TAILS = 20
+"""Maximum number of logs with unsealed entries that a search reads."""
+_SPARE = 200
+"""Messages that are ranked beyond the limit, as some may be rewound."""
+_GAP = [IndexedMessage(0, "human")] * 8
+"""Messages between two conversations, so that the end of one is no neighbour of the beginning of another."""
+
+_Conversation = tuple[CachedConversation, Totals]
+"""A conversation with the totals of its last entry."""
+
+
+class AcrossSearcher:
+    """Searches any conversations of a store together."""
+
+    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments, searcher: Searcher) -> None:
+        self._reader, self._logs, self._segments, self._searcher = reader, logs, segments, searcher
+
+    async def search(
+        self, conversations: Sequence[_Conversation], request: SearchRequest
+    ) -> tuple[list[tuple[int, Match]], list[int]]:
+        """Return the best messages, each with the index of its conversation, and the conversations not read whole.
+
+        Args:
+            conversations: The conversations, the most important ones first.
+            request: The words and filters.
+        """
+        if not request.groups or not conversations:
+            return [], []
+        logs, incomplete = await self._read(conversations, request)
+        parts: list[Part] = []
+        place_of: list[tuple[int, int]] = []
+        for index, log in enumerate(logs):
+            parts += [*log.parts, IndexBuilder(messages=_GAP)]
+            place_of += [(index, number) for number in range(len(log.parts) + 1)]
+
+        def rank() -> list[Found]:
+            def is_allowed(_: int, message: IndexedMessage) -> bool:
+                return request.allows(message.ordinal, message.type)
+
+            return ranked(parts, request.groups, is_allowed=is_allowed, limit=request.limit + _SPARE)
+
+        found = [
+            (place_of[one.part][0], one._replace(part=place_of[one.part][1]))
+            for one in await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
+        ]
+        logs = await self._with_rewinds(conversations, logs, {index for index, _ in found})
+        active = [one for one in found if logs[one[0]].rewinds.is_active(one[1].message.ordinal)][: request.limit]
+        return await self._matches(conversations, logs, active, request), incomplete
+
+    async def _read(
+        self, conversations: Sequence[_Conversation], request: SearchRequest
+    ) -> tuple[list[SearchedLog], list[int]]:
+        """Return the log of each conversation, without rewinds, and the indexes of those not read whole."""
+        chains = await self._segments.chains([cached.conversation for cached, _ in conversations])
+        logs, unsealed = list[SearchedLog](), list[int]()
+        for index, (cached, totals) in enumerate(conversations):
+            chain = chains.get(cached.conversation, [])
+            logs.append(SearchedLog([segment.part for segment in chain]))
+            if totals.entries > (chain[-1].until if chain else 0):
+                unsealed.append(index)
+        is_wanted = only_terms_of(request.groups)
+
+        async def read(index: int) -> SearchedLog:
+            try:
+                async with self._reader.reading(conversations[index][0]):
+                    return await self._logs.read(conversations[index][0], is_wanted)
+            except ConversationDeletedError:
+                return SearchedLog()
+
+        whole = await in_parallel(read, unsealed[:_MAX_TAILS])
+        for index, log in zip(unsealed, whole, strict=False):
+            logs[index] = log
+        return logs, unsealed[_MAX_TAILS:]
+
+    async def _with_rewinds(
+        self, conversations: Sequence[_Conversation], logs: Sequence[SearchedLog], indexes: set[int]
+    ) -> list[SearchedLog]:
+        """Return the logs with the active messages of those that have hits."""
+
+        async def complete(index: int) -> SearchedLog:
+            (cached, totals), log = conversations[index], logs[index]
+            if index not in indexes or not totals.rewind_entry or log.rewinds is not NO_REWINDS:
+                return log
+            rewinds = await self._reader.rewinds(cached, totals)
+            return SearchedLog(log.parts, rewinds, log.last, log.question, log.is_due)
+
+        return await in_parallel(complete, range(len(logs)))
+
+    async def _matches(
+        self,
+        conversations: Sequence[_Conversation],
+        logs: Sequence[SearchedLog],
+        found: Sequence[tuple[int, Found]],
+        request: SearchRequest,
+    ) -> list[tuple[int, Match]]:
+        async def match(index: int) -> list[tuple[int, Match]]:
+            cached, own = conversations[index][0], [one for owner, one in found if owner == index]
+            try:
+                async with self._reader.reading(cached):
+                    matches = await self._searcher.matches(cached, logs[index], own, request)
+            except ConversationDeletedError:
+                return []
+            return [(index, one) for one in matches]
+
+        groups = await in_parallel(match, list(dict.fromkeys(index for index, _ in found)))
+        return [one for group in groups for one in group]

@@ -1,0 +1,101 @@
+"""Search across conversations: every one with some scope values, and none of another user.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.store import ConversationStore
+from convstore.testing.samples import new_id, rag_turn
+
+__all__ = ["SearchAcrossContract"]
+
+
+async def _said(store: ConversationStore, user: str, thread: str, *texts: str) -> None:
+    chat = store.conversation(user_id=user, thread_id=thread)
+    for text in texts:
+        await chat.append([HumanMessage(text, id=new_id()), AIMessage("I see.", id=new_id())])
+
+
+class SearchAcrossContract:
+    """`ConversationStore.search`."""
+
+    @pytest.mark.parametrize("sealed", [False, True])
+    async def test_all_conversations_of_a_user_are_searched(
+        self, new_store: Callable[..., ConversationStore], sealed: bool
+    ) -> None:
+        """Grouped with title and scope; another user's, rewound and deleted messages are not among them."""
+        store, ada, eve = new_store(search_index="across"), new_id(), new_id()
+        await store.setup()
+        await _said(store, ada, "whales", "Narwhals dive deep.", "Do orcas?")
+        await _said(store, ada, "food", "A recipe with narwhals?")
+        await _said(store, ada, "gone", "narwhals that are deleted")
+        await _said(store, eve, "whales", "Her narwhals.")
+        await store.conversation(user_id=ada, thread_id="whales").update(title="On whales")
+        chat = store.conversation(user_id=ada, thread_id="food")
+        await chat.append(HumanMessage("rewound narwhals", id="rewound"))
+        await chat.rewind(before="rewound")
+        if sealed:
+            services = await store.services()
+            assert services.sealer is not None
+            await services.open_heads.close()
+            await services.sealer.settled()
+        await store.conversation(user_id=ada, thread_id="gone").delete()
+        for searching in (store, new_store(), new_store(search_index=False)):
+            result = await searching.search("narwhals", user_id=ada)
+            assert (result.searched, result.incomplete) == (2, [])
+            found = {
+                one.scope["thread_id"]: (one.title, [hit.ordinal for hit in one.hits]) for one in result.conversations
+            }
+            assert found == {"whales": ("On whales", [1]), "food": (None, [1])}
+            assert result.conversations[0].hits[0].snippet.lower().count("narwhals") == 1
+        assert (await store.search("narwhals", user_id=new_id())).conversations == []
+        await store.close()
+
+    async def test_a_hit_across_is_one_of_its_conversation(self, new_store: Callable[..., ConversationStore]) -> None:
+        """The same message, snippet, turn and sources; statistics are those of all conversations together."""
+        store, ada = new_store(), new_id()
+        await store.setup()
+        for thread in ("a", "b"):
+            await store.conversation(user_id=ada, thread_id=thread).append(rag_turn(f"What about {thread}seals?"))
+        result = await store.search("aseals2w7", user_id=ada)
+        [group] = result.conversations
+        [hit] = await store.conversation(user_id=ada, thread_id="a").search("aseals2w7")
+        assert [one.model_copy(update={"score": hit.score}) for one in group.hits] == [hit]
+        assert hit.source_ids == (2,)
+        await store.close()
+
+    async def test_many_unsealed_conversations_are_named(self, new_store: Callable[..., ConversationStore]) -> None:
+        """Twenty logs are read, the newest ones; the others are named, not silently left out."""
+        store, ada = new_store(search_index=False), new_id()
+        await store.setup()
+        for number in range(23):
+            await _said(store, ada, f"t{number}", "orcas")
+        result = await store.search("orcas", user_id=ada, limit=200)
+        assert (result.searched, len(result.conversations), len(result.incomplete)) == (23, 20, 3)
+        assert (await store.search("orcas", user_id=ada, conversations=5)).searched == 5
+        assert (await store.search("", user_id=ada)).conversations == []
+        await store.close()
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({}, InvalidInputError),
+            ({"user_id": {"$ne": ""}}, InvalidScopeError),
+            ({"color": "red"}, InvalidScopeError),
+            ({"user_id": "ada", "limit": 0}, InvalidInputError),
+            ({"user_id": "ada", "conversations": 0}, InvalidInputError),
+        ],
+    )
+    async def test_a_search_across_names_its_scope(self, store: ConversationStore, options: Any, error: Any) -> None:
+        """All of the database is searched by a call of its own."""
+        with pytest.raises(error):
+            await store.search("orcas", **options)
+        assert (await store.search_everything("a word that nobody says", limit=1, conversations=1)).searched <= 1
