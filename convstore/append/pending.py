@@ -12,6 +12,7 @@ from datetime import datetime
 from convstore.append.batch import Batch
 from convstore.append.compose import Composed, compose
 from convstore.log.entry import EntrySource, Totals
+from convstore.runtime.cache import CachedPayload
 from convstore.values.models import Receipt
 
 __all__ = ["PendingAppend", "renumbered_by"]
@@ -76,6 +77,22 @@ class PendingAppend:
         """Compose the entry that follows this tail."""
         self.composed = compose(self.pending, tail, at=at, link=link, reserve=self.reserve, taken=self.taken)
         self.number = self.composed.entry.number
+
+    def payloads(self, finished: int) -> dict[str, CachedPayload]:
+        """Return the payloads that loads will need, by message id.
+
+        Args:
+            finished: Number of the first messages that are in finished turns; only what views show of them is needed.
+        """
+        assert self.composed is not None  # noqa: S101 - used only after `compose`
+        found = dict[str, CachedPayload]()
+        for index, (one, message) in enumerate(zip(self.pending.prepared, self.composed.entry.messages, strict=True)):
+            shown = one.ref.shown if one.ref and not message.stub else 0
+            if one.ref and index >= finished:  # a load in the middle of this turn needs all of it
+                found[one.id] = CachedPayload(one.payload, shown)
+            elif shown:
+                found[one.id] = CachedPayload(one.payload[:shown], shown, is_lasting=True)
+        return found
 
     def receipt(self) -> Receipt:
         """Return the receipt of the finished append."""

@@ -35,7 +35,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log, SlotTaken, StoredMessageRow
 from convstore.mongo.tombstones import Tombstones
-from convstore.runtime.cache import CachedConversation, CachedPayload, ConversationCache
+from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import Burst, OpenHeads
@@ -423,18 +423,18 @@ class Writer:
         composed = append.composed
         assert composed is not None  # noqa: S101 - it was just inserted
         self._cache.confirm(cached, composed.entry.totals)
-        append.stored.update({message.id: message.ordinal for message in composed.entry.messages})
-        for one, message in zip(append.pending.prepared, composed.entry.messages, strict=True):
-            if message.type == "human":
-                self._cache.end_turn(cached)
-                position = composed.entry.active_through(message.ordinal)
-                cached.last_question = (message.id, position, composed.entry.totals.rewind_entry)
-            if message.payload:
-                # Cached because a load in the middle of this turn needs it.
-                payload = CachedPayload(one.payload, 0 if message.stub else message.payload.shown)
-                self._cache.keep_payloads(cached, {**(self._cache.payloads.get(cached) or {}), message.id: payload})
-        if any(message.type == "ai" and not message.calls for message in composed.entry.messages[-1:]):
+        messages = composed.entry.messages
+        append.stored.update({message.id: message.ordinal for message in messages})
+        begins = max((index for index, message in enumerate(messages) if message.type == "human"), default=-1)
+        ends = any(message.type == "ai" and not message.calls for message in messages[-1:])
+        if begins >= 0:
+            position = composed.entry.active_through(messages[begins].ordinal)
+            cached.last_question = (messages[begins].id, position, composed.entry.totals.rewind_entry)
+        if begins >= 0 or ends:
             self._cache.end_turn(cached)
+        finished = len(messages) if ends else begins
+        if payloads := append.payloads(finished):
+            self._cache.keep_payloads(cached, {**(self._cache.payloads.get(cached) or {}), **payloads})
 
     async def _drop_unused(self, cached: CachedConversation, append: PendingAppend) -> None:
         """Remove chunks that were sent for an entry that finally did not need them."""
