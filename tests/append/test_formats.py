@@ -155,6 +155,16 @@ def test_dicts_of_langchain_come_back_equal(message: BaseMessage, form: str):
     assert same_messages([again], [message])
 
 
+def test_an_item_leaves_no_trace_of_its_format():
+    """Type and status of a Responses message are no arguments of the message; a tool result keeps its status."""
+    item = {"type": "message", "role": "user", "content": "Hi", "status": "completed"}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "no", "status": "error"}
+    said, failed = normalize_messages([item, result])
+    assert (said.text, said.additional_kwargs) == ("Hi", {})
+    assert isinstance(failed, ToolMessage)
+    assert failed.status == "error"
+
+
 def test_a_dict_of_a_chunk_is_made_whole():
     """As chunks are."""
     [whole] = normalize_messages(AIMessageChunk(content="Hi", id="a").model_dump())

@@ -16,6 +16,7 @@ from strategies import PureLog, Round, log_of, policies, turn, turns
 from convstore.log.rows import Row, is_finished, leading_system, rows_of, shown_whole
 from convstore.values.policy import HistoryPolicy
 from convstore.view.budget import choose_window
+from convstore.view.load import is_continued_by
 
 _BEGINNINGS: list[list[BaseMessage]] = [
     [],
@@ -408,6 +409,17 @@ def test_results_that_are_kept_cost_little_in_a_long_log():
         assert window.start == 0
         looked.append(rows.times)
     assert looked[1] < 6 * looked[0]
+
+
+def test_a_cached_end_is_continued_by_its_own_last_entry_alone():
+    """An entry with the same number but other messages, or no entry at all, is a log that was restored."""
+    log = log_of([([], 50, 50)] * 4, batch=2)
+    other = log_of([([], 50, 50), ([], 60, 60)], batch=2)
+    assert is_continued_by(log.entries[:2], log.entries[1:])
+    assert not is_continued_by(log.entries[:2], other.entries[1:])
+    assert not is_continued_by(log.entries[:2], log.entries[2:])
+    assert not is_continued_by(log.entries[:2], [])
+    assert not is_continued_by([], log.entries)
 
 
 def test_rows_tell_the_log_before_them():
