@@ -1,10 +1,10 @@
 """Break the package on purpose and list the changes that no test notices.
 
 ``python tests/mutations.py --count 20 --seed 1`` picks places in ``convstore`` at random, by a seed, and changes one at
-a time in a copy of the checkout: a comparison, a number, a condition or a statement. Tests named after the module and
-the contract in memory run first, then the quick tests, then the slow ones, up to the stage ``--until`` and until a test
-fails. That test must pass without the change; a test that fails anyway is left out. A change that all tests pass is
-printed as a survivor: something is not tested, or the change has no effect.
+a time in a copy of the checkout: a comparison, a number, a condition or a statement. The tests of its room, those named
+after its module and the contract in memory run first, then the quick tests, then the slow ones, up to the stage
+``--until`` and until a test fails. That test must pass without the change; a test that fails anyway is left out. A
+change that all tests pass is printed as a survivor: something is not tested, or the change has no effect.
 """
 
 from __future__ import annotations
@@ -99,7 +99,11 @@ def chosen(count: int, seed: int) -> list[Mutation]:
 def stages(mutation: Mutation, *, until: str) -> Iterator[tuple[str, list[str]]]:
     """Yield what to run, the cheapest first: a name and arguments of pytest."""
     names = {*mutation.path.with_suffix("").parts[1:]} - {"services", "__init__"}
-    named = sorted(path.relative_to(ROOT) for name in names for path in (ROOT / "tests").rglob(f"test_{name}*.py"))
+    tests = ROOT / "tests"
+    found = {path for name in names for path in tests.rglob(f"test_{name}*.py")} | {
+        *(tests / mutation.path.parts[1]).rglob("test_*.py")
+    }
+    named = sorted(path.relative_to(ROOT) for path in found)
     in_memory = ["tests/contract/test_contract.py", "-k", "not TestPyMongo and not TestMotor"]
     every = {"near": ["-n0", *map(str, named), *in_memory], "quick": [], "slow": ["-m", "slow"]}
     yield from list(every.items())[: STAGES.index(until) + 1]
