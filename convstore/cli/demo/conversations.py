@@ -15,7 +15,7 @@ from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
 from convstore.cli.options import open_store
 from convstore.conversation import Conversation
 from convstore.store import ConversationStore
-from convstore.values.policy import HistoryPolicy
+from convstore.values.policy import CompactionRule, HistoryPolicy
 
 __all__ = ["opened_demo"]
 
@@ -28,6 +28,7 @@ _SUMMARY = (
     "unsupervised [3]. Models are judged on data they have not seen [6].\n"
     "- Deep learning learns its own features in many layers [11] and wins on images, sound and text [20]."
 )
+_WRONG = "You cannot notice it; just train longer."
 _FIRST = (
     "Machine learning finds a function from examples instead of having it written down [1]. With answers to learn from "
     "it is **supervised** [2], without it is **unsupervised** [3]. Judge a model only on data it has not seen [6]."
@@ -48,7 +49,7 @@ _FOURTH = "Sources [21] to [23]. The second of them is the passage that I cited 
 async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
     """Open a store with the demo's conversations; they are removed at the end."""
     policy = HistoryPolicy(max_tokens=_BUDGET)
-    async with open_store(uri, setup=True, policy=policy, summarizer=_summarize) as store:
+    async with open_store(uri, setup=True, policy=policy, summarizer=_Summarizer()) as store:
         run = secrets.token_hex(4)
         chats = [
             store.conversation(user_id=f"{user}-{run}", thread_id=thread)
@@ -64,23 +65,28 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
                 await chat.delete()
 
 
-async def _summarize(messages: Sequence[BaseMessage], earlier: str | None) -> str:  # noqa: ARG001 - scripted
-    """Return the summary that a model would write."""
-    return _SUMMARY
+class _Summarizer:
+    """Returns the summary that a model would write."""
+
+    name = _MODEL
+    rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=200, keep_last_turns=1)
+
+    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:  # noqa: ARG002 - scripted
+        """Return it."""
+        return _SUMMARY
 
 
 async def _lesson(chat: Conversation) -> None:
     """Append a conversation with a summary, stubs, a rewound answer, a rating and a turn in progress."""
     await chat.append(_SYSTEM)
-    await chat.append(_searched("Tell me about machine learning", MACHINE_LEARNING, _answer(_FIRST)))
-    await chat.append(_searched("What is deep learning?", DEEP_LEARNING, _answer(_SECOND)))
+    await _ask(chat, _searched("Tell me about machine learning", MACHINE_LEARNING), _FIRST)
+    await _ask(chat, _searched("What is deep learning?", DEEP_LEARNING), _SECOND)
     await chat.compact(force=True)
-    wrong, right = _answer("You cannot notice it; just train longer."), _answer(_THIRD)
-    await chat.append([HumanMessage("How do I notice that my model is overfitting?"), wrong])
-    await chat.rewind(before=str(wrong.id))
-    await chat.append(right)
-    await chat.annotate(str(right.id), rating=1, comment="clear at last")
-    await chat.append(_searched("Which sources say so? Look again.", MACHINE_LEARNING[4:7], _answer(_FOURTH)))
+    wrong = await _ask(chat, [HumanMessage("How do I notice that my model is overfitting?")], _WRONG)
+    await chat.rewind(before=wrong)
+    right = await _ask(chat, [], _THIRD)
+    await chat.annotate(right, rating=1, comment="clear at last")
+    await _ask(chat, _searched("Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH)
     question = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
     await chat.append([question, _call("rag_search_tool", {"query": "deep learning on small tables"}, "call-now")])
     await chat.update(title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"})
@@ -88,17 +94,29 @@ async def _lesson(chat: Conversation) -> None:
 
 async def _one_question(chat: Conversation) -> None:
     """Append one question whose turn is in progress, so that its result is whole."""
-    await chat.append([_SYSTEM, *_searched("What are transformers?", DEEP_LEARNING[:2], None)])
+    await chat.append([_SYSTEM, *_searched("What are transformers?", DEEP_LEARNING[:2])])
 
 
 async def _reading_list(chat: Conversation) -> None:
     """Append more turns than the budget holds."""
     for passage in [*MACHINE_LEARNING, *DEEP_LEARNING] * 2:
-        await chat.append([HumanMessage(f"Explain this chapter: {passage['title']}"), _answer(passage["text"])])
+        await _ask(chat, [HumanMessage(f"Explain this chapter: {passage['title']}")], passage["text"])
     await chat.update(title="A reading list, chapter by chapter")
 
 
-def _searched(question: str, passages: Sequence[Passage], answer: AIMessage | None) -> list[BaseMessage]:
+async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str) -> str:
+    """Append a question and its answer; return the answer's id.
+
+    Each message of the model has the stamp of the view that a model would get.
+    """
+    said = _answer(answer)
+    for message in (*question, said):
+        seen = (await chat.load_history()).stamp if isinstance(message, AIMessage) else None
+        await chat.append(message, seen=seen)
+    return str(said.id)
+
+
+def _searched(question: str, passages: Sequence[Passage]) -> list[BaseMessage]:
     call = f"call-{secrets.token_hex(4)}"
     shown = "\n\n".join(f"{one['title']}\nURL: {one['url']}\n{one['text']}" for one in passages)
     result = ToolMessage(shown, artifact=list(passages), name="rag_search_tool", tool_call_id=call)
@@ -106,7 +124,6 @@ def _searched(question: str, passages: Sequence[Passage], answer: AIMessage | No
         HumanMessage(question),
         _call("rag_search_tool", {"query": question}, call),
         result,
-        *([answer] if answer else []),
     ]
 
 

@@ -23,8 +23,10 @@ from convstore.ext.inspector.pages import (
     export_page,
     listing_page,
     message_page,
+    search_page,
     source_page,
     summary_page,
+    turns_page,
 )
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
@@ -46,6 +48,8 @@ _PAGES: dict[str, _Page] = {
     "/messages/{ordinal:int}": message_page.page,
     "/sources/{number:int}": source_page.page,
     "/summaries/{version:int}": summary_page.page,
+    "/turns": turns_page.page,
+    "/search": search_page.page,
 }
 
 

@@ -5,6 +5,7 @@ Floor 7, pure. Messages that the store adds to a view, such as a summary or a no
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
-from convstore.values.models import History, StoredMessage, Summary
-from convstore.values.policy import HistoryPolicy
+from convstore.values.models import PastView, StoredMessage
+from convstore.values.stamps import ViewReason
 
 __all__ = ["ADDED", "STATES", "Given", "Part", "Row", "View", "parts_of_view"]
 
@@ -33,6 +34,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "hidden": ("left out", "Views of conversations without tools leave out calls and results."),
     "orphan": ("left out", "No call in the view matches this result."),
     "late": ("as text", "The result came after its call was summarised or left out, so it is shown as text."),
+    "later": ("later", "The message came after this view."),
     "rewound": ("rewound", "Rewound, as after an edited question. The model does not get it; it stays in the log."),
 }
 """Label and explanation of each state of a stored message."""
@@ -47,7 +49,12 @@ ADDED: Mapping[str, tuple[str, str]] = {
 }
 """Label and explanation of each kind of message that only a view contains."""
 
-_SHARED = {"summarised": "summary", "left_out": "note", "rewound": ""}
+_LIMITS = {
+    "max_tokens": "Older than the view, whose token budget ends before it. It stays in the log.",
+    "max_turns": "Older than the view, which is limited to a number of turns. It stays in the log.",
+}
+
+_SHARED = {"summarised": "summary", "left_out": "note", "rewound": "", "later": ""}
 """States of messages that share a row, and the kind of the message in the view that replaces them."""
 
 _PARTS = (
@@ -118,19 +125,14 @@ class View:
     """A view of a conversation, prepared for comparison with pages of its log.
 
     Args:
-        history: The view.
-        policy: Its policy.
+        history: The view, with the reasons for the page.
         counter: Counts the tokens of its messages.
-        summary: The summary that it shows, None for none.
     """
 
-    def __init__(self, history: History, policy: HistoryPolicy, counter: TokenCounter, summary: Summary | None) -> None:
-        self.history, self.policy, self.summary = history, policy, summary
+    def __init__(self, history: PastView, counter: TokenCounter) -> None:
+        self.history, self.policy = history, history.policy
         self.sizes = [count(counter, message) for message in history.messages]
-        report = history.report
-        changed = {"stub": report.stubbed, "placeholder": report.placeholders, "shortened": report.shortened}
-        self._states = {id_: state for state, ids in changed.items() for id_ in ids}
-        self._states |= dict.fromkeys(report.orphans, "orphan") | dict.fromkeys(report.late_results, "late")
+        self._late = frozenset(history.report.late_results)
         self._by_id: dict[str | None, tuple[BaseMessage, int]] = {}
         self._added_after: dict[str | None, list[Given]] = {}
         self._added_before: dict[str | None, list[Given]] = {}
@@ -143,8 +145,8 @@ class View:
         last: str | None = None
         for message, size in zip(self.history.messages, self.sizes, strict=True):
             kind = kind_of(message)
-            if kind in ADDED and message.id not in self._states:
-                version = self.summary.version if self.summary and kind == "summary" else 0
+            if kind in ADDED and message.id not in self._late:
+                version = self.history.version if kind == "summary" else 0
                 added = Given(kind, *ADDED[kind], size, message, version)
                 is_leading = kind in ("summary", "note") or last is None
                 (pending if is_leading else self._added_after.setdefault(last, [])).append(added)
@@ -171,26 +173,21 @@ class View:
 
     def given(self, stored: StoredMessage) -> Given:
         """Return what the model gets of a stored message."""
-        if stored.is_rewound:
-            return Given("rewound", *STATES["rewound"])
+        reason = self._reason(stored.ordinal)
+        if reason is None:
+            return Given("later", *STATES["later"])
+        label, why = STATES[reason.state]
+        if reason.summary:
+            label = f"in summary {reason.summary}"
         message, size = self._by_id.get(stored.message.id, (None, 0))
-        if message is not None:
-            state = self._states.get(str(message.id), "whole")
-            return Given(state, *STATES[state], size, message)
-        if self.summary and self.summary.first <= stored.ordinal <= self.summary.last:
-            return self._replaced("summarised", f"in summary {self.summary.version}", self.summary.version)
-        state = self._states.get(str(stored.message.id), "left_out")
-        is_tool = stored.message.type == "tool" or _calls(stored.message)
-        if state == "left_out" and self.policy.view == "conversation" and is_tool:
-            state = "hidden"
-        return self._replaced(state, STATES[state][0])
+        if message is None and (added := self._replacing.get(_SHARED.get(reason.state, ""))):
+            message, size = added.message, added.tokens
+        return Given(reason.state, label, _LIMITS.get(reason.limit, why), size, message, reason.summary)
 
-    def _replaced(self, state: str, label: str, version: int = 0) -> Given:
-        """Return a state with the message in the view that replaces the stored ones, if there is one."""
-        added = self._replacing.get(_SHARED.get(state, ""))
-        return Given(
-            state, label, STATES[state][1], added.tokens if added else 0, added.message if added else None, version
-        )
+    def _reason(self, ordinal: int) -> ViewReason | None:
+        reasons = self.history.report.reasons
+        index = bisect_right(reasons, ordinal, key=lambda one: one.first) - 1
+        return reasons[index] if index >= 0 and ordinal <= reasons[index].last else None
 
 
 def parts_of_view(view: View) -> list[Part]:

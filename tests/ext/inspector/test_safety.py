@@ -16,7 +16,7 @@ from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
 from convstore.ext.inspector.security import scope_for
 from convstore.testing.samples import new_id, rag_turn
 
-PAGES = ("", "/messages/2", "/sources/1", "/summaries/1", "/view.json")
+PAGES = ("", "?at=9", "/messages/2", "/sources/1", "/summaries/1", "/turns", "/search?q=orcas", "/view.json")
 HOSTILE = {
     "script": "<script>alert(1)</script><img src=x onerror=alert(2)>",
     "markdown": "[a](javascript:alert(1)) ![i](https://evil.example/pixel.png) <b onclick=x>b</b> [d](data:,x)",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -16,15 +16,17 @@ from starlette.responses import HTMLResponse, Response
 from convstore.conversation import Conversation
 from convstore.ext.inspector.body import Body, as_json, body_of
 from convstore.ext.inspector.comparison import STATES, Given, Row, View, parts_of_view
+from convstore.ext.inspector.moments import changes_between, load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.values.models import ConversationInfo, StoredMessage, ToolRecord
 
-__all__ = ["load_view", "page"]
+__all__ = ["page"]
 
 _PAGE = 30
 _LOG_BYTES, _VIEW_BYTES = 1_000, 700
 _RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000
 _SOURCES = 12
+_NO_END = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +51,37 @@ class _Line:
 
 
 async def page(request: Request, chat: Conversation) -> Response:
-    """Return the page of a conversation, with its newest messages or those next to an ordinal."""
+    """Return the page of a conversation, now or at an earlier message, with one page of its log."""
     before, after = number_in(request, "before"), number_in(request, "after")
-    reading = chat.list_messages(before=before, after=None if before else after, limit=_PAGE + 1, rewound=True)
-    info, view, stored = await asyncio.gather(chat.info(), load_view(chat), reading)
-    is_forward = before is None and after is not None
+    moment, is_forward = await moment_of(request, chat), before is None and after is not None
+    is_paged = before is not None
+    if moment.stored is not None and not is_forward:
+        before = min(before or _NO_END, moment.stored.ordinal + 1)
+    limit = (after or 0) + _PAGE + 2 if is_forward else before
+    reading = chat.list_messages(before=before, after=after if is_forward else None, limit=_PAGE + 1, rewound=True)
+    info, view, stored = await asyncio.gather(chat.info(), load_view(chat, moment.stored, before=limit), reading)
     shown = stored[:_PAGE] if is_forward else stored[-_PAGE:]
-    more = len(stored) > _PAGE
+    has_more = len(stored) > _PAGE
     records = await _results(chat, shown)
     lines = [_line(row, records) for row in view.rows(shown)]
     budget = view.policy.max_tokens
-    parts = parts_of_view(view)
     content = render(
         "conversation.html",
         request,
         info=info,
         view=view,
+        moment=moment,
+        changes=changes_between(await load_view(chat, moment.before), view) if moment.before else None,
         lines=lines,
-        fill=parts,
+        fill=parts_of_view(view),
         budget_used=1000 * min(1, view.history.tokens / budget) if budget else None,
-        older=shown[0].ordinal if shown and (more or is_forward) and shown[0].ordinal > 1 else None,
-        newer=shown[-1].ordinal if shown and (more if is_forward else before is not None) else None,
+        older=shown[0].ordinal if shown and (has_more or is_forward) and shown[0].ordinal > 1 else None,
+        newer=shown[-1].ordinal if shown and (has_more if is_forward else is_paged) else None,
         legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
         metadata=as_json(info.metadata),
         saved=_saved(info, view),
     )
     return HTMLResponse(content)
-
-
-async def load_view(chat: Conversation) -> View:
-    """Load the view under the store's policy, without summarising first."""
-    policy = replace(chat.store.policy, compact="explicit")
-    history = await chat.load_history(policy)
-    summaries = await chat.summaries() if history.summary is not None else []
-    current = next((one for one in summaries if one.is_current), None)
-    return View(history, policy, chat.store.token_counter, current)
 
 
 async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[str, ToolRecord]:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore.conversation import Conversation
-from convstore.ext.inspector.pages.conversation_page import load_view
+from convstore.ext.inspector.moments import load_view, moment_of
 from convstore.transfer.openai_lines import openai_message
 
 __all__ = ["page"]
@@ -26,7 +26,7 @@ async def page(request: Request, chat: Conversation) -> Response:
     form = request.query_params.get("form", "langchain")
     if form not in ("langchain", "openai"):
         raise HTTPException(404)
-    view = await load_view(chat)
+    view = await load_view(chat, (await moment_of(request, chat)).stored)
     headers = {"Content-Disposition": f'attachment; filename="view-{form}.json"'}
     return Response(_as_json(view.history.messages, form), media_type="application/json", headers=headers)
 

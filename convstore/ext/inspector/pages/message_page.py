@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from convstore.conversation import Conversation
 from convstore.ext.inspector.body import as_json, body_of, whole_parts
-from convstore.ext.inspector.pages.conversation_page import load_view
+from convstore.ext.inspector.moments import load_view
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import slices_of
 
@@ -43,7 +43,7 @@ async def page(request: Request, chat: Conversation) -> Response:
     if not 0 < ordinal < 2**53:
         raise HTTPException(404)
     reading = chat.list_messages(after=ordinal - 1, limit=1, full=True, rewound=True)
-    info, found, view = await asyncio.gather(chat.info(), reading, load_view(chat))
+    info, found, view = await asyncio.gather(chat.info(), reading, load_view(chat, before=ordinal + 1))
     if not found or found[0].ordinal != ordinal:
         raise HTTPException(404)
     [record] = await chat.get_tool_messages([str(found[0].message.id)])

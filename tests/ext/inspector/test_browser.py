@@ -1,0 +1,163 @@
+"""The inspector in a real browser: pages as people see them, by keyboard, on a phone, in both colour schemes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from convstore.cli.demo.conversations import opened_demo
+from convstore.ext.inspector import EVERYTHING, LocalGate, inspector
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+playwright = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.skipif(
+        not Path(CHROMIUM).exists() and not os.environ.get("CONVSTORE_BROWSER"),
+        reason=f"the browser tests need a Chromium, and {CHROMIUM} is missing; CHROMIUM names another one",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+async def address() -> AsyncIterator[str]:
+    """The address, with the token, of an inspector of the demo's conversations."""
+    async with opened_demo("memory://") as store:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            gate = LocalGate(inspector(store, authorize=lambda _: EVERYTHING), port=port, token="token")
+            server = uvicorn.Server(uvicorn.Config(gate, log_level="warning", lifespan="off"))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            yield f"http://127.0.0.1:{port}/?token=token"
+            server.should_exit = True
+            await serving
+
+
+@pytest.fixture(scope="module")
+async def browser():
+    """A Chromium without a window."""
+    async with playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture(scope="module")
+async def cookies(browser, address):
+    """The cookie that the first visit gets; the address is clean afterwards."""
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(address)
+    assert "token" not in page.url
+    found = await context.cookies()
+    assert [(one["httpOnly"], one["sameSite"]) for one in found] == [(True, "Strict")]
+    await context.close()
+    return found
+
+
+@pytest.fixture(params=["wide-light", "wide-dark", "phone-light", "phone-dark"])
+async def page(request, browser, address, cookies):
+    """The list of conversations, without JavaScript; nothing may be logged to the console or loaded from elsewhere."""
+    size, scheme = request.param.split("-")
+    context = await browser.new_context(color_scheme=scheme, viewport=SIZES[size], java_script_enabled=False)
+    await context.add_cookies(cookies)
+    page = await context.new_page()
+    problems: list[str] = []
+    home = address.partition("?")[0]
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("request", lambda one: problems.append(one.url) if not one.url.startswith(home) else None)
+    await page.goto(home)
+    yield page
+    assert problems == []
+    await context.close()
+
+
+async def open_lesson(page):
+    """Open the conversation with everything in it."""
+    await page.get_by_role("link", name=re.compile("^Machine learning")).first.click()
+
+
+async def fits(page):
+    """Whether nothing is wider than the window."""
+    box = await page.locator("body").bounding_box()
+    main = await page.locator("main").bounding_box()
+    return main["width"] <= box["width"] <= page.viewport_size["width"]
+
+
+async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
+    """The log beside the view, the summary in its place, a stub that opens, a rewound answer, an added result."""
+    assert await page.get_by_role("listitem").filter(has=page.locator("h2")).count() == 3
+    await open_lesson(page)
+    assert await page.get_by_role("heading", name="What the model gets in its next call").is_visible()
+    for name in ("in summary 1", "stub", "rewound", "whole", "added"):
+        assert await page.locator(".state", has_text=name).first.is_visible(), name
+    assert await page.get_by_text("The user is new to machine learning").first.is_visible()
+    assert await page.get_by_text("clear at last").is_visible()
+    assert await fits(page)
+    await page.get_by_role("link", name="Open the whole result").last.click()
+    assert await page.get_by_role("heading", name=re.compile("^Content")).is_visible()
+    assert await fits(page)
+    await page.get_by_role("link", name="[21]", exact=True).click()
+    assert await page.get_by_text("same text as").is_visible()
+    assert await fits(page)
+
+
+async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
+    """The chart has a table, and each turn a link."""
+    await open_lesson(page)
+    await page.get_by_role("link", name="Turns and past views").click()
+    assert await page.get_by_role("img", name=re.compile("Tokens of the whole log")).is_visible()
+    assert await page.get_by_role("row").count() >= 6
+    assert await fits(page)
+    await page.get_by_role("link", name="what it saw").first.click()
+    assert await page.get_by_text("the digest is equal").is_visible()
+    assert await page.get_by_role("heading", name=re.compile("What changed since")).is_visible()
+    assert await fits(page)
+
+
+async def test_a_search_and_a_summary_lead_back_to_the_log(page):
+    """Forms work without JavaScript too."""
+    await open_lesson(page)
+    here = page.url
+    await page.get_by_role("searchbox").fill("overfitting")
+    await page.get_by_role("button", name="Search").click()
+    await page.get_by_role("link", name=re.compile("^Message")).first.click()
+    assert page.url.startswith(here)
+    await page.goto(here)
+    await page.get_by_role("link", name=re.compile("Open summary 1")).first.click()
+    assert await page.get_by_text("What it stands for").is_visible()
+    assert await fits(page)
+
+
+async def test_everything_is_reached_by_keyboard(page):
+    """The first stop skips to the content; every stop is visible."""
+    await open_lesson(page)
+    await page.keyboard.press("Tab")
+    assert await page.locator(":focus").inner_text() == "Skip to content"
+    names = set()
+    for _ in range(9):
+        await page.keyboard.press("Tab")
+        focused = page.locator(":focus")
+        assert await focused.is_visible()
+        names.add(((await focused.inner_text()) or await focused.get_attribute("aria-label") or "").strip())
+    assert {"Turns and past views", "Search", "LangChain JSON", "OpenAI JSON"} <= names
+
+
+async def test_the_token_of_the_address_works_once(browser, address, cookies):
+    """Another browser that finds the address in a history is refused."""
+    assert cookies
+    context = await browser.new_context()
+    answer = await (await context.new_page()).goto(address)
+    assert answer.status == 403
+    await context.close()
