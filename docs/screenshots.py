@@ -22,7 +22,7 @@ from convstore.ext.inspector import EVERYTHING, inspector
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+WIDE, PHONE = {"width": 1200, "height": 600}, {"width": 390, "height": 844}
 
 
 async def main() -> None:
@@ -48,20 +48,18 @@ async def take(browser: Browser, address: str, folder: Path) -> None:
         context = await browser.new_context(color_scheme=scheme, viewport=size)  # type: ignore[arg-type]
         page = await context.new_page()
         await page.goto(address)
-        await page.screenshot(path=folder / f"list-{name}.png")
         await page.get_by_role("link", name=re.compile("^Machine learning")).first.click()
-        await page.screenshot(path=folder / f"conversation-{name}.png")
         here = page.url
         await scroll_to(page, "#m6")
         await page.screenshot(path=folder / f"log-{name}.png")
         await page.goto(f"{here}/turns")
-        await page.screenshot(path=folder / f"turns-{name}.png")
         await page.get_by_role("link", name="what it saw").nth(1).click()
+        await scroll_to(page, "#filled")
         await page.screenshot(path=folder / f"past-{name}.png")
         await page.goto(address)
         await page.get_by_role("link", name=re.compile("^A reading list")).first.click()
         await page.goto(f"{page.url}/turns")
-        await page.screenshot(path=folder / f"chart-{name}.png")
+        await page.screenshot(path=folder / f"turns-{name}.png")
         await context.close()
 
 

@@ -88,7 +88,7 @@ async def _lesson(chat: Conversation) -> None:
     await chat.annotate(right, rating=1, comment="clear at last")
     await _ask(chat, _searched("Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH)
     question = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
-    await chat.append([question, _call("rag_search_tool", {"query": "deep learning on small tables"}, "call-now")])
+    await _say(chat, [question, _call("rag_search_tool", {"query": "deep learning on small tables"}, "call-now")])
     await chat.update(title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"})
 
 
@@ -105,15 +105,17 @@ async def _reading_list(chat: Conversation) -> None:
 
 
 async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str) -> str:
-    """Append a question and its answer; return the answer's id.
-
-    Each message of the model has the stamp of the view that a model would get.
-    """
+    """Append a question and its answer; return the answer's id."""
     said = _answer(answer)
-    for message in (*question, said):
+    await _say(chat, [*question, said])
+    return str(said.id)
+
+
+async def _say(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
+    """Append messages one by one, those of the model with the stamp of the view that it would get."""
+    for message in messages:
         seen = (await chat.load_history()).stamp if isinstance(message, AIMessage) else None
         await chat.append(message, seen=seen)
-    return str(said.id)
 
 
 def _searched(question: str, passages: Sequence[Passage]) -> list[BaseMessage]:

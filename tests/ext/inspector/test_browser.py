@@ -101,7 +101,7 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
     await open_lesson(page)
     assert await page.get_by_role("heading", name="What the model gets in its next call").is_visible()
     for name in ("in summary 1", "stub", "rewound", "whole", "added"):
-        assert await page.locator(".state", has_text=name).first.is_visible(), name
+        assert await page.locator(".cell .state", has_text=name).first.is_visible(), name
     assert await page.get_by_text("The user is new to machine learning").first.is_visible()
     assert await page.get_by_text("clear at last").is_visible()
     assert await fits(page)
