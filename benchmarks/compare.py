@@ -158,6 +158,10 @@ class LangChainHistory(Store):
         self._client.close()
 
 
+def _nothing(state: Any) -> dict[str, list[Any]]:  # noqa: ARG001 - LangGraph's signature
+    return {"messages": []}
+
+
 class LangGraphSaver(Store):
     """LangGraph's MongoDBSaver under a graph that only adds messages, one step for each turn."""
 
@@ -172,7 +176,7 @@ class LangGraphSaver(Store):
 
         state = TypedDict("state", {"messages": Annotated[list[Any], add_messages]})  # noqa: UP013 - made at run time
         graph = StateGraph(state)
-        graph.add_node("agent", lambda _: {"messages": []})
+        graph.add_node("agent", _nothing)
         graph.add_edge(START, "agent")
         self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
         self._graph: Any = graph.compile(checkpointer=MongoDBSaver(self._client, db_name=f"{database}_langgraph"))
