@@ -21,7 +21,7 @@ from convstore.messages.values import Codec
 from convstore.sources.places import SourcePlace, read_item
 from convstore.sources.stub import RETRIEVAL_TOOL
 
-__all__ = ["Text", "texts_of", "windows_of"]
+__all__ = ["Text", "texts_of", "texts_of_source", "windows_of"]
 
 _WINDOW = 800
 """Maximum average number of characters in the windows of a text."""
@@ -38,7 +38,7 @@ class Text(NamedTuple):
 
     Attributes:
         text: The text; "" if it is in a payload that was not read.
-        start: Its first character in the payload; -1 if it is not in the payload.
+        start: Its first character in the payload; -1 if it is not there, or escaped.
         source_id: The source that it belongs to, 0 for none.
         label: Title and address of the source, which are searched with the beginning of the text.
         is_rest: It may repeat other texts of the message.
@@ -67,7 +67,7 @@ def texts_of(
     """
     if stored.type == "tool" and stored.tool == RETRIEVAL_TOOL:
         return []
-    found = [text for source in sources for text in _of_source(source, payload, codec)]
+    found = [text for source in sources for text in texts_of_source(source, payload, codec)]
     found += _of_value(message.content, payload, skip=_NOT_TEXT, is_rest=bool(sources))
     calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
     parts = [[call.get("name"), call.get("args")] for call in calls if call.get("name") != RETRIEVAL_TOOL]
@@ -97,8 +97,8 @@ def _cut(text: str, position: int) -> int:
     return position
 
 
-def _of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:
-    """Yield the text of a source and its item; a text that is escaped in its item is searched with the item."""
+def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:
+    """Yield the text of a source and its item, of which only words that the text lacks are searched."""
     place, held = source.place, source.piece or payload or ""
     label = " ".join(filter(None, (source.title, f"({source.url})" if source.url else "")))
     text, start, item = held[place.start : place.middle], place.start, held[place.middle : place.end]
@@ -109,13 +109,13 @@ def _of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterat
 
 
 def _inside(item: str, place: SourcePlace, codec: Codec) -> tuple[str, int]:
-    """Return the text in an item and its start in the payload; "" if the item has to be decoded to read it."""
+    """Return the text in an item and its start in the payload; -1 if it is escaped, so that the item is decoded."""
     try:
         found = read_item(codec, place, item) if item else None
     except ValueError:
         found = None  # a type that this process does not know
     offset = item.find(found.text) if found else -1
-    return (found.text, place.middle + offset) if found and offset >= 0 else ("", place.middle)
+    return (found.text if found else "", place.middle + offset if offset >= 0 else -1)
 
 
 def _of_value(value: Any, payload: str | None, *, skip: Collection[str] = (), is_rest: bool) -> Iterator[Text]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from convstore.index.part import IndexBuilder, Part
-from convstore.index.texts import Text, texts_of
+from convstore.index.texts import Text, texts_of, texts_of_source
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import read_message
@@ -143,6 +143,10 @@ class LogParts:
                 sources = [source for source in entry.sources if source.message_id == message.id]
                 texts = self.texts(message, sources, payloads.get(message.id))
                 builder.add(message, texts, at=entry.at)
+
+    def texts_of_source(self, source: EntrySource) -> list[Text]:
+        """Return the searchable texts of a source that has its piece: its text and its item."""
+        return list(texts_of_source(source, None, self._codec))
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.index.part import IndexedMessage, Part, Window, only_terms_of
 from convstore.index.ranking import Found, ranked
 from convstore.index.snippets import snippet
+from convstore.log.entry import EntrySource
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.cache import CachedConversation
@@ -129,21 +131,35 @@ class Searcher:
         return (await self._row(cached, first.ordinal)).message.id
 
     async def _text(self, cached: CachedConversation, one: Found, window: Window) -> tuple[str, str, datetime, str]:
-        """Return id, tool and date of a message, and the text of a window. One command."""
+        """Return id, tool and date of a message, and the text of a window. One command; two if the text is escaped."""
         message = one.message
         if message.payload and message.created_at and window.payload_start >= 0:
             start, end = window.payload_start + window.start, window.payload_start + window.end
             [text] = await self._reader.payload_ranges(cached, [(message.payload, start, end)])
             return message.id, message.tool, message.created_at, text
         row = await self._row(cached, message.ordinal)
-        texts = self._logs.texts(row.message, row.sources)
-        return row.message.id, row.message.tool, row.entry.at, texts[window.text].text[window.start : window.end]
+        payload, item = row.message.payload, _escaped(row, window)
+        if payload and item:
+            # Decoded as a piece of its own, so that only this item of the payload is read.
+            place = item.place
+            [held] = await self._reader.payload_ranges(cached, [(payload, place.middle, place.end)])
+            item = replace(item, place=place.moved(-place.middle), piece=held)
+            [found, _] = self._logs.texts_of_source(item)
+        else:
+            found = self._logs.texts(row.message, row.sources)[window.text]
+        return row.message.id, row.message.tool, row.entry.at, found.text[window.start : window.end]
 
     async def _row(self, cached: CachedConversation, ordinal: int) -> StoredMessageRow:
         row = await self._reader.message_at(cached, ordinal)
         if row is None:
             raise CorruptDocumentError(entry_id(cached.conversation, 0), f"no entry has the message {ordinal}")
         return row
+
+
+def _escaped(row: StoredMessageRow, window: Window) -> EntrySource | None:
+    """Return the source that a window belongs to, if its text is escaped in an item of the payload."""
+    found = next((source for source in row.sources if source.id == window.source_id), None)
+    return found if found and found.place.is_inside and not found.piece else None
 
 
 def _shown_window(part: Part, number: int, request: SearchRequest) -> Window:

@@ -281,24 +281,6 @@ class ReadBackContract:
         assert f"ai message {turn[3].id}, ordinal 4" in str(answer.content)
         assert str(turn[3].content) in str((await _ask(chat, 1_000, tool_message_ids=[turn[3].id])).content)
 
-    async def test_a_found_source_is_shown_whole_and_once(self, chat: Conversation) -> None:
-        """Up to 2,000 characters, with sentences that lack the words; a repetition in a later result is left out."""
-        article = "Narwhals dive deepest. " + "The ice closes in November. " * 60 + "It was 1,800 metres."
-        for number in range(3):
-            call = AIMessage("", tool_calls=[{"name": "lookup", "args": {}, "id": f"c{number}"}])
-            result = ToolMessage(
-                article, id=f"r{number}", tool_call_id=f"c{number}", name="lookup", artifact=[(article, {})]
-            )
-            await chat.append([HumanMessage(f"Chapter {number}?"), call, result, AIMessage("Here.")])
-        texts: list[str] = []
-        cursor: str | None = ""
-        while cursor is not None:
-            page = await _ask(chat, 1_000, find="narwhals dive", cursor=cursor)
-            texts.append(str(page.content))
-            assert isinstance(page.artifact, SourcePage)
-            cursor = page.artifact.next_cursor or None
-        assert "".join(texts).count("1,800 metres") == 1
-
     async def test_sources_are_read_by_their_numbers(self, chat: Conversation) -> None:
         """Across results, in the order asked for; the text form of stubs is understood; the rest is named."""
         await chat.append(rag_turn("What about seals?"))

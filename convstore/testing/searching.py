@@ -5,6 +5,7 @@ Floor 7, part of the contract.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,22 @@ class SearchContract:
         every = await chat.search("orcas")
         assert [hit.ordinal for hit in await chat.search("orcas", limit=2)] == [hit.ordinal for hit in every[:2]]
         assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
+
+    async def test_a_model_gets_a_found_source_whole_and_once(self, chat: Conversation) -> None:
+        """Up to 2,000 characters, as it was found, with sentences that lack the words; a repetition is left out."""
+        article = 'Arctic\n"Narwhals" dive deepest. ' + "The ice closes in November. " * 60 + "It was 1,800 metres."
+        for number in range(3):
+            call = {"name": "lookup", "args": {}, "id": f"c{number}"}
+            found = [(article, {"title": "Arctic"})]
+            result = ToolMessage(article, id=f"r{number}", tool_call_id=f"c{number}", name="lookup", artifact=found)
+            await chat.append([HumanMessage(f"Chapter {number}?"), AIMessage("", tool_calls=[call]), result])
+        tool = chat.retrieve_previous_sources_tool(page_tokens=1_000)
+        page = await tool.ainvoke({"find": "narwhals dive"})
+        assert page.startswith("[1] Arctic, in result r0 of lookup")
+        assert page.count(article) == 1
+        while more := re.search('More: cursor="(.*)"', page):
+            page = await tool.ainvoke({"find": "narwhals dive", "cursor": more[1]})
+            assert "1,800 metres" not in page
 
     @pytest.mark.parametrize("text", ["", " \n", "?!", "\x00", "\ud800", '{"$ne": ""}', ".*", "$where: 1", "(" * 100])
     async def test_a_query_is_only_words(self, chat: Conversation, text: str) -> None:
