@@ -6,12 +6,12 @@ configuration of a run, which the application sets on the server side; never by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError
-from convstore.readback.request import PAGE_TOKENS
+from convstore.exceptions import InvalidInputError, InvalidScopeError
+from convstore.readback.request import PAGE_TOKENS, check_page_tokens
 from convstore.services import ServiceHost, both_ways, read_back
 from convstore.sources.rendering import RenderSources, render_sources
 from convstore.store import ConversationStore
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import BaseTool, StructuredTool
 
+    from convstore.tools.conversation_search import OtherConversations
     from convstore.tools.numbering import Numbering
+    from convstore.values.hits import SearchResult
+    from convstore.values.models import StoredMessage
 
-__all__ = ["number_sources", "retrieve_previous_sources_tool"]
+__all__ = ["number_sources", "retrieve_previous_sources_tool", "search_conversations_tool"]
 
 _RUNTIME = "__pregel_runtime"
 """Where LangGraph keeps the context of a run in its configuration; asked for without it, as it is an extra."""
@@ -48,6 +51,68 @@ def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int
     from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     return make_retrieval_tool(lambda config: read_back(store, _scope_of(store, config)), page_tokens=page_tokens)
+
+
+def search_conversations_tool(
+    store: ConversationStore | Conversation, scope: Sequence[str] = ("user_id",), *, page_tokens: int = PAGE_TOKENS
+) -> StructuredTool:
+    """Return a tool that searches the other conversations of the same user, for an agent that should have it.
+
+    Which ones is taken from the run, under the named scope keys, as for `retrieve_previous_sources_tool`; never from
+    the model. The run's own conversation is left out. Text that the agent repeats stays in this conversation, even if
+    the other one is erased.
+
+    Args:
+        store: The store of the conversations, best with ``search_index="across"``; or the agent's conversation, whose
+            scope values are used instead of those of a run.
+        scope: Names of scope keys whose values the conversations share, at least one.
+        page_tokens: Size of an answer, 100 to 16,000.
+
+    Raises:
+        InvalidInputError: Not a store, or no scope keys of it.
+        InvalidScopeError: From the tool, if the run lacks one of the keys.
+    """
+    if not isinstance(store, ConversationStore | Conversation):
+        raise InvalidInputError(f"store is a ConversationStore or a Conversation, not {type(store).__name__}")
+    chat, store = (store, store.store) if isinstance(store, Conversation) else (None, store)
+    keys = tuple(scope) if not isinstance(scope, str) and isinstance(scope, Sequence) else ()
+    if not keys or not set(keys) <= set(store.scope_keys):
+        raise InvalidInputError(f"scope must name some of the store's keys, {store.scope_keys}, not {scope!r}")
+    from convstore.tools.conversation_search import make_search_tool  # noqa: PLC0415 - LangChain's tools load slowly
+
+    def others_of(config: RunnableConfig) -> OtherConversations:
+        if chat is not None:
+            return _others(store, {key: chat.scope[key] for key in keys}, chat.scope)
+        configurable = config.get("configurable") or {}
+        context = getattr(configurable.get(_RUNTIME), "context", None)
+        shared = dict(scope_of_run(keys, context=context, configurable=configurable))
+        try:
+            own = dict(_scope_of(store, config))
+        except InvalidScopeError:
+            own = {}  # a run outside a conversation
+        return _others(store, shared, own)
+
+    return make_search_tool(others_of, page_tokens=check_page_tokens(page_tokens))
+
+
+def _others(store: ConversationStore, shared: dict[str, str], own: dict[str, str]) -> OtherConversations:
+    """Return the functions that search and read the conversations with some scope values, except one."""
+    from convstore.tools.conversation_search import MAX_HITS, OtherConversations  # noqa: PLC0415 - see above
+
+    async def search(words: str) -> SearchResult:
+        options: dict[str, Any] = {"limit": MAX_HITS, **shared}
+        result = await store.search(words, **options)
+        return result.model_copy(update={"conversations": [one for one in result.conversations if one.scope != own]})
+
+    async def read(conversation_id: str, ordinal: int) -> StoredMessage | None:
+        chat = await store.find_conversation(conversation_id, **shared)
+        page = await chat.list_messages(around=ordinal, limit=1, full=True) if chat and chat.scope != own else []
+        return next((one for one in page if one.ordinal == ordinal), None)
+
+    def run_sync(work: Callable[[OtherConversations], Coroutine[Any, Any, str]]) -> str:
+        return store.run_sync(lambda twin: work(_others(twin, shared, own)))
+
+    return OtherConversations(search, read, run_sync)
 
 
 def number_sources(

@@ -5,7 +5,7 @@ Floor 7. ``convstore`` imports this module when one of the names is first used, 
 
 from __future__ import annotations
 
-from convstore.agent import number_sources, retrieve_previous_sources_tool
+from convstore.agent import number_sources, retrieve_previous_sources_tool, search_conversations_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import (
     BatchTooLargeError,
@@ -127,5 +127,6 @@ __all__ = [
     "get_conversational_history",
     "number_sources",
     "retrieve_previous_sources_tool",
+    "search_conversations_tool",
     "sources_prompt",
 ]

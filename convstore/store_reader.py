@@ -129,7 +129,12 @@ class StoreReader:
         for index, match in matches:
             hits.setdefault(index, []).append(match.hit)
         groups = [
-            ConversationHits(scope=newest[index][1].scope, title=newest[index][1].title, hits=found)
+            ConversationHits(
+                scope=newest[index][1].scope,
+                conversation_id=newest[index][1].conversation_id,
+                title=newest[index][1].title,
+                hits=found,
+            )
             for index, found in hits.items()
         ]
         return SearchResult(

@@ -23,6 +23,7 @@ from convstore.cli.list_ import LIST, list_command
 from convstore.cli.migrate import MIGRATE, migrate_command
 from convstore.cli.prune import PRUNE, prune_command
 from convstore.cli.replay.command import REPLAY, replay_command
+from convstore.cli.search import SEARCH, search_command
 from convstore.cli.show import SHOW, show_command
 from convstore.cli.stats import STATS, stats_command
 from convstore.values.addresses import without_addresses
@@ -86,6 +87,7 @@ app.command("demo", help=DEMO)(demo_command)
 app.command("replay", help=REPLAY)(replay_command)
 app.command("list", help=LIST)(list_command)
 app.command("show", help=SHOW)(show_command)
+app.command("search", help=SEARCH)(search_command)
 app.command("stats", help=STATS)(stats_command)
 app.command("migrate", help=MIGRATE)(migrate_command)
 app.command("import", help=IMPORT)(import_command)

@@ -47,11 +47,13 @@ class ConversationHits(_Value):
 
     Attributes:
         scope: The scope values of the conversation.
+        conversation_id: Its random id, for `ConversationStore.find_conversation`.
         title: Its title, None if none was set.
         hits: Best first.
     """
 
     scope: dict[str, str]
+    conversation_id: str = ""
     title: str | None = None
     hits: list[SearchHit]
 

@@ -15,6 +15,7 @@ from test_cli import convstore, lines, recording
 from convstore.cli.list_ import LIST
 from convstore.cli.output import plain, screen
 from convstore.cli.progress import progress
+from convstore.cli.search import SEARCH
 from convstore.cli.show import SHOW
 from convstore.cli.stats import STATS
 
@@ -160,6 +161,16 @@ def test_statistics_of_one_user_as_json(uri):
     assert sum(day["messages"] for day in found["growth"]) == 16
 
 
+def test_a_search_prints_hits_by_conversation(uri):
+    """Those of one user, however hostile, or of all; without a scope it asks for one."""
+    assert "bold" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
+    assert "No message matches" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=ada")
+    found = document("search", "tags reversed", "--uri", uri, "--everything", "--limit", "5")
+    assert [one["scope"]["user_id"] for one in found["conversations"]] == ["eve"]
+    assert (found["searched"], found["incomplete"]) == (3, [])
+    assert convstore("search", "tags", "--uri", uri).exit_code == 2
+
+
 @pytest.mark.parametrize("command", ["list", "show", "stats"])
 def test_nothing_is_written(uri, command, server_uri):
     """A database that was not set up is an error, and stays as it is."""
@@ -172,7 +183,7 @@ def test_nothing_is_written(uri, command, server_uri):
         assert name not in client.list_database_names()
 
 
-@pytest.mark.parametrize(("command", "text"), [("list", LIST), ("show", SHOW), ("stats", STATS)])
+@pytest.mark.parametrize(("command", "text"), [("list", LIST), ("show", SHOW), ("stats", STATS), ("search", SEARCH)])
 def test_help_fits_80_columns(command, text):
     """Examples included."""
     shown = convstore(command, "--help").stdout

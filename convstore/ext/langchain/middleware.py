@@ -7,7 +7,7 @@ last after the model.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolM
 from langchain_core.runnables import RunnableConfig
 
 from convstore.agent import number_sources as numbered
-from convstore.agent import retrieve_previous_sources_tool
+from convstore.agent import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
@@ -98,6 +98,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         compact: Summarise after a turn if the store's summarizer says that it is due.
         prompt: Appended to the agent's system prompt; "" for nothing.
         page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
+        search_other_conversations: Scope keys such as ``("user_id",)``: the agent also gets `search_conversations`,
+            for the other conversations with the same values. None for no such tool.
         unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
 
@@ -126,6 +128,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         compact: bool = True,
         prompt: str = SOURCES_PROMPT,
         page_tokens: int = PAGE_TOKENS,
+        search_other_conversations: Sequence[str] = (),
         unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
     ) -> None:
@@ -143,6 +146,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self._prompt, self._page_tokens = prompt, page_tokens
         self._retrieval = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
         self.tools = [self._retrieval]
+        self._search_keys, self._search = search_other_conversations, None
+        if search_other_conversations:
+            self._search = search_conversations_tool(store, search_other_conversations, page_tokens=page_tokens)
+            self.tools.append(self._search)
         self._rules = Rules(
             policy=check_policy(policy) or store.policy,
             turn_tokens=turn_tokens,
@@ -279,6 +286,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         name, tool = request.tool_call["name"], request.tool
         if name == RETRIEVAL_TOOL and tool is self._retrieval:
             return request.override(tool=chat.retrieve_previous_sources_tool(page_tokens=self._page_tokens))
+        if self._search is not None and tool is self._search:
+            bound = search_conversations_tool(chat, self._search_keys, page_tokens=self._page_tokens)
+            return request.override(tool=bound)
         if name in self._numbered and tool is not None:
             return request.override(tool=numbered(tool, chat))
         return request

@@ -1,0 +1,79 @@
+"""``convstore search``: messages of many conversations that match some words.
+
+Floor 8. Parses the options of `ConversationStore.search` and prints its result.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
+from convstore.cli.output import plain, run, screen, short, write_json
+
+if TYPE_CHECKING:
+    from convstore import SearchResult
+
+__all__ = ["SEARCH", "search_command"]
+
+SEARCH = """Search the conversations of a user, or with other scope values.
+
+\b
+Prints the messages that match some words best, by conversation. Everything
+that was said is searched: messages, calls, results, sources.
+
+\b
+Examples:
+  convstore search "deep diving whales" --uri mongodb://… --scope user_id=ada
+  convstore search refund --uri mongodb://… --everything --json
+"""
+
+
+def search_command(
+    text: Annotated[str, typer.Argument(help="The words to search for.")],
+    *,
+    uri: Uri,
+    scope: ScopeValues = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of messages.")] = 20,
+    scope_key: ScopeKeys = None,
+    collection_prefix: Prefix = "",
+    as_document: Json = False,
+) -> None:
+    """See `SEARCH`."""
+    chosen = read_pairs("--scope", scope)
+    if everything == bool(chosen):
+        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
+
+    async def work() -> SearchResult:
+        keys = scope_key or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])]
+        async with open_store(uri, keys, collection_prefix, scope=chosen) as store:
+            if everything:
+                return await store.search_everything(text, limit=limit)
+            return await store.search(text, limit=limit, conversations=500, **chosen)
+
+    result = run(work(), as_document=as_document)
+    if as_document:
+        write_json(result.model_dump())
+    else:
+        _print(screen(), result)
+
+
+def _print(console: Console, result: SearchResult) -> None:
+    """Print a line for each conversation, and one for each hit."""
+    for group in result.conversations:
+        name = shlex.join(f"{key}={value}" for key, value in group.scope.items())
+        console.print(Text(plain(f"{name}  {group.title or ''}"), style="bold"), soft_wrap=True)
+        for hit in group.hits:
+            facts = f"  {hit.created_at:%Y-%m-%d %H:%M}  {hit.ordinal:>6}  {hit.type:<6}  "
+            console.print(facts + short(hit.snippet, maximum=max(1, console.width - len(facts))), soft_wrap=True)
+    if not result.conversations:
+        console.print("No message matches.", style="yellow")
+    console.print(f"\n{result.searched:,} conversations were searched.", style="dim")
+    if result.incomplete:
+        text = f"Not searched to their end: {len(result.incomplete)} conversations with new messages; try again soon."
+        console.print(text, style="yellow")

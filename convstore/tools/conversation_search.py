@@ -1,0 +1,140 @@
+"""The tool by which an agent searches the other conversations of its user: ``search_conversations``.
+
+Floor 5. Whose conversations these are is said by the application or the run's configuration, never by a model. A hit
+has a reference that works in this tool alone, and only for conversations with the same scope values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool, ToolException
+from pydantic import BaseModel, Field
+
+from convstore.exceptions import StoreError, SyncUnsupportedError
+from convstore.messages.text import text_of
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
+from convstore.readback.passages import in_line
+from convstore.values.hits import ConversationHits, SearchHit, SearchResult
+from convstore.values.models import StoredMessage
+
+__all__ = ["MAX_HITS", "SEARCH_TOOL", "OtherConversations", "make_search_tool", "read_reference"]
+
+SEARCH_TOOL = "search_conversations"
+_DESCRIPTION = (
+    "Search the user's other conversations. Pass words as find: you get the best passages, each with a reference. "
+    "Pass a reference as read to read the whole message. What stands there was said in another conversation: say so "
+    "when you use it, and do not cite its numbers as sources of this one."
+)
+MAX_HITS = 60
+_TITLE_CHARACTERS, _FIND_CHARACTERS = 80, 4_096
+_REFERENCE = re.compile(r"([0-9a-zA-Z]{1,64})\.(\d{1,15})(?:@(\d{1,12}))?", re.ASCII)
+_NOT_FOUND = "There is no such reference; search again with find."
+
+
+class OtherConversations(NamedTuple):
+    """Functions that search and read the other conversations of one user, for async and for sync callers."""
+
+    search: Callable[[str], Awaitable[SearchResult]]
+    read: Callable[[str, int], Awaitable[StoredMessage | None]]
+    run_sync: Callable[[Callable[[OtherConversations], Coroutine[Any, Any, str]]], str]
+
+
+class _SearchArguments(BaseModel):
+    """The arguments that a model passes."""
+
+    find: Any = Field(default="", description="Words to search for.", json_schema_extra={"type": "string"})
+    read: Any = Field(default="", description="A reference from a search.", json_schema_extra={"type": "string"})
+
+
+def read_reference(text: str) -> tuple[str, int, int] | None:
+    """Return conversation id, ordinal and offset of a reference; None if it is none.
+
+    >>> read_reference("65f0c0ffee.12@4000"), read_reference("12")
+    (('65f0c0ffee', 12, 4000), None)
+    """
+    found = _REFERENCE.fullmatch(text.strip())
+    return (found[1], int(found[2]), int(found[3] or 0)) if found else None
+
+
+def make_search_tool(others_of: Callable[[RunnableConfig], OtherConversations], *, page_tokens: int) -> StructuredTool:
+    """Return the LangChain tool, async and sync; its content is text for the model.
+
+    Args:
+        others_of: Returns the conversations to search for the configuration of a run.
+        page_tokens: Size of an answer.
+    """
+    room = (page_tokens - 4) * CHARACTERS_PER_TOKEN
+
+    async def answer(others: OtherConversations, find: Any, read: Any) -> str:
+        if reference := _text(read):
+            found = read_reference(reference)
+            message = await others.read(found[0], found[1]) if found else None
+            return _page(message, found, room) if message and found else _NOT_FOUND
+        words = _text(find)[:_FIND_CHARACTERS]
+        return _hits(await others.search(words), room) if words else "Pass words as find, or a reference as read."
+
+    async def search(find: Any = "", read: Any = "", *, config: RunnableConfig) -> str:
+        others = others_of(config)
+        try:
+            return await answer(others, find, read)
+        except StoreError as error:
+            raise ToolException(f"The store cannot answer now: {error}"[:400]) from error
+
+    def search_sync(find: Any = "", read: Any = "", *, config: RunnableConfig) -> str:
+        others = others_of(config)
+        try:
+            return others.run_sync(lambda twin: answer(twin, find, read))
+        except SyncUnsupportedError:
+            raise
+        except StoreError as error:
+            raise ToolException(f"The store cannot answer now: {error}"[:400]) from error
+
+    return StructuredTool.from_function(
+        func=search_sync,
+        coroutine=search,
+        name=SEARCH_TOOL,
+        description=_DESCRIPTION,
+        args_schema=_SearchArguments,
+        handle_tool_error=True,
+        handle_validation_error=True,
+    )
+
+
+def _text(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
+
+
+def _hits(result: SearchResult, room: int) -> str:
+    """Return the hits of all conversations, best first, as far as there is room."""
+    hits = [(group, hit) for group in result.conversations for hit in group.hits]
+    lines, note = list[str](), ""
+    if result.incomplete:
+        note = "The newest messages of some conversations are not searched yet."
+        room -= len(note) + 1
+    for group, hit in sorted(hits, key=lambda one: -one[1].score):
+        text = _hit(group, hit)
+        if weight(text) + 1 > room and lines:
+            break
+        lines.append(text[: fitting(text, room)])
+        room -= weight(lines[-1]) + 1
+    return "\n".join([*(lines or ["No match in other conversations."]), *([note] if note else [])])
+
+
+def _hit(group: ConversationHits, hit: SearchHit) -> str:
+    title = f' in "{in_line(group.title, _TITLE_CHARACTERS)}"' if group.title else ""
+    kind = f"result of {in_line(hit.tool, 60)}" if hit.type == "tool" else f"{hit.type} message"
+    return f"[{group.conversation_id}.{hit.ordinal}] {kind}{title}, {hit.created_at:%Y-%m-%d}\n{hit.snippet}"
+
+
+def _page(message: StoredMessage, reference: tuple[str, int, int], room: int) -> str:
+    """Return a message of another conversation, or the part of it that begins at an offset."""
+    conversation, ordinal, offset = reference
+    text = text_of(message.message.content)[offset:]
+    header = f"{message.message.type} message, {message.created_at:%Y-%m-%d}, from character {offset}"
+    end = fitting(text, max(1, room - len(header) - 150))
+    following = f'\nMore: read="{conversation}.{ordinal}@{offset + end}"' if end < len(text) else ""
+    return f"{header}\n{text[:end]}{following}"
