@@ -1,4 +1,4 @@
-"""What tests make agents of: a chat model that plays a script and keeps what it was shown, and a few tools."""
+"""Agents for tests: a chat model that plays a script and keeps the messages it was shown, and a few tools."""
 
 from __future__ import annotations
 

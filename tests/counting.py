@@ -1,4 +1,4 @@
-"""What tests count round trips, documents and bytes with."""
+"""Count round trips, documents and bytes in tests."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _LEFT_BEHIND = {"head_behind", "head_start", "head_totals", "orphan_chunks", "su
 
 @dataclass
 class Findings:
-    """What a round did, and what is wrong with it.
+    """The figures of a round, and its violations.
 
     Attributes:
         told: Turns that clients were told are in the log.
@@ -68,7 +68,7 @@ class Findings:
         self.problems.setdefault(what, []).append(problem)
 
     def count(self, what: str) -> int:
-        """How often something is broken."""
+        """Count a violation."""
         return len(self.problems.get(what, ()))
 
 
@@ -169,7 +169,7 @@ async def _check_conversation(database: Any, thread: str, notes: Notes, findings
 
 
 async def _check_deleted(database: Any, thread: str, notes: Notes, findings: Findings) -> None:
-    """What began after the last deletion is whole; nothing is left of what ended."""
+    """Conversations begun after the last deletion are whole; nothing is left of ended ones."""
     chat = ConversationStore(database).conversation(user_id=USER, thread_id=thread)
     if (await chat.info()).created_at:
         stored = await _read(database, chat)
@@ -250,7 +250,7 @@ def _made(turn: str) -> list[BaseMessage]:
 
 
 def _check_told(stored: Stored, notes: Notes, findings: Findings) -> None:
-    """What a client was told is in the log, at the place it was told; what it rewound is not live."""
+    """Acknowledged messages are in the log at their acknowledged ordinals; rewound ones are not active."""
     ids = stored.ids
     there = set(ids)
     for note in notes:
@@ -267,7 +267,7 @@ def _check_told(stored: Stored, notes: Notes, findings: Findings) -> None:
 
 
 def _check_seen(stored: Stored, notes: Notes, findings: Findings) -> None:
-    """Whatever a reader saw is the log up to an entry; of a page less what was rewound; of a view behind a summary."""
+    """Each read is a prefix of the log: a page without rewound messages, a view from its summary on."""
     checks = {"saw log": _log_marks(stored), "saw view": _view_marks(stored)}
     pages = _Pages(stored)
     for note in notes:
@@ -300,14 +300,14 @@ def _view_marks(stored: Stored) -> set[tuple[str, str]]:
 
 
 class _Pages:
-    """What a page of all messages may be: those up to an entry, less what one of the markers says is gone."""
+    """Valid pages of all messages: those up to an entry, without those that one of the rewind entries names."""
 
     def __init__(self, stored: Stored) -> None:
         self._ids, self._ends = stored.ids, set(stored.ends)
         self._gone = [set[int](), *(gone_in(entry.rewound) for entry in stored.entries if entry.rewound)]
 
     def could_be(self, ordinals: Sequence[Sequence[int]], mark: str) -> bool:
-        """Whether these ordinals, with ids of this mark, are such a page."""
+        """Return True if these ordinals, with ids of this mark, are such a page."""
         shown = [ordinal for first, last in ordinals for ordinal in range(first, last + 1)]
         if any(ordinal > len(self._ids) for ordinal in shown):
             return False
@@ -406,7 +406,7 @@ async def _check_summaries(stored: Stored, notes: Notes, findings: Findings) -> 
 
 
 async def _check_annotations(stored: Stored, notes: Notes, findings: Findings) -> None:
-    """What was said of messages is there."""
+    """Acknowledged annotations are stored."""
     said = {note["id"]: note["value"] for note in notes if note["what"] == "annotated"}
     found = await stored.chat.annotations(list(said)) if said else {}
     for id_, value in said.items():

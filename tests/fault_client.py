@@ -282,7 +282,7 @@ class Client:
             await self._see_payload(chat, random.choice(history.report.stubbed))
 
     async def _see_payload(self, chat: Conversation, id_: str) -> None:
-        """What a stub of a view leads to."""
+        """Read the payload of a stub in a view."""
         expected = next(message for message in make_turn(id_.rpartition("|")[0]) if message.id == id_)
         [record] = await chat.get_tool_messages([id_])
         found = expected.model_copy(update={"content": record.content, "artifact": record.artifact})

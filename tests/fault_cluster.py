@@ -64,7 +64,7 @@ class Link:
         self.hold(_everybody)
 
     def mend(self) -> None:
-        """What was held back, and all that comes, gets through again."""
+        """Deliver what was held back, and stop holding."""
         self.hold(_nobody)
 
     def hold(self, is_held: _Rule) -> None:
@@ -161,7 +161,7 @@ class Cluster:
         primary.command("replSetReconfig", {**config, "version": config["version"] + 1}, force=True)
 
     def link(self, node: DevNode) -> Link:
-        """What leads to a node."""
+        """Return the link to a node."""
         return self._links[node]
 
     def part(self, node: DevNode, application: str) -> None:

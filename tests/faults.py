@@ -210,7 +210,7 @@ async def stop_secondaries(field: Field) -> None:
 
 
 async def cut_primary(field: Field) -> None:
-    """What is sent to the primary does not arrive, and nobody is told so; it arrives when another is primary."""
+    """Hold back silently everything sent to the primary, until another node is primary."""
     link = field.cluster.link(await field.cluster.primary())
     link.cut()
     await asyncio.sleep(_HELD)
@@ -228,7 +228,7 @@ async def partition(field: Field) -> None:
 
 
 async def slow_primary(field: Field) -> None:
-    """What is sent to and by the primary takes 50 ms longer."""
+    """Delay everything sent to and by the primary by 50 ms."""
     link = field.cluster.link(await field.cluster.primary())
     link.delay = 0.05
     await asyncio.sleep(_HELD)
@@ -273,7 +273,7 @@ _COLUMNS = ("runs", *_COUNTED, *_BROKEN, "other", "orphans", "stall")
 
 
 def table(rounds: Mapping[str, list[Findings]]) -> str:
-    """What came of rounds, a line for each fault; stalls in seconds, the longest of all rounds."""
+    """Return the results of rounds as a table, a line for each fault; stalls are the longest, in seconds."""
     lines = [f"{'fault':18}" + "".join(f"{name:>10}" for name in _COLUMNS)]
     whole = {**rounds, "all": [one for found in rounds.values() for one in found]}
     for fault, found in whole.items():

@@ -47,7 +47,7 @@ def call(number: int, tool: str, **args: Any) -> AIMessage:
 
 
 def found(number: int) -> list[tuple[str, dict[str, Any]]]:
-    """What a search finds: pairs of text and metadata."""
+    """Return the results of a search: pairs of text and metadata."""
     return [
         (f"Bees dance, part {place}. " + "A round, a run, a turn. " * 20, {"title": f"Dance {number}.{place}"})
         for place in (1, 2, 3)
@@ -76,7 +76,7 @@ def odd_values() -> dict[str, Any]:
 
 
 def batches() -> list[list[BaseMessage]]:
-    """What is appended to the first conversation, batch by batch; made anew at every call."""
+    """Return the batches of the first conversation, new objects at every call."""
     usage: Any = {"input_tokens": 30, "output_tokens": 12, "total_tokens": 42}
     answer = AIMessage(
         [

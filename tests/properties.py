@@ -1,4 +1,4 @@
-"""How many examples a property test tries: as many as it asks for in CI, fewer where somebody waits."""
+"""Numbers of examples of property tests: all that they ask for in CI, fewer elsewhere."""
 
 from __future__ import annotations
 

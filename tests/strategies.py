@@ -44,7 +44,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal in every way that a program could notice."""
+    """Return True if two values are equal in every way that a program could notice."""
     todo = [(left, right)]
     while todo:
         a, b = todo.pop()
@@ -224,7 +224,7 @@ class PureLog:
 
     @property
     def totals(self) -> Totals:
-        """What the last entry says."""
+        """Return the totals of the last entry."""
         return self.entries[-1].totals if self.entries else Totals()
 
     def append(self, messages: Sequence[BaseMessage]) -> Entry:
@@ -242,7 +242,7 @@ class PureLog:
         return replace(self, entries=self.entries[:entry])
 
     def window(self, policy: HistoryPolicy, *, since: int = 1, anchored: bool = False) -> tuple[int, Window | None]:
-        """What `choose_window` says of the entries from a number on, and the number of rows before them."""
+        """Return the number of rows before an entry, and the window of `choose_window` for the rows from it on."""
         everything = rows_of(self.entries)
         rows = rows_of(self.entries[since - 1 :])
         before = len(everything) - len(rows)

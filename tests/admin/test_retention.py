@@ -73,7 +73,7 @@ async def fill(database: Any, user: str, *, conversations: int, turns: int = 3) 
 
 
 async def documents(database: Any) -> dict[str, int]:
-    """How many documents each collection holds."""
+    """Return the number of documents in each collection."""
     return {name: await database[name].count_documents({}) for name in PARTS}
 
 
@@ -201,7 +201,7 @@ async def test_the_cost_of_an_end(database, client, commands: Commands):
 
 
 async def test_a_damaged_tail_does_not_keep_the_others(database):
-    """Whether such a conversation is old cannot be told: it stays, is named, and all others end."""
+    """A conversation without a readable date stays and is named in the error; all others end."""
     await fill(database, "ada", conversations=3, turns=1)
     head = await database["heads"].find_one({"scope.thread_id": "t1"})
     key = f"{head['conversation']}:000000000002"
@@ -302,7 +302,7 @@ async def test_a_tombstone_without_its_head_removes_what_came_late(database):
 
 
 async def test_a_call_for_something_else_sweeps_a_little(database, client, commands: Commands):
-    """Whoever comes first after a large erasure waits for a few conversations of it, and not in vain if that fails."""
+    """The first call after a large erasure sweeps a few conversations of it, and works even if that fails."""
     seconds, now = [0.0], datetime.now(UTC) + timedelta(minutes=10)
     other = ConversationStore(client[database.name], clock=Clock(now=lambda: now, monotonic=lambda: seconds[0]))
     await other.conversation(user_id="eve", thread_id="t").append(HumanMessage("hi"))

@@ -1,4 +1,4 @@
-"""What an append works out before the server is asked: totals, numbers, stubs, pieces of payload."""
+"""Work of an append before the first command: totals, numbers, stubs, pieces of payload."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def test_a_long_document_is_heavy():
 
 
 def test_usage_is_kept_of_twenty_models():
-    """What further ones used is added up under one name, so that an entry stays small; no token is lost."""
+    """Usage of further models is added up under one name, so that an entry stays small; no token is lost."""
     answers = [
         AIMessage(
             "a",

@@ -92,7 +92,7 @@ def test_blocks_of_anthropic_are_calls_and_results():
 
 
 def test_items_of_openai_responses_are_messages():
-    """What stands together is one AI message, with its reasoning and its calls, as in langchain-openai."""
+    """Adjacent items become one AI message, with its reasoning and its calls, as in langchain-openai."""
     before = copy.deepcopy(RESPONSES)
     messages = normalize_messages(RESPONSES)
     assert types(messages) == ["human", "ai", "tool", "tool", "ai"]
@@ -146,7 +146,7 @@ MESSAGES: list[BaseMessage] = [
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one.type)
 @pytest.mark.parametrize("form", ["message_to_dict", "model_dump", "json"])
 def test_dicts_of_langchain_come_back_equal(message: BaseMessage, form: str):
-    """What ``message_to_dict`` and ``model_dump`` write, also through JSON."""
+    """Dicts written by ``message_to_dict`` and ``model_dump`` are read, also after JSON."""
     raw = message_to_dict(message) if form == "message_to_dict" else message.model_dump()
     if form == "json":
         raw = json.loads(json.dumps(raw))

@@ -153,7 +153,7 @@ def test_an_item_that_is_no_message_is_named(item):
 
 
 def test_an_error_of_the_callers_generator_is_the_callers():
-    """What a generator raises reaches the caller unchanged."""
+    """An exception of a generator reaches the caller unchanged."""
 
     def broken():
         yield HELLO
@@ -337,7 +337,7 @@ def test_ids_are_set_on_the_callers_messages():
     "bad", [{"role": "nobody"}, ToolMessage("x", tool_call_id=""), HumanMessage("x", id=""), HumanMessage("x", id="a")]
 )
 def test_a_refused_batch_changes_nothing(bad):
-    """When any message of the batch is refused, no id is set on any object of the caller."""
+    """If a message of the batch is refused, no id is set on any object of the caller."""
     first, chunk, named = HumanMessage("a"), AIMessageChunk("b"), HumanMessage("c", id="a")
     refusal([first, chunk, named, bad])
     assert (first.id, chunk.id) == (None, None)
@@ -373,7 +373,7 @@ def test_an_unusable_key_is_refused(bad):
 
 @pytest.mark.parametrize("bad", ["", 7])
 def test_an_unusable_new_id_is_refused(bad):
-    """What ``new_id`` returns is held to the rule too."""
+    """Ids returned by ``new_id`` are checked as well."""
     assert refusal(HumanMessage("x"), new_id=lambda: bad).field == "id"
 
 
@@ -749,7 +749,7 @@ def test_unusable_tool_calls_are_named(tool_calls, field):
 
 
 def test_what_pydantic_refuses_is_typed():
-    """What only LangChain's model finds is an InvalidMessageError with index and field, pydantic's as its cause."""
+    """Errors that only LangChain's model finds are InvalidMessageError with index and field, caused by pydantic's."""
     error = refusal([HELLO, function_call({7: "x"})])
     assert error.index == 1
     assert error.field.startswith("tool_calls[0].args")
@@ -781,7 +781,7 @@ def test_calls_that_say_more_are_kept_raw(call):
 
 
 def test_the_order_of_valid_and_invalid_calls_is_kept():
-    """Where a message has both, LangChain's two lists lose their order, so the raw calls are kept as well."""
+    """If a message has both, LangChain's two lists lose their order, so the raw calls are kept as well."""
     calls = [{"id": name, "function": {"name": name, "arguments": text}} for name, text in [("a", "{"), ("b", "{}")]]
     message = one({"role": "assistant", "tool_calls": calls})
     assert [call["id"] for call in message.tool_calls] == ["b"]

@@ -36,7 +36,7 @@ def line(script: str) -> list[Comparable]:
 
 
 def known(batch: str, log: str) -> int | None:
-    """How much of a batch is known."""
+    """Return how many messages of a batch are known."""
     return compare(line(batch), line(log)).known
 
 
@@ -161,7 +161,7 @@ def test_a_long_history_of_equal_texts_takes_no_time():
 
 
 def same(one: BaseMessage, other: BaseMessage) -> bool:
-    """Whether a client cannot tell them apart."""
+    """Return True if a client cannot distinguish two messages."""
     return content_digest(one, CODEC) == content_digest(other, CODEC)
 
 

@@ -225,7 +225,7 @@ def test_joined_humans_keep_their_blocks():
 
 
 def test_a_repair_drops_stray_tool_messages():
-    """Where no AI message with calls stands before it in the section."""
+    """A tool message without an earlier AI message with calls in its section is dropped."""
     chain = parse_chain(chain_of("h", "t x", "a", "t x", "h", "t y"), repair=True)
     assert ids(chain.messages()) == ["m0", "m2", "m4"]
     assert [line.partition(":")[0] for line in chain.repairs] == ["message 1", "message 3", "message 5"]
@@ -379,7 +379,7 @@ def test_bytes_of_repairs_are_counted():
 
 
 def test_a_human_begins_the_first_section():
-    """Where there is none yet."""
+    """It begins one if the chain has none yet."""
     chain = Chain().append_human("Hi!")
     assert chain == Chain((Section(Header(None, HumanMessage("Hi!"))),))
 

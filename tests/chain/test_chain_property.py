@@ -1,4 +1,4 @@
-"""What holds for every chain: parsing, sizes, provider hygiene and summaries, over random conversations."""
+"""Properties of every chain: parsing, sizes, provider hygiene and summaries, over random conversations."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_summary_is_a_smaller_chain(messages, config, shares):
 @many
 @given(chains, configs, shares)
 def test_a_second_run_asks_nothing_and_changes_nothing(messages, config, shares):
-    """What came out is taken as it is."""
+    """The output of the first run is accepted unchanged."""
     summary, _ = summarized(messages, config, shares)
     again, handler = summarized(summary.messages, config, shares)
     assert (handler.prompts, again.calls, again.error) == ([], (), None)
@@ -296,7 +296,7 @@ def test_origins_cover_the_input_in_order(messages, config, shares):
 @many
 @given(broken_chains, configs, shares)
 def test_a_broken_chain_is_repaired_and_summarised(messages, config, shares):
-    """What comes out needs no repair, is not larger than what was repaired, and a second run leaves it alone."""
+    """The output needs no repair, is not larger than the repaired input, and a second run does not change it."""
     summary, _ = summarized(messages, config, shares)
     assert summary.error is None
     assert summary.bytes_before == parse_chain(messages, repair=True).size

@@ -1,4 +1,4 @@
-"""What another provider needs of a chain: call ids that it takes, no foreign reasoning, arguments that are JSON."""
+"""Chains for another provider: call ids in its format, no foreign reasoning, arguments that are JSON."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_reasoning_leaves_the_kwargs(kwargs):
 
 
 def test_clearing_changes_no_size_and_nothing_else():
-    """Where there is no reasoning the same objects stay; usage and ids always do."""
+    """Messages without reasoning stay the same objects; usage and ids always stay."""
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token_details": {"reasoning": 1}}
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
     messages = [*chain_of("s", "h", "a x", "t x"), AIMessage([thinking, TEXT], usage_metadata=usage, id="m9")]

@@ -467,7 +467,7 @@ def test_other_messages_stay_whatever_is_summarised():
 
 
 def test_each_strategy_can_be_used_alone():
-    """Whatever the switches say; the others do nothing then."""
+    """A strategy that is called directly ignores the switches, and the others do nothing."""
     messages = talk(*["h", *"aaaa"] * 12)
     config = {"last_section_bytes": 3 * KIB, "preserve_last": False, "use_qa": False}
     found = []
@@ -569,7 +569,7 @@ def test_lone_surrogates_reach_no_model():
 
 
 def material(prompts: Sequence[str]) -> str:
-    """What all prompts showed of messages, tags and escapes taken away."""
+    """Return the messages' text in all prompts, without tags and escapes."""
     told = "".join(re.findall(r"<messages>\n(.*)\n</messages>", prompt, re.DOTALL)[0] for prompt in prompts)
     bare = re.sub(r"</?(?:message|call)[^>]*>\n?", "", told)
     return html.unescape(bare)

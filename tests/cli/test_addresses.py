@@ -71,7 +71,7 @@ every_malformed = pytest.mark.parametrize("uri", sampled(MALFORMED.values()), id
 
 
 def tells_secret(*texts: object) -> bool:
-    """Whether some texts hold any part of a login."""
+    """Return True if a text has any part of a login."""
     return any(part.lower() in str(text).lower() for part in (CANARY, USER, HALF, NUMBER) for text in texts)
 
 
@@ -107,7 +107,7 @@ async def test_what_is_no_text_is_not_repeated_either(uri):
 
 
 def opened(uri: str) -> list[str]:
-    """What opening an address tells: its error, or its hosts and its safe form if it has a login."""
+    """Open an address; return its error, or its hosts and its safe form if it has a login."""
     try:
         client, _ = open_client(uri)
     except InvalidInputError as error:
@@ -190,7 +190,7 @@ async def test_a_server_that_is_down_is_an_error_after_five_seconds(option, seco
 
 
 async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog):
-    """What PyMongo adds for its developers is in the cause only."""
+    """PyMongo's topology description is in the cause only."""
     caplog.set_level(logging.DEBUG, logger="convstore")
     began = time.monotonic()
     async with await ConversationStore.connect(f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=200") as store:

@@ -385,7 +385,7 @@ def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest
 
 
 def test_bad_lines_are_errors_with_their_number(file: Path):
-    """What is not a conversation is named by its line; the others are replayed."""
+    """Lines that are no conversation are named by number; the others are replayed."""
     file.write_text(lines("{nope", recording("ada"), "", [1], {"id": "x"}, {"messages": []}), encoding="utf-8")
     document = figures(file, exit_code=1)
     assert [error["conversation"] for error in document["errors"]] == ["line 1", "line 4", "line 5", "line 6"]
@@ -393,7 +393,7 @@ def test_bad_lines_are_errors_with_their_number(file: Path):
 
 
 def test_a_damaged_gzip_file_is_an_error(file: Path):
-    """What can be read is replayed; where reading ends is told."""
+    """Conversations before the damage are replayed; the error says where reading ended."""
     packed = gzip.compress(lines(recording("ada")).encode()) + gzip.compress(lines(recording("bob")).encode())
     file.write_bytes(packed[:-20])
     document = figures(file, exit_code=1)
@@ -540,7 +540,7 @@ def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("module", [output, readback])
 def test_the_doctests_hold(module: Any):
-    """What docstrings show is what happens."""
+    """Examples in docstrings are true."""
     assert doctest.testmod(module).failed == 0
 
 

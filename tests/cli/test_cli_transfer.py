@@ -53,7 +53,7 @@ def imported(uri: str, *arguments: str | Path, exit_code: int = 0) -> dict[str, 
 
 
 def exported(uri: str, *arguments: str | Path) -> bytes:
-    """What an export prints."""
+    """Return the output of an export."""
     result = convstore("export", "--uri", uri, *arguments)
     assert result.exit_code == 0, result.output
     return result.stdout_bytes
@@ -65,7 +65,7 @@ def counted(document: dict[str, Any], *names: str) -> list[int]:
 
 
 def test_a_file_is_imported_and_reported(uri, file):
-    """What a person sees: how many conversations and messages, and that nothing was left out; twice does no harm."""
+    """The report counts conversations and messages and says that nothing was left out; a second import does no harm."""
     result = convstore("import", file, "--uri", uri, "--scope", "user_id=ada")
     assert result.exit_code == 0
     rows = [line.strip() for line in result.stdout.splitlines()[:3]]

@@ -76,7 +76,7 @@ def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t")
 
 
 def test_all_is_well(uri):
-    """What was looked at, and a verdict; exit code 0."""
+    """The report has counts and a verdict; exit code 0."""
     fill(uri)
     result = convstore("doctor", "--uri", uri)
     assert (result.exit_code, result.stderr) == (0, "")

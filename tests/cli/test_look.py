@@ -43,7 +43,7 @@ def uri(server_uri: str, database_name: str, tmp_path_factory: pytest.TempPathFa
 
 
 def printed(*arguments: str, width: int = 80) -> str:
-    """What a command prints; nothing of it can steer a terminal."""
+    """Return the output of a command; no character in it can control a terminal."""
     result = convstore(*arguments, width=width)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert all(line.isprintable() for line in result.stdout.split("\n"))

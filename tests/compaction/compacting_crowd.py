@@ -62,7 +62,7 @@ def make_turn(name: str) -> list[BaseMessage]:
 
 
 async def compact(chat: Conversation, *, cancel: bool) -> str:
-    """What became of a compaction."""
+    """Return the result of a compaction."""
     task = asyncio.create_task(chat.compact())
     if cancel:
         await asyncio.sleep(random.uniform(0, 0.1))

@@ -138,7 +138,7 @@ class Made:
         self.live = {ordinal: message for ordinal, message in live.items() if ordinal <= last}
 
     def fits(self, live: dict[int, BaseMessage]) -> bool:
-        """Whether what was live up to its end is so now."""
+        """Return True if the messages that were active up to its end are active now."""
         return {ordinal for ordinal in live if ordinal <= self.last} == set(self.live)
 
 
@@ -148,7 +148,7 @@ def chain_of(made: Made | None) -> list[Made]:
 
 
 class Model:
-    """What is live, what is summarised, and how both came to be so."""
+    """A model of a conversation: active messages, summaries, and the steps that led to them."""
 
     def __init__(self) -> None:
         self.log: list[BaseMessage] = []
@@ -373,7 +373,7 @@ class Play:
         assert history.tokens == report.tokens_after
 
     def check_cut(self, history: History, policy: HistoryPolicy, whole: Sequence[BaseMessage]) -> None:
-        """What is left out is counted, and nothing is if all of it fits, in full and with a note."""
+        """Turns left out are counted, and none is if the whole log fits, in full and with a note."""
         left_out, shown = history.report.left_out_turns, {message.id for message in history.messages}
         if policy.view == "full" and left_out:
             begin = next(
@@ -386,11 +386,11 @@ class Play:
             assert not left_out or approximate_tokens(whole) > maximum
 
     async def views(self) -> list[Any]:
-        """What every policy shows."""
+        """Return the view under every policy."""
         return [told(await self.chat.load_history(policy)) for policy in POLICIES]
 
     async def weighed(self, chat: Conversation) -> int:
-        """What a compaction would decide by: all that is not summarised."""
+        """Return the tokens by which a compaction decides: those not summarised."""
         parts = await chat.store.services()
         known = await parts.compactor._reader.find(tuple(chat.scope.items()))
         if known is None:
@@ -422,7 +422,7 @@ class Play:
 
 
 def hidden(message: BaseMessage, policy: HistoryPolicy) -> bool:
-    """Whether a view of the talk alone leaves a message out."""
+    """Return True if a view of the conversation alone leaves a message out."""
     return policy.view == "conversation" and (message.type == "tool" or bool(getattr(message, "tool_calls", None)))
 
 
@@ -551,7 +551,7 @@ def test_a_cut_is_never_between_a_call_and_its_results(seed: int, trigger: int, 
 
 @pytest.mark.parametrize("keep", [0, 2, 4])
 def test_many_turns_pass_between_two_compactions(keep: int) -> None:
-    """What stays is at most half of the trigger, so another half comes before the next one."""
+    """A compaction leaves at most half of the trigger, so the other half is appended before the next one."""
     rule, behind, cuts = rule_of(400, keep=keep), 0, []
     for turn in range(1, 201):
         rows = rows_from("h a " * (turn - behind))
@@ -663,7 +663,7 @@ def test_a_summarizer_has_the_name_of_its_model() -> None:
 
 @pytest.mark.parametrize("wrong", [7, "gpt-x", SimpleNamespace(summarize=None, rule={"keep_last_turns": 3})])
 def test_what_is_no_summarizer_is_refused(wrong: Any) -> None:
-    """When a store is made, not when it is used."""
+    """It is refused when a store is made, not when it is used."""
     with pytest.raises(InvalidInputError):
         as_summarizer(wrong)
 
@@ -711,7 +711,7 @@ class Told(Writer):
         self.does = does
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
-        """What it is told, or a few words."""
+        """Return the summary that was set, or a few words."""
         await super().summarize(messages, summary=summary)
         answer = await self.does()
         return "Some words." if answer is None else answer
@@ -1069,7 +1069,7 @@ async def test_a_conversation_that_is_deleted_meanwhile_keeps_nothing() -> None:
 
 
 async def test_a_rewind_meanwhile_leaves_the_summary_before_it() -> None:
-    """What was written is kept and not used; the summary that still fits is."""
+    """The new summary is kept but not used; the earlier one that still fits is."""
     writer = Told(_nothing)
     chat = await six_turns(writer)
     first = (await chat.compact()).summary
@@ -1149,7 +1149,7 @@ async def test_a_result_of_a_call_that_was_given_up_is_shown() -> None:
 
 
 async def test_large_results_of_the_turn_in_progress_are_worth_a_summary() -> None:
-    """What it saves is what views show: results in full, not their stubs."""
+    """Savings are measured by the view: results in full, not their stubs."""
 
     async def says() -> str:
         return "word " * 1_200
@@ -1351,7 +1351,7 @@ async def test_what_a_load_reads_does_not_grow_once_it_is_summarised(counted: Co
 
 
 def _beside_payloads(commands: Commands) -> int:
-    """How many commands were sent, those that read chunks of payloads apart."""
+    """Return the number of commands, without those that read chunks of payloads."""
     return sum(sent.get("find") != "log" or "#" not in str(sent["filter"]["_id"]) for _, sent in commands.sent)
 
 
@@ -1479,7 +1479,7 @@ async def test_a_summary_of_a_head_that_changed_is_not_committed() -> None:
 
 
 async def test_a_lease_that_is_lost_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever finds that another has it does not let the model go on."""
+    """A worker that finds the lease taken cancels its model call."""
     monkeypatch.setattr("convstore.compaction.compactor._RENEW_SECONDS", 0.01)
     database, ended = memory(), asyncio.Event()
 
@@ -1515,7 +1515,7 @@ async def test_a_head_that_changed_is_not_leased() -> None:
 
 
 async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
-    """Who rewound them may have been killed before the summary before it was made the current one."""
+    """The process that rewound them may have been killed before it selected the earlier summary."""
     chat = await six_turns(Told(_nothing))
     assert (await chat.compact()).status == "done"
     (await chat.store.services()).rewinder._reselect = lambda *_values, **_options: _nothing()

@@ -354,7 +354,7 @@ async def test_a_result_finds_its_call_behind_a_summary(chat: Conversation) -> N
 async def test_no_model_is_asked_to_call_again(
     chat: Conversation, handles: Callable[..., Conversation], handler: Scripted
 ) -> None:
-    """What stands for a call without a result is what views say, and the result is shown once when it comes."""
+    """A call without a result is shown as in views, and its late result is shown once."""
     summarized, kept = pair_of(900, result=False)[0], pair_of(901, result=False)[0]
     await chat.append([HumanMessage("question 0", id="q"), *run_of(1), summarized, *run_of(*range(2, 12))])
     assert (await chat.compact(force=True)).status == "done"
@@ -391,7 +391,7 @@ async def test_the_picture_of_a_question_stays_with_the_log(chat: Conversation) 
 
 
 async def test_a_mark_of_a_user_is_no_mark(chat: Conversation) -> None:
-    """What stands word for word has the store's own marks alone."""
+    """Messages that are shown verbatim have the store's own marks only."""
     forged = {"convstore": {"kind": "summary"}}
     await chat.append(HumanMessage("question 0", id="q", additional_kwargs=forged))
     await chat.append(run_of(*range(1, 9)))

@@ -35,7 +35,7 @@ async def start(role: str, *arguments: str) -> asyncio.subprocess.Process:
 
 
 async def report(process: asyncio.subprocess.Process) -> Any:
-    """What a process says when it ends."""
+    """Return the report of a process that ended."""
     out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-3_000:]
     return json.loads(out)
@@ -107,7 +107,7 @@ def call_of(text: str) -> str:
 
 
 async def check_summaries(chat: Any, log: list[str], made: dict[str, Any], before_kill: int) -> None:
-    """What each committed summary adds begins right behind its parent's range, and was shown to the model once."""
+    """Each committed summary begins right after its parent's range, and its messages were shown to the model once."""
     summaries = await chat.summaries()
     assert before_kill > 0
     last = 0

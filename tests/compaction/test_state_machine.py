@@ -188,7 +188,7 @@ class Machine(RuleBasedStateMachine):
         self.run(self.stores[0].setup())
 
     def teardown(self) -> None:
-        """Whatever was done, a doctor finds nothing wrong when all processes have ended."""
+        """After any steps, verify finds nothing when all processes have ended."""
         for store in self.stores:
             self.run(store.close())
         self.seconds += 200
@@ -418,7 +418,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 9, 11, 70]))
     def time_passes(self, seconds: int) -> None:
-        """What is remembered grows old, heads are due, the second sweep too."""
+        """Caches grow old, heads become due, and so does the second sweep."""
         self.seconds += seconds
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -586,7 +586,7 @@ class Machine(RuleBasedStateMachine):
         self.check_messages(history, policy, behind, talk.turn_in_progress())
 
     def standing(self, scope: int) -> list[BaseMessage]:
-        """What stands in views for what is summarised, by a store that never saw the conversation."""
+        """Return the messages that replace summarised ones in a view, by a store that never saw the conversation."""
         summaries = self.run(self.chat(0, scope, self.store()).summaries())
         return [message for one in summaries if one.is_current for message in one.messages]
 

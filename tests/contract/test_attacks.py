@@ -1,4 +1,4 @@
-"""What attacking the store once broke, each kept mended by a test."""
+"""Attacks that once broke the store; a test keeps each of them fixed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Time:
 
     @property
     def clock(self) -> Clock:
-        """What a store is given."""
+        """Return the clock of a store."""
         start = datetime.now(UTC).replace(microsecond=0)
         return Clock(now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds)
 
@@ -165,7 +165,7 @@ async def test_a_conversation_deleted_in_the_middle_of_a_load_is_loaded_anew(cha
 
 
 async def test_a_repeated_batch_does_not_count_twice_in_listings(chat: Conversation, store: ConversationStore, time):
-    """What the head is told of a batch that is there already is taken back."""
+    """A refresh of the head for a batch that was already stored is undone."""
     turn = rag_turn("What about seals?")
     await chat.append(turn)
     time.seconds += 11
@@ -175,7 +175,7 @@ async def test_a_repeated_batch_does_not_count_twice_in_listings(chat: Conversat
 
 
 async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str, database_name: str):
-    """Whoever waits for an answer gets one, even if it is that the store is closed."""
+    """Every waiting caller gets an answer, if only StoreClosedError."""
     host, _, options = server_uri.rpartition("/")
     store = await ConversationStore.connect(f"{host}/{database_name}{options}")
     await store.setup()
@@ -262,7 +262,7 @@ async def test_an_append_without_an_answer_is_given_up(
 async def test_an_append_that_waits_while_its_conversation_is_deleted_begins_anew(
     chat: Conversation, store: ConversationStore
 ):
-    """What this store acknowledges after it deleted a conversation is in the scope's new one."""
+    """Appends acknowledged after the deletion are in the scope's new conversation."""
     await chat.append(HumanMessage("old"))
     known = store._known.get(tuple(chat.scope.items()))
     assert known

@@ -112,7 +112,7 @@ class World:
         return ConversationStore(self.database, summarizer=Writer()).conversation(user_id="ada", thread_id=thread)
 
     async def told(self, work: Awaitable[Any]) -> tuple[Any, list[tuple[str, str]]]:
-        """What a call gives, and the commands that it sends."""
+        """Return the result of a call, and the commands that it sends."""
         with self.commands.counted() as counted:
             try:
                 outcome = plain(await work)
@@ -164,7 +164,7 @@ def hers() -> list[BaseMessage]:
 
 
 class Guesses:
-    """What Eve tries: ids of Ada's, of her own and of nobody, in any place."""
+    """Arguments that Eve tries: ids of Ada's, of her own and of nobody."""
 
     def __init__(self, seed: int, conversation: str, cursor: str) -> None:
         self.dice = random.Random(seed)
@@ -326,7 +326,7 @@ async def test_many_calls_do_not_tell_whether_another_is_there(
 
 
 async def test_an_agents_model_learns_nothing_of_others(worlds: list[World]) -> None:
-    """Whatever ids it calls the tool with, and whose names it puts into the arguments."""
+    """The tool reveals nothing for any ids and names of other users in its arguments."""
     thread, shown = f"thread {next(_NUMBERS)}", []
     await worlds[0].ada(thread).append(hers())
     for world in worlds:

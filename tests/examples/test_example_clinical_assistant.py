@@ -187,7 +187,7 @@ async def test_the_question_is_in_the_log_before_the_model_is_asked(site, uri):
 
 
 async def test_the_user_comes_from_the_token(site):
-    """What the body says of a user is not looked at."""
+    """A user in the body of a request is ignored."""
     body = {"session_id": site.session, "message": "hello", "user_id": "grace"}
     async with site.client() as client:
         assert (await client.post("/chat", json=body, headers={"X-Request-ID": "r1"})).status_code == 200
@@ -529,7 +529,7 @@ async def test_good_turns_are_exported_for_fine_tuning(site):
 
 
 async def test_the_audit_trail_has_every_turn(site):
-    """Who, when, which tool with which arguments, what it found, what was used, what was answered, what failed."""
+    """A line has user, time, tools with arguments and outputs, sources used, the answer and errors."""
     for request, message in enumerate([DOSE, "The dose again?", "Is there an outage?"]):
         await site.ask(f"r{request}", message)
     await site.chat.append_turn("r3", human="And?")

@@ -61,7 +61,7 @@ class Bot:
         return state
 
     def shown(self, role: str) -> list[BaseMessage]:
-        """What the one call of a model in the last turn was shown."""
+        """Return the messages that the only model call of the last turn was shown."""
         [messages] = [messages for who, messages in self.calls if who == role]
         return messages
 
@@ -114,7 +114,7 @@ async def test_the_conversational_node_alone_is_shown_history_without_tools(bot,
 
 
 async def test_the_artifact_becomes_documents(bot, modules):
-    """What the search found is in the state as documents, equal to the passages, and the source is named."""
+    """Passages found by the search are documents in the state, and their source is named."""
     state = await bot.ask(LOCAL)
     passages = {passage.title: passage for passage in modules.corpus.HANDBOOK}
     assert state["documents"][0].metadata["title"] == "The great storm"

@@ -29,12 +29,12 @@ def server_address(server_uri: str, database_name: str) -> Iterator[str]:
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.slow)])
 def address(request) -> str:
-    """Where an example runs."""
+    """Return the address at which an example runs."""
     return "memory://" if request.param == "memory" else request.getfixturevalue("server_address")
 
 
 def run_example(name: str, *arguments: str, **variables: str) -> str:
-    """What an example prints; it must end well and have nothing to complain about."""
+    """Return the output of an example; it must succeed without output on stderr."""
     return run_program(ROOT / "examples" / name, *arguments, **variables)
 
 

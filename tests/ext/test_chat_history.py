@@ -76,7 +76,7 @@ def parrot(*answers: AIMessage | str) -> BaseChatModel:
 
 
 async def test_it_gives_the_view(chat):
-    """What it gives is what `load_history` gives under its policy: old results as stubs."""
+    """Its messages are those of `load_history` under its policy: old results as stubs."""
     await chat.append([*rag_turn("Where are whales?"), HumanMessage("And seals?")])
     for policy in (None, HistoryPolicy(stub_tools="never"), HistoryPolicy(view="conversation")):
         given = await ChatMessageHistory(chat, policy).aget_messages()
@@ -327,7 +327,7 @@ async def test_a_whole_scope_may_be_fixed(store, chat):
 
 @pytest.mark.parametrize("value", [{"$ne": ""}, "", "x" * 600, "\ud800", None])
 async def test_hostile_session_ids_are_refused(store, value):
-    """What cannot be a scope value is refused before anything is read."""
+    """An invalid scope value is refused before anything is read."""
     chain = with_message_history(parrot("Hello"), store)
     with pytest.raises(InvalidScopeError):
         await chain.ainvoke([HumanMessage("Hi")], {"configurable": {"user_id": value, "thread_id": "t"}})
@@ -373,7 +373,7 @@ async def test_many_messages_that_come_back_are_not_appended(chat):
 
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_history_of_a_run_shows_what_was_done_to_it(store, chat, is_sync):
-    """What it gave belongs to its caller, and after an addition or a clearing it is loaded anew."""
+    """Returned messages belong to the caller; after an addition or a clearing the view is loaded again."""
     [history] = [SessionHistories(store)(**chat.scope)]
 
     async def do(name: str, *values: Any) -> None:

@@ -91,7 +91,7 @@ class Scripted:
         self.calls, self.shown = calls, list[list[BaseMessage]]()
 
     def __call__(self, messages: Sequence[BaseMessage]) -> AIMessage:
-        """What a chat model does."""
+        """Answer as a chat model does."""
         self.shown.append(list(messages))
         assert check_pairing(messages) == []
         if self.calls and isinstance(messages[-1], HumanMessage):
@@ -112,7 +112,7 @@ async def search(state: MessagesState) -> dict[str, Any]:
 
 
 def after_model(state: MessagesState) -> str:
-    """Whether tools are next."""
+    """Return True if tools run next."""
     last = state["messages"][-1]
     return "tools" if isinstance(last, AIMessage) and last.tool_calls else "done"
 
@@ -449,7 +449,7 @@ async def test_other_words_under_the_same_id_are_refused(store, config, with_che
 
 
 async def test_an_answer_is_found_behind_a_late_result(store, config):
-    """What the view shows as text of a human message in the middle of a turn does not end it."""
+    """A late result, shown as a human message in the middle of a turn, does not end the turn."""
     chat = chat_of(store, config)
     pay = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "pay"}])
     asked, call, result, answer = rag_turn("one")
@@ -496,7 +496,7 @@ async def test_what_a_broken_run_left_in_the_checkpoint_is_shown_and_logged_in_o
 
 
 async def test_a_deletion_is_not_undone_by_a_checkpoint(store, config):
-    """What was logged once is not logged again into the conversation that begins anew."""
+    """Messages of a deleted conversation are not logged again into the new one."""
     graph = straight(store, Scripted()).compile(checkpointer=InMemorySaver())
     await graph.ainvoke({"messages": [HumanMessage("one")]}, config)
     await chat_of(store, config).delete()
@@ -543,7 +543,7 @@ async def test_a_view_of_the_conversation_leaves_tools_of_this_turn_out_too(stor
 
 @dataclass
 class Context:
-    """What the application says of a run."""
+    """The runtime context of an application."""
 
     user_id: str
     thread: str = ""
@@ -667,7 +667,7 @@ class Loose(TypedDict):
 
 
 async def test_states_that_can_not_work_are_refused(store, config):
-    """When the graph is built if that can be seen then, else by a typed error of the node."""
+    """They are refused when the graph is built where possible, else by a typed error of the node."""
     with pytest.raises(ValueError, match="Channel 'messages' already exists"):
         StateGraph(Loose).add_node("load", load_node(store))
     for state in (None, {}, {"messages": None}, {"messages": "hi"}, {"messages": ["hi"]}, Context("ada")):
@@ -746,7 +746,7 @@ async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store):
 
 
 async def test_options_reach_the_append(store, config):
-    """What the log cannot give back equal is left out if the node says so, and else refused."""
+    """Values that cannot be restored equal are left out if the node says so, else refused."""
     message = ToolMessage("x", tool_call_id="1", artifact=object(), id=new_id())
     with pytest.raises(InvalidInputError, match="artifact"):
         await append_node(store).ainvoke({"messages": [message]}, config)

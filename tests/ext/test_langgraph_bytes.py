@@ -1,4 +1,4 @@
-"""What LangGraph's checkpointer for MongoDB writes per turn, counted on a real server by the benchmark's own code."""
+"""Bytes that LangGraph's checkpointer for MongoDB writes per turn, measured by the benchmark's own code."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def store(client: AsyncMongoClient[dict[str, Any]], database_name: str) ->
 
 
 def config_of(scope: dict[str, str]) -> dict[str, Any]:
-    """What a caller passes to a run."""
+    """Return the configuration of a run."""
     return {"configurable": dict(scope)}
 
 
@@ -104,7 +104,7 @@ async def test_earlier_turns_leave_the_state_at_the_start_of_the_next(store: Con
 
 
 async def test_views_are_stable_within_a_turn_and_from_turn_to_turn(store: ConversationStore, scope: dict[str, str]):
-    """What the model is shown within a turn begins with what it was shown before, to the byte."""
+    """Within a turn, each view begins with the view before it, to the byte."""
     replies = [reply for number in range(4) for reply in (calls("search"), calls("search"), AIMessage(f"{number}."))]
     model = ScriptedModel(replies=replies)
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)], system_prompt="Be kind.")
@@ -209,7 +209,7 @@ async def test_a_command_is_logged_with_its_messages(store: ConversationStore, s
 
 
 async def test_a_tool_that_raises_ends_the_run_and_the_next_goes_on(store: ConversationStore, scope: dict[str, str]):
-    """What was said until then is logged; the next question's view has a result for the call that broke."""
+    """Messages until then are logged; the next view has a result for the failed call."""
 
     @tool
     def broken() -> str:
@@ -350,7 +350,7 @@ class Wavering:
 
     @property
     def rule(self) -> CompactionRule:
-        """When it is asked."""
+        """Return the rule."""
         return CompactionRule(keep_last_turns=-1 if self.is_wrong else 1)
 
     async def summarize(self, messages: Any, *, summary: Any) -> str:  # noqa: ARG002 - never asked

@@ -29,7 +29,7 @@ QUESTION = "How do bees tell the way?"
 
 
 class BrokenOffError(Exception):
-    """What stands for a crash."""
+    """Simulates a crash."""
 
 
 class Report(BaseModel):
@@ -226,7 +226,7 @@ async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, 
 
 
 async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore, scope: dict[str, str]):
-    """Whatever order they were logged in, each call gets its own result again."""
+    """Each call gets its own result again, in any order of the log."""
     call = AIMessage(
         "", id="ai", tool_calls=[{"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "b")]
     )
@@ -416,7 +416,7 @@ class Signs(AgentMiddleware[Any, Any, Any]):
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 async def test_what_hooks_add_at_the_end_is_logged_once(store: ConversationStore, scope: dict[str, str], saves: bool):
-    """Whoever asks again gets the same messages, and nothing more is in the log, by the next question neither."""
+    """A repeated question gets the same messages, and neither it nor the next one adds to them."""
     saver = InMemorySaver() if saves else None
     replies = [AIMessage("By dancing."), AIMessage("Yes.")]
     agent, model, _ = make_agent(store, replies, beside=[Signs()], checkpointer=saver)

@@ -53,7 +53,7 @@ async def ask(agent: Any, scope: dict[str, str], text: Any = "How?", id_: str | 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_the_log_holds_redacted_text_only(store: ConversationStore, scope: dict[str, str], saver: Any):
-    """What PIIMiddleware takes out of question, result and answer is nowhere in the log, nor shown to the model."""
+    """Text that PIIMiddleware redacts is neither in the log nor shown to the model."""
     pii = PIIMiddleware("email", apply_to_input=True, apply_to_output=True, apply_to_tool_results=True)
     replies = [calls("search"), AIMessage("Write to eve@example.org."), AIMessage("Again: eve@example.org.")]
     agent, model = make_agent(store, replies, pii, tool_results="after_hooks", checkpointer=saver)
@@ -220,7 +220,7 @@ async def test_todos_reach_state_and_log(store: ConversationStore, scope: dict[s
 
 
 async def test_messages_of_hooks_are_logged_in_their_place(store: ConversationStore, scope: dict[str, str]):
-    """What other middleware adds before the model, behind it and at the end is in the log, in the state's order."""
+    """Messages that other middleware adds before the model, after it and at the end are logged in the state's order."""
 
     class Adds(AgentMiddleware[Any, Any, Any]):
         def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002 - LangChain passes it

@@ -1,4 +1,4 @@
-"""What a tool puts beside its result in a command, a screenshot as a human message, say: part of the agent's turn."""
+"""Messages that a tool's command adds to its result, such as a screenshot, are part of the agent's turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TURN = [("human", "Look!"), ("ai", ""), ("tool", "See the image."), ("human", IM
 
 
 class BrokenOffError(Exception):
-    """What stands for a crash."""
+    """Simulates a crash."""
 
 
 def make_agent(

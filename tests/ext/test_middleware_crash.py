@@ -82,7 +82,7 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
 
 
 async def test_without_checkpoints_the_question_is_asked_again(crashes: Any):
-    """Whatever the log had is kept and not asked or run again; each message is there once, and a next question fits."""
+    """Logged steps are kept and not repeated; each message is stored once, and the next question works."""
     for crash in crashes("again", saves=False):
         before = await crash.log()
         messages, done = await crash.go_on(question())

@@ -17,7 +17,7 @@ from convstore.ext.langchain import ConversationMiddleware
 
 
 class BrokenOffError(Exception):
-    """What stands for a crash."""
+    """Simulates a crash."""
 
 
 def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
@@ -70,7 +70,7 @@ async def test_a_history_that_comes_again_is_logged_once(
 
 
 async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(store: ConversationStore, scope: dict[str, str]):
-    """What is known leaves the state, so a later run finds its messages by id."""
+    """Known messages are replaced in the state, so a later run finds its messages by id."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     result = await ask(make_agent(store, [AIMessage("Thus.")])[0], scope, "How?", "So.", "Why?")
     log = await log_of(store.conversation(**scope))

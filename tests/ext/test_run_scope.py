@@ -1,4 +1,4 @@
-"""Whose conversation a run works on is what the application said, in any of the ways it may say it, or an error."""
+"""A run works on the conversation that the application chose, in each supported way, or raises."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_error_of_the_function_passes_through(store):
 
 
 def test_a_choice_is_checked_when_it_is_made(store):
-    """What can never be a choice is refused by constructors; a mapping is copied."""
+    """Invalid choices are refused by constructors; a mapping is copied."""
     fixed = {"user_id": "ada"}
     checked = check_choice(store, fixed)
     fixed["user_id"] = "eve"

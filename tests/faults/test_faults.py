@@ -1,4 +1,4 @@
-"""What was told holds, whatever fails: each fault once on a real replica set, and what the checker of that sees.
+"""Acknowledged writes hold under every fault on a real replica set, and the checker finds violations.
 
 ``CONVSTORE_FAULT_ROUNDS=10`` does each ten times; ``python tests/faults.py --minutes 10`` prints a table.
 """
@@ -59,16 +59,16 @@ class Forged:
         self.note("told", turn=turn, ordinals=list(receipt.ordinals), sources=sources)
 
     def note(self, what: str, **values: Any) -> None:
-        """What a client writes down."""
+        """Return a line of a client's journal."""
         note = {"what": what, "at": time.time(), "thread": self.thread, "client": "patient0", **values}
         self.notes.append(note)
 
     def saw(self, what: str, ids: list[str], **values: Any) -> None:
-        """What a reader writes down."""
+        """Return a reader's line of a journal."""
         self.note(f"saw {what}", mark=str(Marks(ids)), **values)
 
     async def check(self) -> Findings:
-        """What the checker says."""
+        """Return the findings of the checker."""
         return await check_round(self.database, [self.thread], self.notes, since=0.0)
 
 
@@ -131,7 +131,7 @@ FALSE_NOTES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("told", FALSE_NOTES)
 async def test_the_checker_finds_what_does_not_hold(forged: Forged, told: str) -> None:
-    """What a client was told and what is not so is found, each under its name."""
+    """Each kind of violated acknowledgement is found under its name."""
     name, note = FALSE_NOTES[told]
     forged.note(**({"id": forged.ids[0]} | note if note.get("id") == "first" else note))
     if note.get("id") == "first":

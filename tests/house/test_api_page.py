@@ -37,7 +37,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def codes(cell: str) -> list[str]:
-    """What stands in code in a cell."""
+    """Return the code spans of a cell."""
     return [code.replace(r"\|", "|") for code in re.findall(r"`([^`]*)`", cell)]
 
 
@@ -66,7 +66,7 @@ class Told(NamedTuple):
 
 
 def told(code: str) -> Told:
-    """What some code on the page says."""
+    """Return the cells beside some code on the page."""
     found = re.fullmatch(r"(?:(await|async for) )?(?:\w+ in )?(?:(\w+)\.)?(\w+)(?:\((.*)\))?", code)
     assert found, code
     return Told(found[1] or "", found[2] or "", found[3], found[4])
@@ -79,12 +79,12 @@ def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
 
 
 def methods() -> Iterator[tuple[Told, list[str]]]:
-    """What stands in the first column of the tables of store and conversation, with the cells behind it."""
+    """Return the first column of the tables of store and conversation, with the other cells."""
     return ((told(code), others) for first, *others in rows("call") for code in codes(first))
 
 
 def names() -> Iterator[tuple[ModuleType, Told]]:
-    """What stands in the table of tools, integrations and summarizers, with the module that it is imported from."""
+    """Return the table of tools, integrations and summarizers, with the module of each."""
     module = convstore
     for place, listed, *_ in rows("import from"):
         module = importlib.import_module(*codes(place)) if place else module
@@ -112,7 +112,7 @@ def tree(base: type[ConvstoreError] = ConvstoreError) -> Iterator[type[Convstore
 
 
 def test_every_exported_name_is_documented():
-    """Whatever ``convstore`` exports stands on the page in code."""
+    """Every export of ``convstore`` is on the page in code."""
     told = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
     assert set(convstore.__all__) - told == set()
 

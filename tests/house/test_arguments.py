@@ -1,4 +1,4 @@
-"""What callers pass to the public API: nonsense is refused where it is passed, by an error that says what is wanted."""
+"""Invalid arguments of the public API are refused where they are passed, by an error that says what is valid."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def chat(database: Any) -> Conversation:
 def test_what_is_no_policy_is_refused_where_it_is_passed(
     chat: Conversation, take: Callable[[Conversation, Any], Any], wrong: Any
 ) -> None:
-    """When a store or an integration is made, not by the first load, and never taken for the default."""
+    """It is refused when a store or an integration is made, and never taken for the default."""
     with pytest.raises(InvalidInputError, match=f"policy is a HistoryPolicy, not {type(wrong).__name__}"):
         take(chat, wrong)
 
@@ -171,7 +171,7 @@ def test_a_tool_for_many_conversations_wants_a_store(chat: Conversation) -> None
 async def test_a_deletion_is_forgotten_though_the_sweep_behind_it_fails(
     database: Any, chat: Conversation, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    """What the store knew goes once the conversation is ended, by whoever did it."""
+    """The store forgets a conversation once it is ended, by any process."""
     await chat.append(HumanMessage("old"))
     if who == "another":
         await ConversationStore(database).conversation(**chat.scope).delete()

@@ -112,7 +112,7 @@ def imports_of(path: Path) -> list[Import]:
 
 
 def is_for_types(node: ast.AST) -> bool:
-    """Whether a node is ``if TYPE_CHECKING``."""
+    """Return True if a node is ``if TYPE_CHECKING``."""
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 

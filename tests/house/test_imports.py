@@ -1,4 +1,4 @@
-"""What an import loads: LangChain's tools, prompts, tracers and models only where they are used."""
+"""Imports load LangChain's tools, prompts, tracers and models only where they are used."""
 
 from __future__ import annotations
 

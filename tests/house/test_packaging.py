@@ -1,4 +1,4 @@
-"""What is shipped is whole: the wheel works without the checkout, and the core without any extra."""
+"""The wheel works without the checkout, and the core without any extra."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXTRAS = ("motor", "mongomock", "mongomock_motor", "typer", "rich", "pytest", "h
 
 
 def run(*arguments: str | Path, folder: Path, path: Path | None = None) -> str:
-    """What a Python process prints that runs in a folder, with another one first on its path; it must end well."""
+    """Run Python in a folder, with another folder first on its path; return its output. It must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(path or ""), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, *arguments]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)  # noqa: S603 - our own code

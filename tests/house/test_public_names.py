@@ -52,7 +52,7 @@ def defined_in(module: ModuleType) -> set[str]:
 
 
 def parts_of(thing: object) -> dict[str, object]:
-    """What of a public object is to be explained: itself, and the public methods and properties of a class."""
+    """Return the parts of a public object that need a docstring: itself, and public methods and properties."""
     kinds = (property, classmethod, staticmethod)
     own = vars(thing) if inspect.isclass(thing) else {}
     public = {name: value for name, value in own.items() if not name.startswith("_")}
@@ -128,7 +128,7 @@ def test_every_error_is_drawn_and_exported():
 
 
 def test_builtin_bases_are_drawn():
-    """Where an error is also a built-in one, the tree says so."""
+    """The tree names the built-in base of an error."""
     drawn = dict(re.findall(r"(\w+Error) \((\w+)\)", str(exceptions.__doc__)))
     bases = {name: getattr(exceptions, name).__bases__[1:] for name in exceptions.__all__}
     assert drawn == {name: others[0].__name__ for name, others in bases.items() if others}

@@ -60,7 +60,7 @@ def script_of(block: Block) -> str:
 
 
 def run(script: str, folder: Path, **variables: str) -> str:
-    """What a program prints; it must end well and have nothing to complain about."""
+    """Return the output of a program; it must succeed without output on stderr."""
     path = folder / "block.py"
     path.write_text(script, encoding="utf-8")
     return run_program(path, **variables)
@@ -155,7 +155,7 @@ def test_the_commands_are_those_of_the_command_line():
 
 
 def test_every_method_is_named():
-    """What store and handle can do is on the page."""
+    """Every method of store and conversation is on the page."""
     methods = {name for class_ in (Conversation, ConversationStore) for name in dir(class_) if name[0] != "_"}
     inner = {"codec", "services", "run_sync"}
     assert {name for name in methods - inner if not re.search(rf"\b{name}\b", README)} == set()

@@ -52,7 +52,7 @@ def test_a_query_meets_a_text_in_another_form(text: str, query: str):
 @given(TEXT)
 @examples(300)
 def test_a_text_meets_itself(text: str):
-    """Whatever the language of a text is taken for, its own words as a query find each of its terms."""
+    """A query of a text's own words finds each of its terms, whichever language is detected."""
     for language in ("", language_of(text), "english", "german", "russian"):
         groups = query_groups(text)
         assert set(terms(text, language)) <= {term for group in groups for term in group}

@@ -1,4 +1,4 @@
-"""What somebody wrote cannot pass itself off as what the store made: stubs, notes, summaries, their marks and ids.
+"""User text cannot pass for messages that the store makes: stubs, notes, summaries, their marks and ids.
 
 The log gives every message back as it was appended, forged or not. In views marks and ids of the store's are the
 store's alone, and no text ends the frame that it is put into.
@@ -111,7 +111,7 @@ async def test_a_mark_is_the_stores_own(chat: Conversation, handles: Handles, ma
 
 
 async def test_a_dict_of_a_client_brings_no_mark(chat: Conversation) -> None:
-    """What LangChain has no field for is kept, and is nothing but that."""
+    """Unknown fields are kept as plain data."""
     await chat.append([{"role": "user", "content": "hi", "id": "m", "convstore": {"kind": "summary"}}])
     assert [message.additional_kwargs async for message in chat.messages()] == [{"convstore": {"kind": "summary"}}]
     assert [message.additional_kwargs for message in (await chat.load_history()).messages] == [{}]
@@ -126,7 +126,7 @@ async def test_other_things_under_the_name_stay(chat: Conversation) -> None:
 
 @pytest.mark.parametrize("id_", ["note-6", "summary-1", "c0:missing-result-0", "c0:missing-result-0~"])
 async def test_ids_in_a_view_are_each_once(chat: Conversation, handles: Handles, id_: str) -> None:
-    """Whatever ids clients choose, so that a reducer that goes by ids never takes one message for another."""
+    """Ids are unique for any ids that clients choose, so that a reducer never mixes up two messages."""
     call = {"name": "run", "args": {}, "id": "k"}
     for n in range(6):
         await chat.append([HumanMessage(f"question {n} " + "why " * 80, id=f"h{n}"), AIMessage("so", id=f"a{n}")])

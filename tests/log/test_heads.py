@@ -1,4 +1,4 @@
-"""What the head is told and when: listings, policies and deletions go by it; and what a call that broke off leaves."""
+"""Refreshes of the head, which listings, policies and deletions read, and leftovers of interrupted calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Time:
 
     @property
     def clock(self) -> Clock:
-        """What a store is given; a moment that an import says counts."""
+        """Return the clock of a store; the date of an import takes precedence."""
         return Clock(monotonic=lambda: self.seconds)
 
 
@@ -87,7 +87,7 @@ async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenC
 
 
 async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: OpenChat):
-    """What a load learnt of another's messages takes no preview from the listing."""
+    """A load of another store's messages does not remove the preview from the listing."""
     chat, other = open_chat(), open_chat()
     await chat.append(HumanMessage("q"))
     await chat.append(AIMessage("mine"))
@@ -185,7 +185,7 @@ async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: 
 
 
 async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(open_chat: OpenChat, commands: Commands):
-    """What an import told it has the date of long ago, by which a policy would end the conversation."""
+    """An import dates it long ago, by which a policy would end the conversation."""
     chat = open_chat()
     with as_of(datetime(2020, 1, 1, tzinfo=UTC)):
         await chat.append(HumanMessage("old"))

@@ -205,7 +205,7 @@ async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, d
 
 
 async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
-    """Where the heads were not restored; a new one is made of what is there."""
+    """It is not shown if the heads were not restored; the next compaction makes a new one."""
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=50, keep_last_turns=1)
     store = ConversationStore(database, summarizer=HeadTailSummarizer(rule))
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
@@ -226,7 +226,7 @@ async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
 
 
 async def test_a_repair_beside_running_writers_loses_nothing(client: Client, database: Any) -> None:
-    """Whoever is first in a hole or at the end stays."""
+    """The first entry in a hole or at the end stays, whichever process wrote it."""
     stores = [ConversationStore(client[database.name]) for _ in range(4)]
     scope = {"user_id": uuid.uuid4().hex, "thread_id": "t"}
     chats = [store.conversation(**scope) for store in stores]

@@ -23,7 +23,7 @@ _NUMBERS = itertools.count(1)
 
 
 def script_of(seed: int) -> list[tuple[str, Any]]:
-    """What is done to a conversation, in some order; what is appended comes first and most often."""
+    """Return a strategy for steps on a conversation; appends come first and most often."""
     dice = random.Random(seed)
     script: list[tuple[str, Any]] = []
     for _ in range(dice.randint(6, 40)):
@@ -62,7 +62,7 @@ def made(kind: str) -> list[BaseMessage]:
 
 
 class Model:
-    """What is live, and how it came to be so."""
+    """A model of a conversation: the active messages, and the steps that led to them."""
 
     def __init__(self) -> None:
         self.live: list[BaseMessage] = []

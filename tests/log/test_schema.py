@@ -1,4 +1,4 @@
-"""What is written to MongoDB can be read again, and what was damaged is recognised."""
+"""Documents are read as they were written, and damage is recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What turns cost, counted by command monitoring; what they promise is in the contract suite."""
+"""The commands of turns, counted; their promises are in the contract suite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def chat(client: AsyncMongoClient[dict[str, Any]], database_name: str) -> 
 
 
 async def test_question_and_answer_are_one_command_each(chat: Conversation, commands: Commands) -> None:
-    """Where this store asked, nothing has to be looked up before the answer is written."""
+    """The store that appended the question looks nothing up before it appends the answer."""
     with commands.counted():
         await chat.append_turn("r1", human="And orcas?")
         await chat.append_turn("r1", messages=rag_turn("And orcas?")[1:])

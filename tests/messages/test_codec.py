@@ -111,7 +111,7 @@ def test_any_value_comes_back_equal(value):
     ids=lambda value: re.sub(r"\W+", " ", ascii(value))[:30] if not isinstance(value, list | set) else None,
 )
 def test_a_treacherous_value_comes_back_equal(value):
-    """What looks like a tag, what JSON would convert and what time zones confuse comes back as it was."""
+    """Values that look like tags, that JSON would convert or that time zones confuse come back equal."""
     assert same(_back(value), value)
     assert same(_back([value, {"k": value}]), [value, {"k": value}])
 
@@ -369,7 +369,7 @@ def test_a_name_or_type_that_is_taken_is_refused(type_, name):
 
 
 def test_a_failing_dump_is_an_unencodable_value():
-    """What a caller's function raises is the cause of an error that names the path, or of an omission."""
+    """An exception of the caller's function is the cause of an error that names the path, or of an omission."""
     codec = _taught(dump=lambda _tag: 1 / 0)
     with pytest.raises(UnencodableError) as refused:
         codec.encode([_Tag(frozenset())])
@@ -380,7 +380,7 @@ def test_a_failing_dump_is_an_unencodable_value():
 
 
 def test_a_failing_load_is_a_damaged_text():
-    """What a caller's function raises while reading is a ValueError, as for any text that cannot be read."""
+    """An exception of the caller's function while reading is a ValueError, as for any unreadable text."""
     codec = _taught(load=lambda _plain: 1 / 0)
     with pytest.raises(ValueError, match="tag"):
         codec.decode(codec.encode(_Tag(frozenset())))
@@ -757,7 +757,7 @@ def test_a_range_without_its_payload_is_returned_as_it_is():
 
 
 def test_the_text_of_a_message_is_a_plain_text():
-    """What `message.text` gives is stored as the str that it is equal to, wherever it stands, also in parts."""
+    """The text of `message.text` is stored as the equal str, at any position, also in parts."""
     said = AIMessage("Fish. " * 4_000).text
     assert type(said) is not str
     message = ToolMessage([{"type": "text", "text": said}], artifact=[(said, {"said": said})], tool_call_id="c")

@@ -29,7 +29,7 @@ def test_a_mark_is_read_as_it_was_written():
 
 @pytest.mark.parametrize("value", FOREIGN)
 def test_what_is_no_mark_says_nothing(value: Any):
-    """Whatever somebody put there, reading it does not fail."""
+    """Reading never fails, whatever value is found there."""
     assert kind_of(bearing(value)) == ""
 
 

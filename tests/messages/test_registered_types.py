@@ -105,7 +105,7 @@ def worked_out() -> Lazy:
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_comes_back_equal(value: Any):
-    """Whatever its constructor does with what it is given."""
+    """It comes back equal, whatever its constructor does with its arguments."""
     codec = codec_of(type(value))
     found = codec.decode(codec.encode(value))
     assert type(found) is type(value)
@@ -123,7 +123,7 @@ def test_what_no_field_holds_is_refused():
 
 
 def test_a_type_with_private_attributes_wants_functions():
-    """What they hold is nobody's to know."""
+    """Private attributes are not read, so such a type needs functions of its own."""
 
     class Private(BaseModel):
         _secret: int = PrivateAttr(default=1)

@@ -45,7 +45,7 @@ async def write(chat: Conversation, turns: range, size: int = 400) -> None:
 
 
 async def test_a_view_is_counted_by_the_store_that_loads_it(stores, scope):
-    """Whoever wrote the messages, `tokens` is what the store's own counter says, under the budget too."""
+    """`tokens` is the size by the loading store's counter and within the budget, whichever store wrote the messages."""
     await write(stores().conversation(**scope), range(30))
     other = stores(token_counter=characters, policy=HistoryPolicy(max_tokens=5_000)).conversation(**scope)
     history = await other.load_history()
@@ -187,7 +187,7 @@ def closure(factor: int) -> TokenCounter:
 
 
 def test_counters_that_count_otherwise_have_other_names():
-    """What a partial binds is a part of its name, however long it is."""
+    """The arguments of a partial are part of its name, at any length."""
     long = ["x" * 500 + end for end in "ab"]
     names = [counter_name(partial(characters, scale)) for scale in (1.0, 8.0, *long)]
     assert len(set(names)) == 4
@@ -221,7 +221,7 @@ def test_a_name_is_a_short_text(name, client, database_name):
 
 
 async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(stores, scope):
-    """What stands before the first message of its first entry was counted anew with it, and is named so."""
+    """Messages before its first entry were recounted with it, and have its counter's name."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
     await write(default, range(4))
     await write(other, range(4, 5))

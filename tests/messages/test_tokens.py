@@ -1,4 +1,4 @@
-"""How large a message is taken to be, where characters alone do not tell."""
+"""Sizes of messages whose characters alone do not determine them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_image_counts_the_same_whatever_its_bytes(image: dict[str, object]) -
 
 
 def test_calls_beside_blocks_are_counted_once() -> None:
-    """Whether the content repeats them or not."""
+    """They are counted once whether or not the content repeats them."""
     text = {"type": "text", "text": "Let me look."}
     without = approximate_tokens([AIMessage([text])])
     beside = approximate_tokens([AIMessage([text], tool_calls=[CALL])])

@@ -194,7 +194,7 @@ class Damage:
         return every if LONG > 1 else {name: read for name, read in every.items() if name not in LIKE_OTHERS}
 
     async def outcome(self, name: str, read: Read, document: dict[str, Any]) -> str:
-        """What a read of a damaged document comes to: "right", "named", "other", or what else is wrong."""
+        """Return the outcome of reading a damaged document: "right", "named", "other", or another problem."""
         try:
             told = repr(await read())
         except CorruptDocumentError as error:
@@ -206,7 +206,7 @@ class Damage:
         return "named" if "The store cannot answer now: document " in told else "other"
 
     def is_named(self, document: dict[str, Any], named: str) -> bool:
-        """Whether an error names the document, or one that it leads to."""
+        """Return True if an error names the document, or one that refers to it."""
         return named == document["_id"] or ":" in named or "#" in named
 
     async def put(self, collection: str, document: dict[str, Any]) -> bool:
@@ -219,7 +219,7 @@ class Damage:
 
 
 def shape(path: Path) -> str:
-    """Which field it is, whatever list or map it stands in."""
+    """Return the path of a field without indexes and keys of maps."""
     free = {"details", "values", "scope"}
     parts = ["*" if isinstance(part, int) or before in free else part for before, part in pairwise(("", *path))]
     return ".".join(map(str, parts))
@@ -398,7 +398,7 @@ async def test_a_chunk_grows_no_larger_than_what_is_recorded(damage: Damage, nam
     "text", ['[{"$":["line",1]},{"$":["line",1]}]\n[]', '{"$":["line",0]}', '[{"$":["line",2]}]\n1']
 )
 def test_a_text_can_not_unfold_without_end(text: str) -> None:
-    """What stands on a line of its own is referred to once, as it was written."""
+    """A value on a line of its own is referred to once."""
     with pytest.raises(ValueError, match="not a value"):
         Codec().decode(text)
 

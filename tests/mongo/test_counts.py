@@ -262,7 +262,7 @@ async def test_bytes_of_a_load_do_not_grow_with_tool_results(store: Conversation
 
 
 async def test_bytes_of_a_load_do_not_grow_with_the_conversation(store: ConversationStore, commands: Commands) -> None:
-    """What a warm load receives stays bounded by the budget."""
+    """The bytes of a warm load are bounded by the budget."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     policy = HistoryPolicy(max_tokens=2_000)
     received = []
@@ -337,7 +337,7 @@ async def test_a_rewind_costs_each_process_one_round_trip_once(
 
 
 async def test_bytes_of_a_load_do_not_grow_with_rewinds_of_rewinds(chat: Conversation, commands: Commands) -> None:
-    """What is rewound is told by one marker, however many of them a load passes over."""
+    """One rewind entry has all rewound ranges, so a load skips the others."""
     sizes = []
     for _ in range(2):
         for _ in range(20):
@@ -370,7 +370,7 @@ async def test_a_cold_load_passes_over_what_was_rewound(
 async def test_a_tail_is_read_again_after_an_append_that_failed(
     chat: Conversation, store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it is in the log is not known, so the next one does not try for a number that may be taken."""
+    """The outcome is unknown, so the next append does not use a number that may be taken."""
     log = (await store.services()).writer._log
     insert = log.insert
 
@@ -403,7 +403,7 @@ async def test_a_head_is_not_refreshed_twice_with_one_entry(
 async def test_a_refreshed_head_has_the_start_of_the_view(
     store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]
 ) -> None:
-    """What a process learnt by its loads saves the next one reading, without a command of its own."""
+    """The start that a process found saves the next one reading, without a command of its own."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     for number in range(30):
         await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
@@ -429,7 +429,7 @@ async def test_a_load_is_a_look_at_the_head(chat: Conversation, commands: Comman
 
 
 async def test_a_first_append_reads_no_log(store: ConversationStore, commands: Commands) -> None:
-    """Who begins a conversation knows that it is empty, and tells its head of the first entry."""
+    """The process that creates a conversation knows that it is empty, and writes the first totals to its head."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     with commands.counted():
         await chat.append(rag_turn("And orcas?"))
@@ -478,7 +478,7 @@ async def test_system_messages_in_many_entries_are_all_shown(store: Conversation
 
 
 async def test_system_messages_that_were_rewound_are_not_shown(store: ConversationStore) -> None:
-    """What a store learnt of the beginning of a log holds until the beginning is rewound."""
+    """The cached beginning of a log is valid until the beginning is rewound."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     await chat.append([SystemMessage("Be brief.", id="old"), HumanMessage("q"), AIMessage("a")])
     await chat.load_history()

@@ -100,7 +100,7 @@ def inserted(server: DevServer) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has this id."""
+    """Return True if a process has this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -213,7 +213,7 @@ def test_a_killed_node_has_no_pid():
 
 
 def test_a_killed_node_restarts_with_its_data_and_port():
-    """What was acknowledged before SIGKILL is there after ``restart``, on the same port."""
+    """Writes acknowledged before SIGKILL are there after ``restart``, on the same port."""
     with DevServer() as server:
         node = server.nodes[0]
         port = node.port
@@ -282,7 +282,7 @@ def test_a_mongod_that_exits_at_once_shows_its_log(tmp_path: Path, scratch: Path
 
 
 def test_a_file_that_is_no_program_is_a_typed_error(tmp_path: Path):
-    """What the system cannot execute is named in a typed error."""
+    """A file that cannot be executed is named in a typed error."""
     mongod = program(tmp_path / "mongod")
     mongod.write_bytes(b"\x00")
     with pytest.raises(DevServerError, match="cannot be executed"):

@@ -85,7 +85,7 @@ def filter_of(index: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def expected(index: Index) -> tuple[Any, ...]:
-    """What a server says of an index of the schema."""
+    """Return an index of the schema as a server describes it."""
     return index.keys, index.unique, {index.present: {"$exists": True}} if index.present else None
 
 
@@ -255,7 +255,7 @@ async def test_waiting_ends_with_the_other_runner(new_store, database, monkeypat
 
 
 async def test_a_step_that_failed_is_run_again(new_store, database, monkeypatch):
-    """What it had done stays and is made sure of; it counts as applied only when it went through."""
+    """Its finished work stays and is done again; it counts as applied only when it completes."""
     [first, *_] = discover()
 
     async def half(target: Target) -> None:
@@ -311,7 +311,7 @@ async def test_nothing_works_before_setup(new_store, database, use):
 
 
 def later_step(up: Callable[[Target], Any]) -> tuple[Migration, ...]:
-    """What this version has, and one step more."""
+    """Return the migrations of this version, and one more."""
     return (*discover(), Migration("9001_long", "A long step.", up))
 
 

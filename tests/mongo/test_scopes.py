@@ -69,7 +69,7 @@ def test_any_other_text_is_data(value):
 
 @given(any_text | st.binary() | st.integers() | st.none() | st.dictionaries(any_text, any_text))
 def test_what_passes_is_plain_text_that_bson_can_hold(value):
-    """Whatever passes is a non-empty str that UTF-8 encodes to at most 512 bytes, and whatever is that passes."""
+    """Exactly the non-empty str that UTF-8 encodes to at most 512 bytes are accepted."""
     try:
         fits = type(value) is str and 0 < len(value.encode()) <= MAX_ID_BYTES
     except UnicodeEncodeError:
@@ -87,7 +87,7 @@ def test_a_scope_has_exactly_the_keys_of_the_store(values):
 
 
 def test_an_unknown_key_is_named_before_a_missing_one():
-    """Who writes ``user`` for ``user_id`` reads both names."""
+    """The error for ``user`` instead of ``user_id`` has both names."""
     with pytest.raises(InvalidScopeError, match="'user' is not in this store's scope: user_id, course_id"):
         check_scope(KEYS, {"user": "ada", "course_id": "ml"})
 

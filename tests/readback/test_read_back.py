@@ -1,4 +1,4 @@
-"""What the tool and `get_sources` give of a payload: all of it, in pages that are bounded in every script."""
+"""The tool and `get_sources` give all of a payload, in pages that are bounded in every script."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def pages_of(chat: Conversation, page_tokens: int, **asked: Any) -> list[T
 
 
 async def text_of(chat: Conversation, message_id: str, page_tokens: int = 16_000) -> str:
-    """What a model reads of a message, page by page to the end."""
+    """Return all that a model reads of a message, page by page."""
     pages = await pages_of(chat, page_tokens, tool_message_ids=[message_id])
     return "\n".join(str(page.content) for page in pages)
 
@@ -170,7 +170,7 @@ async def test_pages_of_sources_take_no_more_tokens_than_they_may(chat: Conversa
 
 
 async def test_lines_of_the_tool_take_no_more_tokens_than_a_page(chat: Conversation) -> None:
-    """What is not found, what is looked for, a cursor that is none, and what can be read, in any script."""
+    """Messages about missing ids, search texts, bad cursors and readable ids fit a page in any script."""
     for number in range(20):
         call = {"name": "搜索" * 20, "args": {"query": "鲸鱼" * 60}, "id": f"调用{number}" * 9}
         await chat.append(
@@ -278,7 +278,7 @@ async def test_a_listing_reads_what_it_lists(counted: Conversation, commands: Co
 
 
 async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conversation, commands: Commands) -> None:
-    """Where the newest entries hold less than the average, it reads twice as many each time."""
+    """If the newest entries hold less than the average, each read is twice as large as the one before."""
     await counted.append([AIMessage(f"{number}") for number in range(2_000)])
     for number in range(100):
         await counted.append([HumanMessage(f"q{number}")])
@@ -289,7 +289,7 @@ async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conver
 
 
 async def test_naming_what_can_be_read_reads_no_bodies(counted: Conversation, commands: Commands) -> None:
-    """What is listed and suggested costs its names, however large the messages beside it are."""
+    """Listing and suggesting ids reads names only, however large the messages are."""
     for batch in range(10):
         large = [AIMessage("x" * 9_000) for _ in range(50)]
         await counted.append([*large, ToolMessage("y", id=f"r{batch}", tool_call_id="0", name="run")])

@@ -1,4 +1,4 @@
-"""What a store holds of a log it has read: an entry never changes, so a warm load asks only for what was added."""
+"""Cached ends of logs: entries never change, so a warm load reads only new ones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_stores_that_append_in_turns_see_each_other(
 
 
 async def test_more_than_a_load_asks_for_was_added(chat: Conversation, client: Client, database_name: str) -> None:
-    """What is held is not joined to entries that do not follow it."""
+    """Cached entries are not joined to entries that do not follow them."""
     await talk(cold(client, database_name, chat), range(20, 70))
     assert await questions(chat) == [f"q{number}" for number in range(70)]
 
@@ -154,7 +154,7 @@ async def test_what_is_held_is_bounded_over_all_conversations(
 
 
 async def test_a_view_that_moves_on_lets_go_of_what_is_behind_it(chat: Conversation, store: ConversationStore) -> None:
-    """What no policy shows any more is not held, however long the log becomes."""
+    """Entries that no policy shows any more leave the cache, however long the log becomes."""
     policy, sizes = HistoryPolicy(max_tokens=1_000), []
     store._known.forget(store._known.all()[0])
     for number in range(20, 60):
@@ -237,7 +237,7 @@ async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore
 
 
 def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
-    """What does not fit at all is not kept, and takes no room from others."""
+    """An item larger than the limit is not cached, and evicts no other."""
     keeper = SizedLRU[str, int](SharedLimit(10))
     for owner in "abc":
         keeper.put(owner, 1, size=3)
@@ -250,7 +250,7 @@ def test_a_keeper_lets_go_of_what_was_used_least_recently() -> None:
 
 
 def test_keepers_share_their_room() -> None:
-    """What was used least recently goes first, whoever keeps it."""
+    """The least recently used item of any cache is evicted first."""
     room = SharedLimit(10)
     one, other = SizedLRU[str, int](room), SizedLRU[str, int](room)
     one.put("a", 1, size=4)

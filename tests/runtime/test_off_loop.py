@@ -71,7 +71,7 @@ READS: dict[str, Callable[[Conversation], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("name", READS)
 async def test_a_large_result_is_decoded_in_a_thread(store: ConversationStore, decoded: list[int], name: str) -> None:
-    """Whatever reads it, also where the store still has its text."""
+    """Every reader decodes it in a thread, also if the store still has its text."""
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append(turn(LARGE))
     decoded.clear()
@@ -171,7 +171,7 @@ _JSON_VALUES = st.recursive(
 
 @given(_JSON_VALUES)
 def test_slices_are_the_same_text(value: Any) -> None:
-    """What tells equal content from other content is the same, however it was written."""
+    """The text, and so the digest, is the same whether or not it was written in slices."""
     with patch.object(json_text, "_SLICE", 2), patch.object(text, "_SLICE", 2):
         assert json_text.write_long_line(value) == json_text.write_line(value)
         assert text_of([value] * 5) == json.dumps([value] * 5, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What was acknowledged is read, also from a primary that was just elected and does not show all of it yet."""
+"""Acknowledged writes are read, also from a new primary that does not show all of them yet."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_a_marker_that_is_not_shown_yet_is_waited_for(
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is rewound stands in an entry of its own, which a primary that was just elected may not show."""
+    """Rewound ranges are in an entry of their own, which a new primary may not show yet."""
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
     await other.rewind(before="q2")
     calls = miss_the_marker(monkeypatch, behind_at=1)
@@ -292,7 +292,7 @@ UNDECIDED: dict[str, tuple[Exception, type[StoreError]]] = {
 
 @pytest.mark.parametrize("said", UNDECIDED)
 async def test_every_error_of_a_driver_is_ours(said: str) -> None:
-    """What may have happened is told apart from what was refused; the driver's error is the cause."""
+    """Errors distinguish unknown outcomes from refusals; the driver's error is the cause."""
     error, expected = UNDECIDED[said]
     with pytest.raises(StoreError) as raised:
         async with driver_errors():

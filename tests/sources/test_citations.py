@@ -182,7 +182,7 @@ class Agent:
 
 
 async def named(chat: Conversation, numbers: Sequence[int]) -> set[tuple[int, int, str]]:
-    """What some numbers name: the document by the first characters of its text, and the message it came with."""
+    """Return the documents and messages that some numbers name."""
     found, cursor = set(), ""
     numbers = list(dict.fromkeys(numbers))
     while True:
@@ -197,7 +197,7 @@ async def named(chat: Conversation, numbers: Sequence[int]) -> set[tuple[int, in
 
 @dataclass
 class World:
-    """What became of a conversation in which agents worked."""
+    """A conversation in which agents worked."""
 
     chats: list[Conversation]
     agents: list[Agent]
@@ -251,7 +251,7 @@ async def sources_in(chat: Conversation, log: Sequence[BaseMessage]) -> list[Sou
 
 
 def assert_named_once(seen: set[tuple[int, int, str]], sources: Sequence[Source]) -> None:
-    """Whatever was seen at some moment is what the log says in the end, and no number names two sources."""
+    """Each number names the same source at every moment and in the final log, and no two sources."""
     numbers = [source.source_id for source in sources]
     assert len(numbers) == len(set(numbers)), "two sources have one number"
     final = {(source.source_id, TEXTS[source.content], source.tool_message_id) for source in sources}
@@ -501,7 +501,7 @@ def split(asked: Sequence[Any]) -> dict[str, Any]:
 
 
 async def answer(tool: BaseTool, asked: Sequence[Any], find: str) -> str:
-    """What the tool says of some names, and of a cursor in each of the numbers."""
+    """Return the tool's answer for some names, and for a cursor in each of the numbers."""
     texts = [await tool.ainvoke({**split(asked), "find": find})]
     for number in split(asked)["source_ids"]:
         alone = await tool.ainvoke({"cursor": f"{number}@3", "find": find})
@@ -513,7 +513,7 @@ async def answer(tool: BaseTool, asked: Sequence[Any], find: str) -> str:
 async def test_several_processes_never_share_a_number(
     pymongo_client: AsyncMongoClient[dict[str, Any]], database_name: str, server_uri: str
 ) -> None:
-    """What each process was told of a number, at any moment, is what the log says in the end."""
+    """Each process sees a number as the final log has it, at every moment."""
     thread = uuid.uuid4().hex
     await ConversationStore(pymongo_client[database_name]).setup()
 

@@ -1,4 +1,4 @@
-"""Where sources are found in a tool result, and what is data."""
+"""Detection of sources in tool results, and of data that is none."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Form:
 
     @property
     def fact(self) -> tuple[str, str, str]:
-        """What is found."""
+        """Return the sources that are found."""
         return self.title, self.url, self.text
 
 

@@ -39,7 +39,7 @@ def chat(store: ConversationStore) -> Conversation:
 
 
 def documents(topic: str, count: int = 2) -> list[Document]:
-    """What a retriever finds, numbered from 1 as retrievers do."""
+    """Return documents numbered from 1, as retrievers do."""
     return [
         Document(page_content=f"{topic} {n}", id=f"d{n}", metadata={"title": f"T{n}", "source_id": n, "rank": n})
         for n in range(1, count + 1)
@@ -53,7 +53,7 @@ async def search(topic: str) -> tuple[str, list[Document]]:
 
 
 async def ask(wrapped: BaseTool, config: RunnableConfig | None = None, **arguments: Any) -> ToolMessage:
-    """What an agent gets."""
+    """Return the message that an agent gets."""
     call = {"type": "tool_call", "id": "call-1", "name": wrapped.name, "args": arguments}
     answer = await wrapped.ainvoke(call, config)
     assert isinstance(answer, ToolMessage)
@@ -150,7 +150,7 @@ async def test_a_function_of_any_form_is_wrapped(chat: Conversation, form: str) 
 async def test_an_extractor_finds_the_sources_and_the_artifact_keeps_them(
     chat: Conversation, store: ConversationStore
 ) -> None:
-    """What was numbered is appended with these numbers, though the extractor would not understand it any more."""
+    """Numbered sources are appended with their numbers, though the extractor would not find them again."""
     store.register_source_extractor("grep", lambda message: [(line, {}) for line in message.text.splitlines()])
 
     @tool
@@ -178,7 +178,7 @@ async def test_what_has_no_sources_goes_through(chat: Conversation) -> None:
 
 
 async def test_a_failure_stays_a_failure(chat: Conversation) -> None:
-    """What the tool tells the model has its error status; what it raises is raised."""
+    """A failed result keeps its error status; an exception is raised."""
 
     @tool(response_format="content_and_artifact")
     def fail(how: str) -> tuple[str, None]:
@@ -250,7 +250,7 @@ async def test_every_way_to_call_it_numbers(chat: Conversation) -> None:
 
 @pytest.mark.parametrize("value", [5, "text", {"flight": "X1"}, [1, 2], None])
 async def test_an_answer_without_sources_is_what_the_tool_alone_gives(chat: Conversation, value: Any) -> None:
-    """Whatever its type."""
+    """It is the same for every type."""
 
     @tool
     def compute(topic: str) -> Any:
@@ -289,7 +289,7 @@ async def test_a_failure_that_was_handled_keeps_its_status(chat: Conversation) -
 
 
 async def test_the_numbers_shown_are_those_of_the_log(chat: Conversation) -> None:
-    """Where content and artifact both could hold sources, the ones that an append finds are numbered."""
+    """If content and artifact could both hold sources, those that an append finds are numbered."""
 
     @tool(response_format="content_and_artifact")
     def both(topic: str) -> tuple[str, list[dict[str, str]]]:
@@ -340,7 +340,7 @@ class TestStandard(ToolsUnitTests):
 
     @property
     def tool_invoke_params_example(self) -> dict[str, Any]:
-        """What a model sends."""
+        """Return arguments as a model sends them."""
         return {"topic": "seals"}
 
 

@@ -1,4 +1,4 @@
-"""What counts as a source, and which number it gets."""
+"""Detection and numbering of sources."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_was_read_back_gets_no_numbers():
     | st.dictionaries(st.sampled_from(["text", "title", "url", "metadata", "source_id"]) | st.integers(), values)
 )
 def test_any_source_can_be_shown(item):
-    """Whatever keys and values an item has, it gives texts and a `Source` that the public API can hand out."""
+    """An item with any keys and values gives texts and a valid `Source`."""
     found = source_in(item)
     assert found is not None
     source = Source(source_id=1, title=found.title, url=found.url, content=found.text, metadata=found.metadata)

@@ -305,7 +305,7 @@ def test_every_kind_of_call_counts(summarize, call):
 
 
 def test_a_late_result_is_shown_as_text(summarize):
-    """Where its call was summarised before the result came, no orphan is left and nothing is lost."""
+    """If its call was summarised before the result came, no orphan is left and nothing is lost."""
     messages = talk("h", "a x", "h", "a", "h", "a y", "t x", "t y", "a")
     first = summarize(messages[:5], model=ScriptedModel(), max_tokens=4)
     assert first.running_summary.last_summarized_message_id == "4"
@@ -433,7 +433,7 @@ def test_a_system_message_with_another_mark_is_one(summarize):
 
 
 def test_a_summary_without_its_running_summary_is_summarised(summarize):
-    """Who lost the running summary loses nothing of what it said."""
+    """A caller without the running summary loses none of its text."""
     first = summarize(talk(*"hahah"), model=ScriptedModel("They met."), max_tokens=4)
     model = ScriptedModel()
     grown = [*first.messages, *talk(*"hahahaha")[5:]]
@@ -522,7 +522,7 @@ def test_a_paste_does_not_keep_all_that_follows_it(summarize):
     ],
 )
 def test_the_limit_decides_what_is_folded(summarize, kinds, folded):
-    """Where what would stay is too much, more is folded; what cannot be parted stays and the result says so."""
+    """More is folded until the rest fits; messages that cannot be separated stay, and the result says so."""
     model, messages = ScriptedModel("Summary."), sized(*kinds.split(","))
     result = summarize(
         messages,

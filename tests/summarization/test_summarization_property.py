@@ -87,7 +87,7 @@ def rest_of(case: Case, result: SummarizationResult) -> list[BaseMessage]:
 
 
 def shown_by(model: ScriptedModel, log: Sequence[BaseMessage]) -> Counter[str]:
-    """How often each message of the log was shown."""
+    """Return how often each message of the log was shown."""
     known = set(ids(log))
     return Counter(each for shown in model.shown for each in shown if each in known)
 
@@ -191,7 +191,7 @@ def test_steps_fit_the_budget(case):
 
 
 def _can_part(messages: list[BaseMessage], place: int) -> bool:
-    """Whether both sides have the same results for their calls as the whole."""
+    """Return True if both sides have the same results for their calls as the whole."""
     whole = [message.id for message in pair(messages).messages]
     sides = [*pair(messages[:place]).messages, *pair(messages[place:]).messages]
     return Counter(whole) == Counter(message.id for message in sides)
@@ -216,7 +216,7 @@ def test_nothing_new_means_no_call(case):
 @many
 @given(cases)
 def test_a_list_that_is_overwritten_loses_nothing(case):
-    """Where each output is the next input, every message is shown once or is still there, under one summary."""
+    """If each output is the next input, every message is shown once or still there, under one summary."""
     model, running, state = ScriptedModel(), None, list(case.system)
     done = 0
     for stop in case.stops:
@@ -245,7 +245,7 @@ def test_the_input_is_left_alone(case):
 
 
 def _may_be_cut(log: Sequence[BaseMessage], place: int) -> bool:
-    """Whether all before a place may be folded: no call is parted from its result, no question is open."""
+    """Return True if all messages before an index may be folded: no call loses its result, no question is open."""
     pairing = pair(log)
     answered = [index for index in pairing.indexes if index is not None]
     results = {index: message for index, message in enumerate(log) if isinstance(message, ToolMessage)}

@@ -1,4 +1,4 @@
-"""Whatever a model sends to the tool: a short, useful answer of its own conversation, no exception, bounded work."""
+"""Any arguments of a model get a short, useful answer from its own conversation, without exception, in bounded work."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class World:
         await self.bound.ainvoke({})
 
     async def ask(self, tool: BaseTool, arguments: dict[str, Any]) -> ToolMessage:
-        """What an agent gets, asserted to be what a model may get at all."""
+        """Return the message that an agent gets, after checking that a model may see it."""
         self.finds.reads = self.finds.others = 0
         config = {"configurable": self.chat.scope} if tool is self.unbound else None
         call = {"type": "tool_call", "id": "c", "name": tool.name, "args": arguments}
@@ -393,7 +393,7 @@ async def test_a_long_error_of_the_store_is_cut() -> None:
 
 
 def test_the_schema_for_models_stays_simple(world: World) -> None:
-    """What is understood beyond it is not told; every field has a plain type and a description."""
+    """Forms accepted beyond it are not in it; every field has a plain type and a description."""
     assert list(world.bound.args) == named
     types = [world.bound.args[name].get("type") for name in named]
     assert types == ["array", None, "string", "string"]

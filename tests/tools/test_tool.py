@@ -50,7 +50,7 @@ class TestStandardUnit(ToolsUnitTests):
 
     @property
     def tool_invoke_params_example(self) -> dict[str, Any]:
-        """What a model sends."""
+        """Return arguments as a model sends them."""
         return {"source_ids": "1-2"}
 
 
@@ -64,7 +64,7 @@ class TestStandardIntegration(ToolsIntegrationTests):
 
     @property
     def tool_invoke_params_example(self) -> dict[str, Any]:
-        """What a model sends."""
+        """Return arguments as a model sends them."""
         return {"source_ids": [1, 2]}
 
 

@@ -75,7 +75,7 @@ async def test_a_cancellation_reaches_the_work():
 
 
 async def test_an_error_of_the_source_is_raised():
-    """What was read before it is worked on."""
+    """Items read before the error are processed."""
     done: list[int] = []
 
     def items():

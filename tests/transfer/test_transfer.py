@@ -121,7 +121,7 @@ async def texts_of(chat: Conversation) -> list[str]:
 
 
 def reasons(report: ImportReport) -> list[str]:
-    """Why things were left out or changed."""
+    """Return the reasons in a report."""
     return [problem.reason for problem in report.problems]
 
 
@@ -172,7 +172,7 @@ async def test_a_second_import_writes_nothing(store):
 
 @pytest.mark.parametrize("there", range(7))
 async def test_an_import_that_stopped_anywhere_goes_on(store, there):
-    """Whatever first part is there, the rest follows it, each message once."""
+    """The rest follows any first part that is stored, each message once."""
     whole = record()
     part = ConversationRecord(id="one", messages=whole.messages[:there])
     await taken(store, part)
@@ -306,7 +306,7 @@ async def test_a_message_that_was_left_out_is_not_added_at_the_end(store):
 
 
 async def test_a_conversation_with_other_messages_is_left_as_it_is(store):
-    """What is missing would stand behind messages that are not in the record."""
+    """The missing messages would follow messages that are not in the record."""
     await chat_of(store).append([HumanMessage("mine", id="mine")])
     report = await taken(store, record())
     assert "1 messages that are not in the record" in reasons(report)[0]
@@ -450,7 +450,7 @@ async def test_the_openai_format_keeps_when_a_conversation_was_used(store, other
 
 @pytest.fixture
 def histories(server_uri: str, database_name: str) -> AsyncIterator[Any]:
-    """What makes histories of langchain-mongodb in a collection of their own, and its name."""
+    """Return a factory of langchain-mongodb histories in a collection of their own, and its name."""
     with MongoClient[dict[str, Any]](server_uri) as client, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         name = f"history_{new_id()[:8]}"
@@ -470,7 +470,7 @@ async def read_all(client: Any, database_name: str, histories: Any, **options: A
 
 
 async def test_histories_of_langchain_are_taken_over(store, client, database_name, histories):
-    """What `MongoDBChatMessageHistory` gives is what is in the log afterwards, whole and in order."""
+    """The log has the messages of `MongoDBChatMessageHistory`, whole and in order."""
     talks = {
         "ada:one": [
             *rag_turn("Where are whales?"),
@@ -651,7 +651,7 @@ async def test_an_export_brought_back_twice_at_once(client, database_name, store
 @examples(15, suppress_health_check=SHARED_FIXTURES)
 @given(batch=st.lists(any_message, min_size=1, max_size=4, unique_by=lambda one: one.id))
 async def test_any_message_goes_out_and_back(store, other, tmp_path, batch):
-    """Whatever can be appended is equal after an export and an import, with the same id."""
+    """Every message is equal after an export and an import, with the same id."""
     for message in batch:
         assume(not isinstance(message, ToolMessage) or message.tool_call_id)
         assume(not isinstance(message, FunctionMessage) or message.name)

@@ -1,4 +1,4 @@
-"""What an import reads and an export writes, without a store: lines, messages, records, the archive, scopes."""
+"""Formats of import and export, without a store: lines, messages, records, the archive, scopes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_lines_are_read_from_plain_and_packed_files(tmp_path, pack):
     ],
 )
 def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path, line, problem):
-    """Whatever a line holds, its number and what is wrong are told, and nothing else is lost."""
+    """Number and problem of any bad line are reported, and nothing else is lost."""
     path = written(tmp_path / "x.jsonl", {"a": 1}, line + b"\n", {"a": 3})
     first, bad, last = read_lines(path, maximum_bytes=1_000) if b"[[" not in line else read_lines(path)
     assert (first, last) == (Line(1, {"a": 1}), Line(3, {"a": 3}))
@@ -100,7 +100,7 @@ def test_a_long_last_line_is_reported(tmp_path):
 
 
 def test_a_damaged_gzip_file_is_reported_where_it_breaks(tmp_path):
-    """What comes before is read."""
+    """Lines before the damage are read."""
     path = tmp_path / "x.jsonl.gz"
     packed = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5_000)))
     path.write_bytes(packed[:-20])
@@ -147,7 +147,7 @@ def test_files_that_can_not_be_opened_are_named(tmp_path):
     ],
 )
 def test_both_forms_of_langchain_are_read(message):
-    """What ``message_to_dict`` and ``model_dump`` write becomes the same message again."""
+    """Dicts of ``message_to_dict`` and ``model_dump`` become the same message again."""
     for form in (message_to_dict(message), message.model_dump()):
         assert dicts.item_of(json.loads(json.dumps(form))).message == message
 
@@ -267,7 +267,7 @@ def test_the_date_of_an_item_is_a_datetime():
     ],
 )
 def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path, says, dates):
-    """Where its messages say none, the first and the last have them."""
+    """If its messages have no dates, the first and the last get them."""
     asked = [{"role": "user", "content": "Hi"}] * 3
     [one] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, **says}))
     assert isinstance(one, ConversationRecord)
@@ -382,7 +382,7 @@ def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> lis
 
 
 def read(lines: list[Any], codec: Codec | None = None) -> list[ConversationRecord | BadRecord]:
-    """What the reader makes of lines."""
+    """Return the records that the reader makes of lines."""
     reader = ArchiveReader(codec or Codec())
     found = [record for number, line in enumerate(lines, 1) for record in reader.read(line, f"line {number}")]
     return [*found, *reader.close()]

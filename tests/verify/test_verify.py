@@ -86,7 +86,7 @@ async def full(database: Any, store: ConversationStore) -> str:
 
 
 def findings(report: VerifyReport) -> list[tuple[str, str, str]]:
-    """What was found, and where."""
+    """Return kind and document of each finding."""
     return [(one.kind, one.collection, one.document_id) for one in report.findings]
 
 
@@ -134,7 +134,7 @@ def other(value: Any) -> Any:
 
 
 def names(finding: Finding, document: dict[str, Any], *, strict: bool) -> bool:
-    """Whether a finding leads to a document: it, or unless `strict` one that it does not agree with."""
+    """Return True if a finding names a document or, unless `strict`, one that contradicts it."""
     return finding.document_id == document["_id"] or (not strict and finding.conversation == document["conversation"])
 
 
@@ -176,7 +176,7 @@ def conversations_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
 async def test_a_field_of_another_type_is_noticed(database, store, full, collection):
-    """Whatever field of whatever document holds something else: a finding names it, and all entries are read."""
+    """A finding names the document with the damaged field, and all entries are read."""
 
     def strange(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any] | None:
         free = {"undo", "lease", "lease.owner", "lease.until"}
@@ -267,7 +267,7 @@ async def test_a_conversation_that_begins_meanwhile_is_no_stray(database, store,
 
 
 async def test_the_cost_of_rewinds(client, commands, database, store):
-    """What was rewound is read once more, once, and hardly anything beside it."""
+    """Rewound messages are read once more, and hardly anything else."""
     counted = []
     looker = ConversationStore(client[database.name], clock=LATER)
     for turns in (20, 40):

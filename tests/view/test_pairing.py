@@ -272,7 +272,7 @@ def _by_search(messages: list[BaseMessage]) -> list[int | tuple[int, int]]:
 @many
 @given(logs)
 def test_any_list_becomes_valid(log):
-    """Whatever comes in, what comes out has each call answered once, in order, and no other result."""
+    """In the output of any list each call is answered once, in order, and there is no other result."""
     assert check_pairing(pair(log).messages) == []
 
 

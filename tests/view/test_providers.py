@@ -237,7 +237,7 @@ async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter)
 
 @pytest.mark.parametrize("provider", ["gpt", "", 7, True])
 def test_an_unknown_provider_is_refused(provider: Any) -> None:
-    """When the policy is made."""
+    """It is refused when the policy is made."""
     with pytest.raises(InvalidInputError, match="provider"):
         HistoryPolicy(provider=provider)
 

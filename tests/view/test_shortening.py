@@ -30,7 +30,7 @@ def _text(tokens: int, seed: str = "w") -> str:
 
 @given(_words, st.integers(1, 800), st.integers(1, 60))
 def test_a_text_is_shortened_by_its_middle(words, times, tokens):
-    """What is shown is its beginning and its end, no more than asked for; a text that is not longer stays."""
+    """Its beginning and end are shown, within the limit; a text that is not longer stays."""
     text = words * times
     shown = shorten_text(text, tokens, "m7")
     if shown == text:
@@ -178,7 +178,7 @@ def test_a_large_turn_before_gives_way_in_steps_while_the_next_goes_on():
 
 
 def test_a_turn_of_many_small_messages_leaves_as_a_whole():
-    """Where shortening texts saves nothing, the budget leaves the turn out."""
+    """If shortening texts saves nothing, the budget leaves the turn out."""
     log = PureLog()
     log.append(turn(1, [Round((30,), sources=False)] * 900))
     log.append([HumanMessage("next", id="h9")])

@@ -95,7 +95,7 @@ def test_the_stub_is_this_text(given_, expected):
 
 @given(any_text, any_text, any_text | st.none(), st.integers(0, 3))
 def test_any_stub_is_utf8_and_json(tool, content, error, sources):
-    """Whatever the tool said, the stub can be sent, and read back by any JSON parser."""
+    """The stub of any result can be sent, and parsed by any JSON parser."""
     stub = make_stub(
         tool=tool, tool_message_id="m", content=content, error=error, source_count=sources, source_ids="1" * sources
     )
@@ -188,7 +188,7 @@ def test_calls_with_one_id_are_answered_like_pairing_does():
 @pytest.mark.parametrize(("text", "is_stubbed"), [("x" * 100, False), ("x" * 220, True)])
 @pytest.mark.parametrize("in_artifact", [True, False])
 def test_a_result_with_sources_is_stubbed_when_longer_than_its_stub(text, is_stubbed, in_artifact):
-    """What counts is the text of the result with that of its sources; a shorter one stays as it is, ids and all."""
+    """The text of the result and its sources counts; a shorter result stays as it is, with its ids."""
     hits = [{"title": "T", "text": text}]
     message = _result("one hit", artifact=hits) if in_artifact else _result(json.dumps({"results": hits}))
     stored = _stored(message)

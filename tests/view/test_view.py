@@ -369,7 +369,7 @@ def test_a_long_system_prompt_is_shown_whole():
 
 
 def test_a_view_is_the_callers_own():
-    """What a caller does to the messages of a view never shows in the next one."""
+    """Changes that a caller makes to the messages of a view never show in the next one."""
     log = _log(turn(1, [Round((3_000, 50), sources=True)])[:-1])
     for policy in (DEFAULT, HistoryPolicy(stub_tools="never")):
         before = [json.dumps(message.model_dump(), default=repr) for message in log.view(policy).messages]

@@ -89,7 +89,7 @@ async def open_lesson(page):
 
 
 async def fits(page):
-    """Whether nothing is wider than the window."""
+    """Return True if nothing is wider than the window."""
     box = await page.locator("body").bounding_box()
     main = await page.locator("main").bounding_box()
     return main["width"] <= box["width"] <= page.viewport_size["width"]

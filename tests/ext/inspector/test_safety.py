@@ -1,4 +1,4 @@
-"""Who sees the pages, and what hostile stored text can do: every rule is tried over HTTP."""
+"""Access to the pages and hostile stored text: every rule is tested over HTTP."""
 
 from __future__ import annotations
 
