@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from convstore.index.words import spans, token_terms
+from convstore.index.words import language_of, spans, token_terms
 
 __all__ = ["snippet"]
 
@@ -20,11 +20,12 @@ def snippet(text: str, groups: Iterable[tuple[str, ...]], *, characters: int = 3
     """
     if len(text) <= characters:
         return text.strip()
+    language = language_of(text)
     group_of = {term: number for number, group in enumerate(groups) for term in group}
     matches = []
     for start, end, token in spans(text):
         # A single character of a script without spaces is found inside pairs.
-        found = {*token_terms(token), *(token if end - start <= 2 else ())}
+        found = {*token_terms(token, language), *(token if end - start <= 2 else ())}
         if numbers := {group_of[term] for term in found if term in group_of}:
             matches.append((start, end, numbers))
     start, end = _densest(matches, characters)

@@ -172,9 +172,9 @@ def is_single(group: Iterable[str]) -> bool:
     return all(len(term) == 1 and _IS_PAIRED.match(term) for term in group)
 
 
-def token_terms(token: str) -> set[str]:
-    """Return all terms that a token may have, in any language."""
-    return {term for language in ("", *_STOP_WORDS) for term in _terms_of(token, language)}
+def token_terms(token: str, language: str) -> set[str]:
+    """Return the terms that a token may have in a text of a language."""
+    return {*_terms_of(token, ""), *_terms_of(token, language)}
 
 
 def _terms_of(token: str, language: str) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def test_windows_cover_a_text(text: str):
 def test_a_snippet_is_cut_from_the_text(text: str, data: st.DataObject):
     """It is short, and shows a word of the query if the text has one."""
     whole = "lorem " * 100 + text + " ipsum" * 100
-    words = [token for token in text.split() if token_terms(token) and len(token) < 20]
+    words = [token for token in text.split() if token_terms(token, "") and len(token) < 20]
     query = data.draw(st.sampled_from(words)) if words else "nothing"
     groups = query_groups(query)
     shown = snippet(whole, groups)
