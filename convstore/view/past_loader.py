@@ -12,7 +12,7 @@ from typing import NamedTuple
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
-from convstore.log.state import State
+from convstore.log.state import NO_START, State
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
@@ -20,14 +20,12 @@ from convstore.runtime.cache import CachedConversation
 from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewReason
-from convstore.view.load import Load
+from convstore.view.load import Load, entries_needed
 from convstore.view.loader import Loader
 from convstore.view.reasons import reasons_of
 from convstore.view.stamping import Stamper
 
 __all__ = ["PastLoad", "PastLoader"]
-
-_FIRST_ENTRIES = 100
 
 
 class PastLoad(NamedTuple):
@@ -66,7 +64,9 @@ class PastLoader(Loader):
         Raises:
             CorruptDocumentError: The entry is missing.
         """
-        entries = await self._log.entries_before(cached.conversation, before=entry + 1, limit=_FIRST_ENTRIES)
+        tail = cached.tail or await self._reader.tail(cached)
+        limit = entries_needed(NO_START, tail, policy)
+        entries = await self._log.entries_before(cached.conversation, before=entry + 1, limit=limit)
         if not entries or entries[-1].number != entry:
             raise CorruptDocumentError(entry_id(cached.conversation, entry), "the entry is missing")
         totals = entries[-1].totals

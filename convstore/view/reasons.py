@@ -63,10 +63,22 @@ def _shown(view: View, rows: Sequence[Row], policy: HistoryPolicy) -> Iterator[V
     ids = {"stub": view.stubbed, "placeholder": view.placeholders, "shortened": view.shortened}
     ids |= {"orphan": view.orphans, "late": view.late_results}
     states = {id_: state for state, some in ids.items() for id_ in some}
+    run: tuple[int, int, str] | None = None
     for row in rows:
         state = "hidden" if is_hidden(row.message, policy) else states.get(row.message.id, "whole")
         ordinal = row.message.ordinal
-        yield ViewReason.model_construct(first=ordinal, last=ordinal, state=state, summary=0, limit="")
+        if run and run[1:] == (ordinal - 1, state):
+            run = (run[0], ordinal, state)
+            continue
+        if run:
+            yield _reason(*run)
+        run = (ordinal, ordinal, state)
+    if run:
+        yield _reason(*run)
+
+
+def _reason(first: int, last: int, state: str) -> ViewReason:
+    return ViewReason.model_construct(first=first, last=last, state=state, summary=0, limit="")
 
 
 def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
