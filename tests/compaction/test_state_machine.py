@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -455,6 +456,25 @@ class Machine(RuleBasedStateMachine):
     def load(self, side: int, scope: int, policy: HistoryPolicy) -> None:
         """The view is the one that the model tells."""
         self.check_view(self.run(self.chat(side, scope).load_history(policy)), scope, policy)
+
+    @rule(side=sides, scope=sides)
+    def seal(self, side: int, scope: int) -> None:
+        """What is searched from segments later is what is searched from the log now."""
+        chat = self.chat(side, scope)
+        sealer = self.run(chat.store.services()).sealer
+        self.run(sealer.seal(tuple(chat.scope.items()), force=True))
+
+    @rule(side=sides, scope=sides, place=places)
+    def search(self, side: int, scope: int, place: int) -> None:
+        """Live messages only, each under its id; a word of one of them finds it."""
+        talk = self.talks[scope]
+        live = sorted(talk.live)
+        ordinal = live[place % len(live)] if live else 0
+        words = re.findall(r"\b[a-z]{4,20}\b", str(talk.live[ordinal].content)[:2_000]) if live else ["whale"]
+        hits = self.run(self.chat(side, scope).search(" ".join(words[:3]), limit=200))
+        assert {hit.ordinal for hit in hits} <= set(talk.live)
+        assert all(hit.message_id == talk.ids[hit.ordinal - 1] for hit in hits)
+        assert not words or not live or ordinal in [hit.ordinal for hit in hits]
 
     @rule(side=sides, scope=sides, some=st.lists(places, max_size=5))
     def read(self, side: int, scope: int, some: list[int]) -> None:
