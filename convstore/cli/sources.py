@@ -57,7 +57,7 @@ class Source:
     @asynccontextmanager
     async def opened(self, codec: Codec) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
         """Yield the records, the length of the progress bar, and a function that returns the position on it."""
-        from convstore.databases import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
+        from convstore.store.databases import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
         from convstore.transfer import read_file, read_history_collection  # noqa: PLC0415 - likewise
 
         if not self.is_address:

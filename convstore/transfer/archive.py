@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from convstore.conversation_log import LogMessage
+from convstore.conversation.log import LogMessage
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem

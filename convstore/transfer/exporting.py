@@ -24,7 +24,7 @@ from convstore import (
     StoreUnavailableError,
     Summary,
 )
-from convstore.conversation_log import LogMessage
+from convstore.conversation.log import LogMessage
 from convstore.transfer.archive import begin_line, end_line, message_line
 from convstore.transfer.fine_tuning import as_training, training_problem
 from convstore.transfer.openai_lines import openai_line, openai_message

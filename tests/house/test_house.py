@@ -22,16 +22,7 @@ FLOORS = (
     ("runtime",),
     ("admin", "append", "readback", "search", "verify", "view"),
     ("compaction", "tools"),
-    (
-        "agent",
-        "conversation",
-        "conversation_log",
-        "conversation_reader",
-        "databases",
-        "services",
-        "store",
-        "store_reader",
-    ),
+    ("agent", "conversation", "services", "store"),
     ("", "ext", "public", "testing", "transfer"),
     ("__main__", "cli"),
 )

@@ -28,7 +28,7 @@ from strategies import messages, same, values
 
 from convstore import InvalidInputError, InvalidScopeError
 from convstore.append.inputs import normalize_messages
-from convstore.conversation_log import LogMessage
+from convstore.conversation.log import LogMessage
 from convstore.messages.encoding import encode_message, fields_of
 from convstore.messages.values import Codec, Kind
 from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, openai_lines, read_file

@@ -26,7 +26,7 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
 from convstore.services import SearchIndex, Services, make_services
 from convstore.sources.detection import SourceExtractor
-from convstore.store_reader import StoreReader
+from convstore.store.reader import StoreReader
 from convstore.summarization.summarizers import SummarizerLike
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, Migration, VerifyReport

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import copy_ids, items_of, whole_messages
 from convstore.append.turn import turn_messages
-from convstore.conversation_reader import ConversationReader
+from convstore.conversation.reader import ConversationReader
 from convstore.sources.source import MAX_SOURCES
 from convstore.values.models import (
     Compaction,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.conversation_log import ConversationLog
+from convstore.conversation.log import ConversationLog
 from convstore.exceptions import InvalidInputError
 from convstore.readback.records import Span
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
