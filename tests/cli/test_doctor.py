@@ -80,7 +80,8 @@ def test_all_is_well(uri):
     fill(uri)
     result = convstore("doctor", "--uri", uri)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[1:4] == ["conversations   1", "entries         1", "messages        4"]
+    rows = [line.split() for line in result.stdout.splitlines()[1:4]]
+    assert rows == [["conversations", "1"], ["entries", "1"], ["messages", "4"]]
     assert result.stdout.endswith("All is as it should be.\n")
 
 
