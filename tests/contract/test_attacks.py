@@ -367,12 +367,12 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
     await chat.append(HumanMessage("Hello"))
     log = (await store.services()).writer._log
 
-    async def refused(documents: list[dict[str, Any]]) -> None:
+    async def refused(documents: list[dict[str, Any]], *, ordered: bool) -> None:
         failure = {"index": len(documents) - 1, "code": 11000, "errmsg": "duplicate key"}
         concern = {"code": 64, "errmsg": "waiting for replication timed out"}
         raise BulkWriteError({"writeErrors": [failure], "writeConcernErrors": [concern]})
 
-    monkeypatch.setattr(log, "_insert", refused)
+    monkeypatch.setattr(log._log, "insert_many", refused)
     with pytest.raises(StoreUnavailableError, match="repeat the call"):
         await chat.append(rag_turn("What about seals?"))
 
