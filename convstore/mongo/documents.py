@@ -276,10 +276,10 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
 
 def _payload_document(ref: PayloadRef) -> dict[str, Any]:
     document = {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
+    document["shown"] = ref.shown
     optional = {
         "own": ref.own if ref.own != ref.ends[-1] else None,
         "body": ref.body or None,
-        "shown": ref.shown or None,
         "shown_digest": ref.shown_digest or None,
         "edged": int(ref.is_edged) or None,
     }
@@ -290,7 +290,7 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
     ends = tuple(stored_number(end) for end in stored_list(document["ends"], minimum=1))
     if any(start >= end for start, end in pairwise(ends)):
         raise ValueError("the ends of a payload's chunks are not in ascending order")
-    if (shown := stored_number(document.get("shown", 0))) and shown not in ends:
+    if (shown := stored_number(document["shown"])) and shown not in ends:
         raise ValueError("no chunk ends where the part of the payload that views show ends")
     if (own := stored_number(document.get("own", ends[-1]))) > ends[-1]:
         raise ValueError("the message's part of the payload ends after the payload")

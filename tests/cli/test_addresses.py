@@ -249,6 +249,7 @@ COMMANDS = {
     "doctor": [],
     "inspect": [],
     "list": [],
+    "search": ["orcas", "--scope", "user_id=ada"],
     "show": ["user_id=ada", "thread_id=orcas"],
     "stats": [],
 }

@@ -21,7 +21,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import MongoClient
 from typer.testing import CliRunner, Result
 
-from convstore import History, StoreUnavailableError, __version__, store
+from convstore import History, StoreUnavailableError, __version__
 from convstore.cli import main, output
 from convstore.cli import pages as readback
 from convstore.cli.commands import app
@@ -30,6 +30,7 @@ from convstore.cli.replay import assertions as checks
 from convstore.mongo.driver import open_client
 from convstore.readback.pager import Pager
 from convstore.runtime.log_reader import LogReader
+from convstore.store import handle
 from convstore.view.loader import Loader
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +117,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, file: Path) -> Callable[..., list[st
 def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The one database in memory that every migration works on."""
     client, database = open_client("memory://")
-    monkeypatch.setattr(store, "open_client", lambda _uri: (client, database))
+    monkeypatch.setattr(handle, "open_client", lambda _uri: (client, database))
     return database
 
 

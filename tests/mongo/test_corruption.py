@@ -72,6 +72,7 @@ TOLD = {
     ("log", "sources.*.given.*"),
     ("log", "sources.*.bare.*"),
     ("log", "sources.*.digests"),
+    ("log", "summary"),
     ("heads", "details"),
     ("heads", "details.*"),
     ("summaries", "folded"),

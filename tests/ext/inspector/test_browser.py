@@ -83,9 +83,15 @@ async def page(request, browser, address, cookies):
     await context.close()
 
 
+async def follow(page, link):
+    """Click a link or a button, and wait until its page is loaded with its style sheet."""
+    async with page.expect_event("load"):
+        await link.click()
+
+
 async def open_lesson(page):
     """Open the conversation with everything in it."""
-    await page.get_by_role("link", name=re.compile("^Machine learning")).first.click()
+    await follow(page, page.get_by_role("link", name=re.compile("^Machine learning")).first)
 
 
 async def fits(page):
@@ -105,10 +111,10 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
     assert await page.get_by_text("The user is new to machine learning").first.is_visible()
     assert await page.get_by_text("clear at last").is_visible()
     assert await fits(page)
-    await page.get_by_role("link", name="Open the whole result").last.click()
+    await follow(page, page.get_by_role("link", name="Open the whole result").last)
     assert await page.get_by_role("heading", name=re.compile("^Content")).is_visible()
     assert await fits(page)
-    await page.get_by_role("link", name="[21]", exact=True).click()
+    await follow(page, page.get_by_role("link", name="[21]", exact=True))
     assert await page.get_by_text("same text as").is_visible()
     assert await fits(page)
 
@@ -116,11 +122,11 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
 async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
     """The chart has a table, and each turn a link."""
     await open_lesson(page)
-    await page.get_by_role("link", name="Turns and past views").click()
+    await follow(page, page.get_by_role("link", name="Turns and past views"))
     assert await page.get_by_role("img", name=re.compile("Tokens of the whole log")).is_visible()
     assert await page.get_by_role("row").count() >= 6
     assert await fits(page)
-    await page.get_by_role("link", name="what it saw").first.click()
+    await follow(page, page.get_by_role("link", name="what it saw").first)
     assert await page.get_by_text("the digest is equal").is_visible()
     assert await page.get_by_role("heading", name=re.compile("What changed since")).is_visible()
     assert await fits(page)
@@ -131,11 +137,11 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page):
     await open_lesson(page)
     here = page.url
     await page.get_by_role("searchbox").fill("overfitting")
-    await page.get_by_role("button", name="Search").click()
-    await page.get_by_role("link", name=re.compile("^Message")).first.click()
+    await follow(page, page.get_by_role("button", name="Search"))
+    await follow(page, page.get_by_role("link", name=re.compile("^Message")).first)
     assert page.url.startswith(here)
     await page.goto(here)
-    await page.get_by_role("link", name=re.compile("Open summary 1")).first.click()
+    await follow(page, page.get_by_role("link", name=re.compile("Open summary 1")).first)
     assert await page.get_by_text("What it stands for").is_visible()
     assert await fits(page)
 
