@@ -74,23 +74,24 @@ def search_conversations_tool(
     """
     if not isinstance(store, ConversationStore | Conversation):
         raise InvalidInputError(f"store is a ConversationStore or a Conversation, not {type(store).__name__}")
-    chat, store = (store, store.store) if isinstance(store, Conversation) else (None, store)
+    chat = store if isinstance(store, Conversation) else None
+    owner: ConversationStore = store.store if isinstance(store, Conversation) else store
     keys = tuple(scope) if not isinstance(scope, str) and isinstance(scope, Sequence) else ()
-    if not keys or not set(keys) <= set(store.scope_keys):
-        raise InvalidInputError(f"scope must name some of the store's keys, {store.scope_keys}, not {scope!r}")
+    if not keys or not set(keys) <= set(owner.scope_keys):
+        raise InvalidInputError(f"scope must name some of the store's keys, {owner.scope_keys}, not {scope!r}")
     from convstore.tools.conversation_search import make_search_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     def others_of(config: RunnableConfig) -> OtherConversations:
         if chat is not None:
-            return _others(store, {key: chat.scope[key] for key in keys}, chat.scope)
+            return _others(owner, {key: chat.scope[key] for key in keys}, chat.scope)
         configurable = config.get("configurable") or {}
         context = getattr(configurable.get(_RUNTIME), "context", None)
         shared = dict(scope_of_run(keys, context=context, configurable=configurable))
         try:
-            own = dict(_scope_of(store, config))
+            own = dict(_scope_of(owner, config))
         except InvalidScopeError:
             own = {}  # a run outside a conversation
-        return _others(store, shared, own)
+        return _others(owner, shared, own)
 
     return make_search_tool(others_of, page_tokens=check_page_tokens(page_tokens))
 

@@ -134,9 +134,13 @@ class Segment:
         return details
 
     @cached_property
+    def _messages(self) -> _Messages:
+        return _Messages(self._details)
+
+    @property
     def messages(self) -> Sequence[IndexedMessage]:
         """Return its messages, in order."""
-        return _Messages(self._details)
+        return self._messages
 
     @property
     def lengths(self) -> Sequence[int]:

@@ -106,8 +106,8 @@ def pretty(text: str, *, limit: int = 20_000) -> str:
 class _Renderer(RendererHTML):
     """Renders links that open safely, and images as their text."""
 
-    def image(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-        token = tokens[index]
+    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        token = tokens[idx]
         text = self.renderInlineAsText(token.children, options, env) if token.children else ""
         return f'<span class="image">[image: {escapeHtml(text or str(token.attrs.get("src", "")))}]</span>'
 
