@@ -206,7 +206,13 @@ async def test_the_commands_are_counted(
 ) -> None:
     """A call with a number takes so many when warm; with a ``+`` too, as nothing here makes it take more."""
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
-    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), clock=STANDING)
+    database = client[database_name]
+    store = ConversationStore(
+        database,
+        summarizer=HeadTailSummarizer(rule),
+        clock=STANDING,
+        collection_prefix="counted_",  # a search of everything reads what other tests wrote
+    )
     await store.setup()
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="page")
     await chat.append(rag_turn("And seals?"))
