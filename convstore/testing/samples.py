@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import HealthCheck
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from pydantic import BaseModel
 
 from convstore.messages.encoding import fields_of
-from convstore.messages.values import Codec
 
-__all__ = ["SHARED_FIXTURES", "new_id", "passages", "rag_turn", "same_messages"]
+__all__ = ["SHARED_FIXTURES", "new_id", "passages", "rag_turn", "same_messages", "same_values"]
 
 SHARED_FIXTURES = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors)
 """Health checks that do not apply: every example makes a conversation of its own, on each backend's store."""
@@ -52,9 +53,28 @@ def rag_turn(question: str, *, sources: int = 3, words: int = 60, tool: str = "s
 
 def same_messages(left: Sequence[BaseMessage], right: Sequence[BaseMessage]) -> bool:
     """Return True if two lists hold messages of the same classes with equal fields; NaN equals NaN."""
-    codec = Codec()
+    kinds = [type(message) for message in left] == [type(message) for message in right]
+    return kinds and same_values([fields_of(one) for one in left], [fields_of(one) for one in right])
 
-    def written(messages: Sequence[BaseMessage]) -> list[tuple[type, str]]:
-        return [(type(message), codec.encode(fields_of(message))) for message in messages]
 
-    return written(left) == written(right)
+def same_values(left: Any, right: Any) -> bool:
+    """Return True if two values are equal in type and value at any depth; knows nothing of how they are stored."""
+    pairs: list[tuple[Any, Any]] = [(left, right)]
+    one: Any
+    other: Any
+    while pairs:
+        one, other = pairs.pop()
+        one, other = (vars(value) if isinstance(value, BaseModel) else value for value in (one, other))
+        if type(one) is not type(other) and not (isinstance(one, str) and isinstance(other, str)):
+            return False
+        if isinstance(one, dict) and list(map(repr, one)) == list(map(repr, other)):
+            pairs += zip(one.values(), other.values(), strict=True)
+        elif isinstance(one, list | tuple) and len(one) == len(other):
+            pairs += zip(one, other, strict=True)
+        elif isinstance(one, set | frozenset):
+            pairs.append((sorted(map(repr, one)), sorted(map(repr, other))))
+        elif isinstance(one, float | complex | Decimal):  # NaN equals NaN, and -0.0 is not 0.0
+            pairs.append((repr(one), repr(other)))
+        elif one != other:
+            return False
+    return True
