@@ -67,7 +67,7 @@ def same_values(left: Any, right: Any) -> bool:
         one, other = (vars(value) if isinstance(value, BaseModel) else value for value in (one, other))
         if type(one) is not type(other) and not (isinstance(one, str) and isinstance(other, str)):
             return False
-        if isinstance(one, dict) and list(map(repr, one)) == list(map(repr, other)):
+        if isinstance(one, dict) and isinstance(other, dict) and list(map(repr, one)) == list(map(repr, other)):
             pairs += zip(one.values(), other.values(), strict=True)
         elif isinstance(one, list | tuple) and len(one) == len(other):
             pairs += zip(one, other, strict=True)
