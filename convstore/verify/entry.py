@@ -7,7 +7,7 @@ again and compared. Descriptions of problems never contain text of messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -44,39 +44,29 @@ def check_entry(
 ) -> tuple[list[Problem], list[BaseMessage] | None]:
     """Check an entry by itself: messages, payloads, stubs and sources.
 
-    Args:
-        entry: The stored entry.
-        payloads: The payloads of its messages that could be read, by message id.
-        codec: Decodes values, including those of unknown types.
-
-    Returns:
-        The problems, and the decoded messages; None instead of the messages if one cannot be read.
+    Returns the problems, and the decoded messages; None instead of the messages if one cannot be read. `payloads` are
+    those that could be read, by message id.
     """
     problems: list[Problem] = []
-    decoded: list[BaseMessage] = []
+    decoded: dict[str, BaseMessage] = {}
     for message in entry.messages:
         if message.payload and message.id not in payloads:
             continue  # already reported when the payload was read
         try:
-            appended = read_message(codec, message, payloads.get(message.id))
+            appended = decoded[message.id] = read_message(codec, message, payloads.get(message.id))
         except CorruptDocumentError as error:
             problems.append(Problem("checksum", str(error)))
             continue
-        decoded.append(appended)
-        problems += [
-            Problem("message", f"message {message.id!r}: {text}")
-            for text in _message_problems(codec, message, appended)
-        ]
-    by_id = {str(one.id): one for one in decoded}
-    for one in entry.messages:
-        if one.stub is not None:
-            differing = _stub(one, by_id.get(one.id), entry)
-            problems += [Problem("stub", f"message {one.id!r}: {text}") for text in differing]
-    read_back = {str(one.id): read_back_ids(one) for one in decoded if isinstance(one, ToolMessage)}
-    problems += [Problem("source", text) for text in _sources(entry, payloads, read_back, codec)]
+        found = _message_problems(codec, message, appended)
+        problems += [Problem("message", f"message {message.id!r}: {text}") for text in found]
+    for message in entry.messages:
+        if message.stub is not None and (text := _stub_problem(message, decoded.get(message.id), entry)):
+            problems.append(Problem("stub", f"message {message.id!r}: {text}"))
+    read_back = {id_: read_back_ids(one) for id_, one in decoded.items() if isinstance(one, ToolMessage)}
+    problems += [Problem("source", text) for text in _source_problems(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
         problems.append(Problem("message", "two messages have the same id"))
-    return problems, decoded if len(decoded) == len(entry.messages) else None
+    return problems, list(decoded.values()) if len(decoded) == len(entry.messages) else None
 
 
 def check_totals(
@@ -84,48 +74,40 @@ def check_totals(
 ) -> tuple[list[Problem], tuple[Totals, ...]]:
     """Compare the totals of an entry with those that follow from the previous entry.
 
-    Args:
-        entry: The stored entry.
-        messages: Its messages; None if they cannot be read.
-        candidates: Possible totals of the previous entry: the expected ones and the stored ones. Empty if the previous
-            entry cannot be read.
-
-    Returns:
-        The problems, and the candidates for the next entry. After damage both are returned, so that the same damage is
-        not reported twice.
+    `candidates` are possible totals of the previous entry; empty if it cannot be read. Returns the problems, and the
+    candidates for the next entry: after damage the expected and the stored totals, so that no damage is reported twice.
     """
     stored = entry.totals
     if messages is None or not candidates:
         return [], (stored,)
     expected = [_expected(entry, messages, before) for before in candidates]
-    if any(one == stored for one in expected):
+    if stored in expected:
         return [], (stored,)
-    differing = [field.name for field in fields(Totals) if field.compare and _differs(field.name, expected[0], stored)]
+    compared = [field.name for field in fields(Totals) if field.compare]
+    differing = [name for name in compared if getattr(expected[0], name) != getattr(stored, name)]
     return [Problem("totals", f"the running totals do not follow: {', '.join(differing)}")], (expected[0], stored)
 
 
-def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> list[str]:
-    found = []
+def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> Iterator[str]:
     if content_digest(appended, codec) != message.content_digest:
-        found.append("its content digest does not match its content")
+        yield "its content digest does not match its content"
     if len(calls_of(appended)) != message.calls:
-        found.append("the stored number of its calls is wrong")
+        yield "the stored number of its calls is wrong"
     if isinstance(appended, ToolMessage):
         call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
         if message.call != call or (appended.name and message.tool != appended.name):
-            found.append("the stored id or tool of the call that it answers is wrong")
-    return found
+            yield "the stored id or tool of the call that it answers is wrong"
 
 
-def _stub(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> list[str]:
-    """Return the problems of a stub, which must equal one made again from the message and its sources."""
+def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> str:
+    """Return the problem of a stub, which must equal one made again from the message and its sources."""
     if appended is None:
-        return []
+        return ""
     if not isinstance(appended, ToolMessage):
-        return ["it has a stub, but is not a tool result"]
+        return "it has a stub, but is not a tool result"
     if not _is_plain(appended.content) or _made_stub(message, appended, entry) == message.stub:
-        return []
-    return ["its stub does not match its content and its sources"]
+        return ""
+    return "its stub does not match its content and its sources"
 
 
 def _is_plain(content: Any) -> bool:
@@ -168,7 +150,7 @@ class RecentSources:
         """Add the sources of the next entry; return those with a wrong number for their earlier copy."""
         problems = []
         for source in entry.sources:
-            # Every writer knows the texts of so many entries; one that has been at it for long knows more.
+            # Every writer knows the texts of the last entries; one that has run for long knows more.
             was_shown = self.entries.pop(source.digest, -SHOWN_ENTRIES) >= entry.number - SHOWN_ENTRIES
             known = self.digests.get(source.earlier or 0, source.digest)
             if (was_shown and not source.earlier) or known != source.digest or (source.earlier or 0) >= source.id:
@@ -185,27 +167,25 @@ def _keep_newest(values: dict[Any, Any], maximum: int) -> None:
         del values[next(iter(values))]
 
 
-def _sources(
+def _source_problems(
     entry: Entry, payloads: Mapping[str, str], read_back: Mapping[str, Sequence[int]], codec: Codec
-) -> list[str]:
+) -> Iterator[str]:
     messages = {message.id: message for message in entry.messages}
     numbers: dict[str, list[int]] = {}
-    found = []
     for source in entry.sources:
         numbers.setdefault(source.message_id, []).append(source.id)
         if source.message_id not in messages:
-            found.append(f"source {source.id} belongs to no message of its entry")
+            yield f"source {source.id} belongs to no message of its entry"
         elif not _is_where_it_says(source, source.piece or payloads.get(source.message_id), codec):
-            found.append(f"source {source.id} is not at its stored position")
+            yield f"source {source.id} is not at its stored position"
     if len({source.id for source in entry.sources}) < len(entry.sources):
-        found.append("two sources have the same number")
-    found += [
-        f"the stored source ids of message {id_!r} do not match its sources"
-        for id_, message in messages.items()
-        if not (message.tool == RETRIEVAL_TOOL and id_ not in read_back)
-        and message.sources != write_ids((read_back if message.tool == RETRIEVAL_TOOL else numbers).get(id_, ()))
-    ]
-    return found
+        yield "two sources have the same number"
+    for id_, message in messages.items():
+        is_read_back = message.tool == RETRIEVAL_TOOL
+        if is_read_back and id_ not in read_back:
+            continue
+        if message.sources != write_ids((read_back if is_read_back else numbers).get(id_, ())):
+            yield f"the stored source ids of message {id_!r} do not match its sources"
 
 
 def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bool:
@@ -251,28 +231,21 @@ def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
     """Compute the totals of a rewind entry as far as they follow from the previous ones; a repair recounts all."""
     if entry.repair and entry.repair.until == entry.number:
         return replace(entry.totals, entries=before.entries + 1, updated_at=entry.at)
-    rewound_count = sum(one.last - one.first + 1 for one in entry.rewound)
+    active = before.messages - sum(one.last - one.first + 1 for one in entry.rewound)
     ends = [0, *(one.last for one in entry.rewound)]
     is_ordered = all(end < one.first <= one.last for end, one in zip(ends, entry.rewound, strict=False))
+    if not is_ordered or ends[-1] > before.messages:
+        active = -1
+    elif entry.repair:  # ordinals may not be unique
+        active = entry.totals.active
     return replace(
         entry.totals,
         entries=before.entries + 1,
         messages=before.messages,
-        active=_active_count(entry, before.messages - rewound_count)
-        if is_ordered and ends[-1] <= before.messages
-        else -1,
+        active=active,
         sources_through=before.sources_through,
         given_through=before.given_through,
         usage=before.usage,
         shown_at=before.shown_at,
         updated_at=entry.at,
     )
-
-
-def _active_count(entry: Entry, active: int) -> int:
-    """Return the number of active messages after a rewind entry; after a repair, ordinals may not be unique."""
-    return entry.totals.active if entry.repair else active
-
-
-def _differs(name: str, one: Totals, other: Totals) -> bool:
-    return bool(getattr(one, name) != getattr(other, name))

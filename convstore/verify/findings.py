@@ -1,66 +1,27 @@
-"""Collects the findings of a verification: the first thousand, and the number of each kind.
+"""Collects the findings of a verification, and reads the documents to check page by page.
 
-Floor 4. `verifier` and the checks call it.
+Floor 4. `verifier` and the checks call it. Every check takes a `Subject`, the conversation to check, and reports to it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
-from convstore.mongo.inspection import Inspection
-from convstore.mongo.keys import HEADS, entry_id
+from convstore.messages.values import Codec
+from convstore.mongo.inspection import Document, Inspection
 from convstore.values.reports import Finding, VerifyReport
 
-__all__ = ["BETWEEN_LOOKS", "Checked", "Findings", "Recheck"]
+__all__ = ["ORPHAN_AGE", "Checked", "Findings", "Subject", "pages"]
 
 _MAX_LISTED = 1_000
+_IN_FLIGHT = timedelta(minutes=2)
 
-
-BETWEEN_LOOKS = 15.0
-"""Seconds between two looks at a suspicious head. A writer refreshes the head every 10 seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recheck:
-    """A suspected problem of a head, to be checked a second time.
-
-    Attributes:
-        kind: Kind of the finding.
-        problem: Description in the finding.
-        head: The fields of the head that change when it is refreshed from the log.
-        entries: Number of the last entry that could be read.
-        changes: The fields that repair the head.
-        closes: True if the stores that opened the head are gone.
-    """
-
-    kind: str
-    problem: str
-    head: Mapping[str, Any]
-    entries: int
-    changes: Mapping[str, Any]
-    closes: bool
-
-    async def settle(self, inspection: Inspection, findings: Findings) -> None:
-        """Report the problem and repair the head, if neither the head nor the log has changed."""
-        conversation = str(self.head["conversation"])
-        if await inspection.lean_entries(conversation, after=entry_id(conversation, self.entries)):
-            return
-        repair = inspection.set_head(self.head, self.changes, closes=self.closes) if findings.repair else None
-        if await (repair or inspection.is_same(self.head)):
-            findings.add(
-                Finding(
-                    kind=self.kind,
-                    collection=HEADS,
-                    document_id=str(self.head["_id"]),
-                    problem=self.problem,
-                    conversation=conversation,
-                    repairable=True,
-                    repaired=findings.repair,
-                )
-            )
+ORPHAN_AGE = timedelta(hours=24)
+"""Younger documents may belong to an append in flight, or to an administrator's investigation."""
 
 
 @dataclass(slots=True)
@@ -77,37 +38,75 @@ class Checked:
 
 
 @dataclass(slots=True)
-class Findings:
-    """Findings of one run, in bounded memory.
+class Subject:
+    """One conversation to check, and what was found in it; `codec` also decodes values of unknown types."""
 
-    Attributes:
-        repair: True to repair everything that can be derived from the log.
-        progress: Called after each conversation.
-        checked: Numbers of documents checked so far.
-    """
+    conversation: str
+    inspection: Inspection
+    codec: Codec
+    now: datetime
+    repair: bool
+    checked: Checked = field(default_factory=Checked)
+    findings: list[Finding] = field(default_factory=list)
+
+    def report(self, kind: str, collection: str, document_id: str, problem: str, **outcome: bool) -> None:
+        """Add a finding; `outcome` is `repairable` and `repaired`, False if not given."""
+        self.findings.append(
+            _finding(kind, collection, document_id, problem, conversation=self.conversation, **outcome)
+        )
+
+    def is_old(self, moment: datetime | None) -> bool:
+        """Return True if no append that was in flight at a time can still be."""
+        return moment is None or self.now - moment > _IN_FLIGHT
+
+    def documents(self, read: Callable[..., Awaitable[Sequence[Document]]], *names: str) -> AsyncIterator[Document]:
+        """Yield the documents that `read` returns page by page, given these names and the last key before."""
+        return pages(lambda after: read(*names, after=after))
+
+
+async def pages(read: Callable[[str], Awaitable[Sequence[Document]]]) -> AsyncIterator[Document]:
+    """Yield the documents of all pages; `read` is given the last key of the page before, "" at first."""
+    after = ""
+    while documents := await read(after):
+        for document in documents:
+            yield document
+        after = str(documents[-1]["_id"])
+
+
+@dataclass(slots=True)
+class Findings:
+    """Findings of one run, in bounded memory: the first thousand, and the number of each kind."""
 
     repair: bool
     progress: Callable[[VerifyReport], None] | None = None
-    checked: Checked = field(default_factory=Checked)
+    _checked: Counter[str] = field(default_factory=Counter)
     _first: list[Finding] = field(default_factory=list)
     _counts: Counter[str] = field(default_factory=Counter)
     _unrepaired: int = 0
 
-    def add(self, finding: Finding) -> None:
-        """Count a finding, and store it if it is among the first."""
+    def report(self, kind: str, collection: str, document_id: str, problem: str, **more: Any) -> None:
+        """Add a finding; `more` is its conversation, if it belongs to one, and `repairable` and `repaired`."""
+        self._add(_finding(kind, collection, document_id, problem, **more))
+
+    def add(self, subject: Subject) -> None:
+        """Add a checked conversation, and report progress."""
+        self._checked.update(asdict(subject.checked), conversations=1)
+        for finding in subject.findings:
+            self._add(finding)
+        if self.progress:
+            self.progress(self.result(listed=False))
+
+    def _add(self, finding: Finding) -> None:
         self._counts[finding.kind] += 1
         self._unrepaired += not finding.repaired
         if len(self._first) < _MAX_LISTED:
             self._first.append(finding)
 
-    def advance(self) -> None:
-        """Count a conversation as checked, and report progress."""
-        self.checked.conversations += 1
-        if self.progress:
-            self.progress(self.report(listed=False))
-
-    def report(self, *, listed: bool = True) -> VerifyReport:
-        """Return the report so far."""
-        checked = {name: getattr(self.checked, name) for name in Checked.__slots__}
+    def result(self, *, listed: bool = True) -> VerifyReport:
+        """Return the report so far, without the findings themselves if not `listed`."""
         first = tuple(self._first) if listed else ()
-        return VerifyReport(**checked, findings=first, counts=dict(self._counts), left=self._unrepaired)
+        return VerifyReport(**self._checked, findings=first, counts=dict(self._counts), left=self._unrepaired)
+
+
+def _finding(kind: str, collection: str, document_id: str, problem: str, **more: Any) -> Finding:
+    return Finding(kind=kind, collection=collection, document_id=document_id, problem=problem, **more)

@@ -1,17 +1,17 @@
 """Checks the log of one conversation for damage.
 
-Floor 4. `heads` calls it. It makes one pass over the entries, in batches, with the payload chunks they refer to. Memory
-use does not grow with the conversation.
+Floor 4. `conversation` calls it. It makes one pass over the entries, in batches, with the payload chunks they refer to.
+Memory use does not grow with the conversation.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import groupby
 
 from bson import ObjectId
 from bson.errors import InvalidId
@@ -20,22 +20,14 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Repair, Totals
 from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
-from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_from, lookup_of
-from convstore.mongo.inspection import Inspection
+from convstore.mongo.inspection import Document
 from convstore.mongo.keys import LOG, chunk_id, entry_id
-from convstore.values.reports import Finding
 from convstore.verify.entry import RecentSources, check_entry, check_totals
-from convstore.verify.findings import Checked
-from convstore.verify.rewinds import ActiveTotals
+from convstore.verify.findings import ORPHAN_AGE, Subject
+from convstore.verify.rewinds import ActiveTotals, number_in
 
-__all__ = ["ORPHAN_AGE", "LogCheck", "Reporter", "age_of"]
-
-ORPHAN_AGE = timedelta(hours=24)
-"""Younger documents may belong to an append in flight, or to an administrator's investigation."""
-
-Reporter = Callable[..., None]
-"""A function that takes the fields of a `Finding` as keyword arguments."""
+__all__ = ["LogCheck", "age_of", "token_of"]
 
 _CHUNKS_AT_ONCE = 16
 _HEAVY = 200_000
@@ -46,39 +38,28 @@ class LogCheck:
     """Checks the log of one conversation in a single pass.
 
     Attributes:
-        conversation: Id of the conversation.
-        inspection: Reads documents.
-        codec: Decodes values, including those of unknown types.
-        now: The time of the check.
-        repair: True to remove orphaned chunks.
-        checked: Numbers of documents checked.
+        subject: The conversation; gets the findings and the numbers of documents.
         head_entries: The number of the last entry that the head counts.
         wanted: Numbers of entries to keep in `kept`.
+        keeps_chunks: True to keep chunks without an entry: after a repair, a backup may need them.
         kept: The wanted entries that were found.
         tail: The totals of the last entry that could be read.
         first_at: Time of the first entry, if it could be read.
         is_damaged: True if an entry is missing or unreadable, so that its references are unknown.
         is_broken: True if entries are missing or do not follow each other, and no repair covers that yet.
         is_readable: True if all existing entries could be read.
-        keeps_chunks: True to keep chunks without an entry: after a repair, a backup may need them.
     """
 
-    conversation: str
-    inspection: Inspection
-    codec: Codec
-    now: datetime
-    repair: bool
-    checked: Checked
-    head_entries: int = 0
-    wanted: frozenset[int] = frozenset()
+    subject: Subject
+    head_entries: int
+    wanted: frozenset[int]
+    keeps_chunks: bool = False
     kept: dict[int, Entry] = field(default_factory=dict)
     tail: Totals = field(default_factory=Totals)
     first_at: datetime | None = None
     is_damaged: bool = False
     is_broken: bool = False
     is_readable: bool = True
-    keeps_chunks: bool = False
-    findings: list[Finding] = field(default_factory=list)
     _active: ActiveTotals = field(init=False)
     _next: int = 1
     _is_whole: bool = False
@@ -90,75 +71,60 @@ class LogCheck:
     _candidates: tuple[Totals, ...] = (Totals(),)
 
     def __post_init__(self) -> None:
-        self._active = ActiveTotals(self.conversation, self.inspection)
+        self._active = ActiveTotals(self.subject)
 
-    def report(self, kind: str, problem: str, *, document: str, **more: Any) -> None:
-        """Add a finding about this conversation."""
-        more = {"collection": LOG, **more}
-        self.findings.append(
-            Finding(kind=kind, document_id=document, problem=problem, conversation=self.conversation, **more)
-        )
+    def _report(self, kind: str, document_id: str, problem: str, **outcome: bool) -> None:
+        self.subject.report(kind, LOG, document_id, problem, **outcome)
 
     async def run(self) -> None:
         """Check all entries and chunks."""
+        inspection, conversation = self.subject.inspection, self.subject.conversation
         self._repair = await self._last_repair()
-        keys = await self.inspection.chunk_keys(self.conversation)
-        unused, after = set(map(_token_of, keys)), ""
-        while documents := await self.inspection.entries(self.conversation, after=after):
-            for document in documents:
-                unused -= _tokens_in(document)
-                await self._entry(document)
-            after = str(documents[-1]["_id"])
+        keys = await inspection.chunk_keys(conversation)
+        unused = set(map(token_of, keys))
+        async for document in self.subject.documents(inspection.entries, conversation):
+            unused -= _tokens_in(document)
+            await self._entry(document)
         # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.
-        self._is_whole = not self.findings and self.tail.entries >= self.head_entries and not self.keeps_chunks
+        is_whole = not self.subject.findings and self.tail.entries >= self.head_entries
+        self._is_whole = is_whole and not self.keeps_chunks
         await self._orphans(keys, unused)
-        while keys := await self.inspection.chunk_keys(self.conversation, after=keys[-1]) if keys else []:
+        while keys := await inspection.chunk_keys(conversation, after=keys[-1]) if keys else []:
             await self._orphans(keys, await self._unused(keys))
 
     async def _last_repair(self) -> Repair | None:
         """Return the record of the last repair, stored in the last rewind entry; None if it cannot be read."""
-        last = await self.inspection.last_entry(self.conversation)
+        inspection, conversation = self.subject.inspection, self.subject.conversation
+        last = await inspection.last_entry(conversation)
         with suppress(CorruptDocumentError):
             rewind_entry = entry_from(last).totals.rewind_entry if last else 0
-            found = await self.inspection.entry(entry_id(self.conversation, rewind_entry)) if rewind_entry else None
+            found = await inspection.entry(entry_id(conversation, rewind_entry)) if rewind_entry else None
             return entry_from(found).repair if found else None
         return None
 
     async def _unused(self, keys: Sequence[str]) -> set[str]:
         """Return the tokens of chunks that no entry refers to; reads all entries again, without message bodies."""
-        unused, after = set(map(_token_of, keys)), ""
-        while unused and (documents := await self.inspection.lean_entries(self.conversation, after=after)):
-            for document in documents:
-                unused -= _tokens_in(document)
-            after = str(documents[-1]["_id"])
+        unused = set(map(token_of, keys))
+        async for document in self.subject.documents(self.subject.inspection.lean_entries, self.subject.conversation):
+            unused -= _tokens_in(document)
+            if not unused:
+                break
         return unused
 
-    async def _entry(self, document: Mapping[str, Any]) -> None:
+    async def _entry(self, document: Document) -> None:
         key = str(document["_id"])
-        self._find_holes(key)
-        self.checked.entries += 1
+        self._find_hole(key)
+        self.subject.checked.entries += 1
         try:
-            if document.get("conversation") != self.conversation:
+            if document.get("conversation") != self.subject.conversation:
                 raise CorruptDocumentError(key, "the field `conversation` names another one")
             entry = entry_from(document)
         except CorruptDocumentError as error:
             self._unreadable(key, error)
             return
         if "lookup" not in document and lookup_of(entry):
-            self.report("damaged", "it has no `lookup`, so an index misses it", document=key)
-        if self._link not in (None, entry.after):
-            self._accept_new_predecessor(entry, key)
-        if self._was_lost and not entry.lost:
-            self._candidates, self._messages, self._sources = (), None, RecentSources()
-        self._was_lost = entry.lost is not None
-        if entry.lost and entry.number > (self._repair.until if self._repair else 0):
-            self.is_broken = True
-            self.report("hole", "it replaces a lost entry, and the log was not recounted since", document=key)
-        self._link = entry.totals.link
-        counts_again = entry.repair and entry.repair.until == entry.number
-        if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
-            self.report("hole", f"ordinals continue with {entry.first}, not {self._messages + 1}", document=key)
-        self._messages = entry.last
+            self._report("damaged", key, "it has no `lookup`, so an index misses it")
+        self._check_order(entry, key)
         payloads = await self._payloads(entry)
         if sum(len(message.body) for message in entry.messages) + sum(map(len, payloads.values())) > _HEAVY:
             await asyncio.to_thread(self._check_content, entry, payloads)
@@ -167,55 +133,69 @@ class LogCheck:
         await self._active.add(entry)
         for problem in self._active.problems(entry):
             if not self._is_recounted(entry):
-                self.report("totals", problem, document=key)
+                self._report("totals", key, problem)
         self._record(entry)
 
-    def _accept_new_predecessor(self, entry: Entry, key: str) -> None:
-        """Continue after an entry that names another predecessor; its totals cannot be checked."""
-        if not self._repair or entry.number not in self._repair.joins:
+    def _check_order(self, entry: Entry, key: str) -> None:
+        """Check that an entry follows the one before it, unless a repair covers that it does not."""
+        repair = self._repair
+        if self._link not in (None, entry.after):
+            if not repair or entry.number not in repair.joins:
+                self.is_broken = True
+                self._report("fork", key, "it does not follow the entry before it")
+            self._expect_any_totals()
+        if self._was_lost and not entry.lost:
+            self._expect_any_totals()
+        self._was_lost = entry.lost is not None
+        if entry.lost and entry.number > (repair.until if repair else 0):
             self.is_broken = True
-            self.report("fork", "it does not follow the entry before it", document=key)
-        self._candidates, self._messages, self._sources = (), None, RecentSources()
+            self._report("hole", key, "it replaces a lost entry, and the log was not recounted since")
+        counts_again = entry.repair and entry.repair.until == entry.number
+        if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
+            self._report("hole", key, f"ordinals continue with {entry.first}, not {self._messages + 1}")
+        self._link, self._messages = entry.totals.link, entry.last
 
     def _is_recounted(self, entry: Entry) -> bool:
         """Return True if a repair recounted the totals of an entry."""
         return bool(self._repair and self._repair.entry <= entry.number < self._repair.until)
 
-    def _find_holes(self, key: str) -> None:
-        text = key.rpartition(":")[2]
-        number = int(text) if text.isdecimal() else self._next
+    def _find_hole(self, key: str) -> None:
+        number = number_in(key) or self._next
         if number > self._next:
-            name = entry_id(self.conversation, self._next)
-            self.report("hole", f"{number - self._next} entries are missing before {key!r}", document=name)
+            name = entry_id(self.subject.conversation, self._next)
+            self._report("hole", name, f"{number - self._next} entries are missing before {key!r}")
             self.is_broken = True
-            self._expect_nothing()
+            self._expect_anything()
         self._next = number + 1
 
     def _unreadable(self, key: str, error: Exception) -> None:
-        self.report("damaged", str(error), document=key)
+        self._report("damaged", key, str(error))
         self.is_readable = False
-        self._expect_nothing()
+        self._expect_anything()
 
-    def _expect_nothing(self) -> None:
+    def _expect_anything(self) -> None:
         """Make the next entry unchecked against its predecessor, which cannot be read."""
-        self._candidates, self._messages, self._link, self.is_damaged = (), None, None, True
-        self._sources = RecentSources()
+        self._expect_any_totals()
+        self._link, self.is_damaged = None, True
         self._active.lose()
 
+    def _expect_any_totals(self) -> None:
+        self._candidates, self._messages, self._sources = (), None, RecentSources()
+
     def _check_content(self, entry: Entry, payloads: Mapping[str, str]) -> None:
-        key = entry_id(self.conversation, entry.number)
+        key = entry_id(self.subject.conversation, entry.number)
         try:
-            problems, messages = check_entry(entry, payloads, codec=self.codec)
+            problems, messages = check_entry(entry, payloads, codec=self.subject.codec)
             problems += self._sources.check(entry)
             wrong, self._candidates = check_totals(entry, messages, self._candidates)
         except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next entry
             self._unreadable(key, error)
             return
         for kind, text in (*problems, *wrong):
-            self.report(kind, text, document=key)
+            self._report(kind, key, text)
 
     def _record(self, entry: Entry) -> None:
-        self.checked.messages += len(entry.messages)
+        self.subject.checked.messages += len(entry.messages)
         self.tail = entry.totals
         if entry.number == 1:
             self.first_at = entry.at
@@ -224,66 +204,58 @@ class LogCheck:
 
     async def _payloads(self, entry: Entry) -> dict[str, str]:
         """Return the payloads of an entry's messages by id; damaged ones are reported and left out."""
-        found: dict[str, str] = {}
-        for message in entry.messages:
-            if message.payload is not None:
-                text = await self._payload(entry, message, message.payload)
-                if text is not None:
-                    found[message.id] = text
-        return found
+        found = {
+            message.id: await self._payload(entry, message, message.payload)
+            for message in entry.messages
+            if message.payload is not None
+        }
+        return {id_: text for id_, text in found.items() if text is not None}
 
     async def _payload(self, entry: Entry, message: EntryMessage, ref: PayloadRef) -> str | None:
-        texts, start, where = [], 0, entry_id(self.conversation, entry.number)
+        conversation = self.subject.conversation
+        where = f"of message {message.id!r} in {entry_id(conversation, entry.number)!r}"
+        texts, start = list[str | None](), 0
         for offset in range(0, len(ref.ends), _CHUNKS_AT_ONCE):
             ends = ref.ends[offset : offset + _CHUNKS_AT_ONCE]
             first = ref.chunk + offset
-            documents = await self.inspection.chunks(self.conversation, ref.token, first, len(ends))
+            documents = await self.subject.inspection.chunks(conversation, ref.token, first, len(ends))
             for number, end in enumerate(ends, first):
-                key = chunk_id(self.conversation, ref.token, number)
-                text = self._chunk(f"of message {message.id!r} in {where!r}", key, documents, end - start)
-                texts.append(text)
+                key = chunk_id(conversation, ref.token, number)
+                texts.append(self._chunk(where, key, documents.get(key), end - start))
                 start = end
-        whole = None if None in texts else "".join(text for text in texts if text is not None)
-        if whole is not None and digest_of(whole[: ref.own]) != ref.digest:
-            key = chunk_id(self.conversation, ref.token, ref.chunk)
-            text = f"the payload of message {message.id!r} in {where!r} does not match its digest"
-            self.report("checksum", text, document=key)
+        if None in texts:
+            return None
+        whole = "".join(filter(None, texts))
+        if digest_of(whole[: ref.own]) != ref.digest:
+            key = chunk_id(conversation, ref.token, ref.chunk)
+            self._report("checksum", key, f"the payload {where} does not match its digest")
             return None
         return whole
 
-    def _chunk(self, of: str, key: str, documents: Mapping[str, Mapping[str, Any]], characters: int) -> str | None:
-        if key not in documents:
-            self.report("payload_missing", f"{of}; it cannot be read", document=key)
+    def _chunk(self, where: str, key: str, document: Document | None, characters: int) -> str | None:
+        if document is None:
+            self._report("payload_missing", key, f"{where}; it cannot be read")
             return None
-        self.checked.payload_chunks += 1
+        self.subject.checked.payload_chunks += 1
         try:
-            if documents[key].get("conversation") != self.conversation:
+            if document.get("conversation") != self.subject.conversation:
                 raise TypeError("the field `conversation` names another one")
-            return decompress(documents[key].get("data"), characters=characters)  # type: ignore[arg-type]
+            return decompress(document.get("data"), characters=characters)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
-            self.report("checksum", f"{of}: {error}", document=key)
+            self._report("checksum", key, f"{where}: {error}")
             return None
 
     async def _orphans(self, keys: Sequence[str], unused: set[str]) -> None:
         """Report chunks left by interrupted appends, once they are old enough; remove them when repairing."""
-        orphaned: dict[str, list[str]] = {}
-        for key in keys:
-            if (token := _token_of(key)) in unused:
-                orphaned.setdefault(token, []).append(key)
-        for token, found in orphaned.items():
-            age = age_of(token, self.now)
-            if age is not None and age <= ORPHAN_AGE:
+        for token, group in groupby(keys, token_of):  # keys are in order
+            age = age_of(token, self.subject.now)
+            if token not in unused or (age is not None and age <= ORPHAN_AGE):
                 continue
-            is_repairable = age is not None and self._is_whole
-            removed = await self.inspection.remove(LOG, found) if is_repairable and self.repair else 0
+            found, repairable = list(group), age is not None and self._is_whole
+            removed = repairable and self.subject.repair and await self.subject.inspection.remove(LOG, found)
             when = "of unknown age" if age is None else f"{age.days} days old"
-            self.report(
-                "orphan_chunks",
-                f"{len(found)} payload chunks that no entry refers to, {when}",
-                document=found[0],
-                repairable=is_repairable,
-                repaired=removed > 0,
-            )
+            problem = f"{len(found)} payload chunks that no entry refers to, {when}"
+            self._report("orphan_chunks", found[0], problem, repairable=repairable, repaired=bool(removed))
 
 
 def age_of(token: str, now: datetime) -> timedelta | None:
@@ -295,11 +267,12 @@ def age_of(token: str, now: datetime) -> timedelta | None:
     return now - made.astimezone(UTC)
 
 
-def _token_of(key: str) -> str:
+def token_of(key: str) -> str:
+    """Return the token in the key of a chunk."""
     return key.partition("#")[2].partition("#")[0]
 
 
-def _tokens_in(document: Mapping[str, Any]) -> set[str]:
+def _tokens_in(document: Document) -> set[str]:
     """Return the payload tokens in an entry's messages, as far as they can be read."""
     messages = document.get("messages")
     found = messages if isinstance(messages, list) else []

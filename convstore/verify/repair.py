@@ -1,13 +1,15 @@
 """Repairs a log whose tail was lost when a backup was restored under a running process; see ``log.repairs``.
 
-Floor 4. `heads` calls it. Missing entries are filled in ascending order, so that no process that has one of them cached
-can append after it. Then a recount entry at the end stores new totals. Concurrent appends by other writers are kept.
+Floor 4. `conversation` calls it. Missing entries are filled in ascending order, so that no process that has one of them
+cached can append after it. Then a recount entry at the end stores new totals. Concurrent appends by other writers are
+kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 
 from convstore.log.entry import Entry, EntryMessage, Recount, Repair, RewoundRange, Totals
@@ -17,10 +19,10 @@ from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_from
-from convstore.mongo.inspection import Inspection
 from convstore.mongo.log import Log, SlotTaken
 from convstore.runtime.clock import Clock
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
+from convstore.verify.findings import Subject
 
 __all__ = ["Repairer"]
 
@@ -30,20 +32,10 @@ _COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Repairer:
-    """Repairs the log of one conversation.
+    """Repairs the log of one conversation; the clock gives the times and link tokens of new entries."""
 
-    Attributes:
-        conversation: Id of the conversation.
-        inspection: Reads stored entries.
-        log: Inserts entries.
-        codec: Decodes messages, including values of unknown types.
-        clock: Gives the times and link tokens of new entries.
-    """
-
-    conversation: str
-    inspection: Inspection
+    subject: Subject
     log: Log
-    codec: Codec
     clock: Clock
 
     async def run(self) -> Entry | None:
@@ -53,7 +45,9 @@ class Repairer:
             CorruptDocumentError: An entry cannot be read.
         """
         for _ in range(_TRIES):
-            survey = await self._survey()
+            survey = Survey()
+            async for one in self._entries():
+                survey.add(one)
             if survey.tail is None:
                 break
             if survey.holes:
@@ -63,17 +57,8 @@ class Repairer:
         return None
 
     async def _entries(self) -> AsyncIterator[Entry]:
-        after = ""
-        while documents := await self.inspection.entries(self.conversation, after=after):
-            for document in documents:
-                yield entry_from(document)
-            after = str(documents[-1]["_id"])
-
-    async def _survey(self) -> Survey:
-        survey = Survey()
-        async for entry in self._entries():
-            survey.add(entry)
-        return survey
+        async for document in self.subject.documents(self.subject.inspection.entries, self.subject.conversation):
+            yield entry_from(document)
 
     async def _fill(self, before: Entry, after_hole: Entry) -> None:
         """Insert replacements for missing entries; stop if another writer took a number."""
@@ -83,7 +68,7 @@ class Repairer:
 
     async def _insert(self, entry: Entry) -> bool:
         try:
-            await self.log.insert(self.conversation, entry, (), token="")
+            await self.log.insert(self.subject.conversation, entry, (), token="")
         except SlotTaken:
             return False
         return True
@@ -91,25 +76,23 @@ class Repairer:
     async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
         """Insert the recount entry after the last entry; return None if another writer took its number."""
         rewound = inactive_ranges(survey.spans, survey.lost, survey.rewind_entry)
-        number, last_repair = tail.number + 1, survey.repair
-        begins: list[int] = [number, *survey.new_joins, *survey.new_lost, *([last_repair.entry] if last_repair else [])]
-        first = min(begins)
-        count = _Count(self.codec, rewound, first)
+        number, repaired_from = tail.number + 1, [survey.repair.entry] if survey.repair else []
+        first = min(number, *survey.new_joins, *survey.new_lost, *repaired_from)
+        count = _Count(self.subject.codec, rewound, first)
         async for entry in self._entries():
             if entry.number < number:
                 await run_in_thread_if_long(partial(count.add, entry), characters=characters_of(entry.messages, {}))
         repair = Repair(first, number, tuple(survey.joins), tuple(count.recounts))
-        entry = self._recount_entry(survey, tail, rewound, count)
-        entry = replace(entry, repair=repair)
+        at = self.clock.now()
+        totals = self._recounted(survey, number, count, at)
+        entry = Entry(totals.messages + 1, at, (), totals, after=tail.totals.link, rewound=rewound, repair=repair)
         return entry if await self._insert(entry) else None
 
-    def _recount_entry(self, survey: Survey, tail: Entry, rewound: tuple[RewoundRange, ...], count: _Count) -> Entry:
-        at, number = self.clock.now(), tail.number + 1
-        last = max(span.last for span in survey.spans)
-        totals = replace(
+    def _recounted(self, survey: Survey, number: int, count: _Count, at: datetime) -> Totals:
+        return replace(
             count.active,
             entries=number,
-            messages=last,
+            messages=max(span.last for span in survey.spans),
             counter=count.counters.pop() if len(count.counters) == 1 else "",
             rewind_entry=number,
             sources_through=survey.sources_through,
@@ -119,7 +102,6 @@ class Repairer:
             updated_at=at,
             link=self.clock.link(),
         )
-        return Entry(last + 1, at, (), totals, after=tail.totals.link, rewound=rewound)
 
 
 class _Count:

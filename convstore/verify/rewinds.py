@@ -5,32 +5,25 @@ Floor 4. `log` calls it. All entries are summed during the pass. Rewound ranges 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from convstore.log.entry import Entry, RewoundRange
-from convstore.mongo.inspection import Inspection
+from convstore.mongo.inspection import Document
 from convstore.mongo.keys import entry_id
+from convstore.verify.findings import Subject
 
-__all__ = ["ActiveTotals"]
+__all__ = ["ActiveTotals", "number_in"]
 
-_Sums = tuple[int, int, int, int, int]
+_Sums = tuple[int, ...]
 _ZERO: _Sums = (0, 0, 0, 0, 0)
 _NAMES = ("active", "turns", "results", "tokens", "view_tokens")
 
 
 @dataclass(slots=True)
 class ActiveTotals:
-    """Sums over the log of one conversation: messages, human messages, tool results, tokens, tokens in views.
+    """Sums over the log of one conversation: messages, human messages, tool results, tokens, tokens in views."""
 
-    Attributes:
-        conversation: Id of the conversation.
-        inspection: Reads rewound entries.
-    """
-
-    conversation: str
-    inspection: Inspection
+    subject: Subject
     _all: _Sums | None = _ZERO
     _counters: set[str] = field(default_factory=set)
     _rewound: dict[int, tuple[RewoundRange, _Sums]] = field(default_factory=dict)
@@ -59,10 +52,8 @@ class ActiveTotals:
 
     def problems(self, entry: Entry) -> list[str]:
         """Return the problems of the entry just added, if it is a rewind entry."""
-        found = [
-            f"messages {range_.first} to {range_.last} are not in the entries that it names"
-            for range_ in self._wrong_ranges
-        ]
+        text = "messages {} to {} are not in the entries that it names"
+        found = [text.format(range_.first, range_.last) for range_ in self._wrong_ranges]
         if self._active is None:
             return found
         # Sizes made by different token counters cannot be added.
@@ -76,20 +67,16 @@ class ActiveTotals:
         earlier, sums = self._rewound.get(range_.first, (None, _ZERO))
         if earlier == range_:
             return sums
-        is_longer = (
-            earlier is not None
-            and earlier.entry == range_.entry
-            and earlier.last <= range_.last
-            and earlier.until <= range_.until
-        )
-        start, after = (earlier.until, earlier.last) if earlier and is_longer else (range_.entry - 2, range_.first - 1)
-        if not is_longer:
-            sums = _ZERO
+        if earlier and earlier.entry == range_.entry and earlier.last <= range_.last and earlier.until <= range_.until:
+            start, after = earlier.until, earlier.last
+        else:
+            start, after, sums = range_.entry - 2, range_.first - 1, _ZERO
         is_right = range_.until <= number
-        key, end = (entry_id(self.conversation, at) for at in (max(0, start), min(range_.until + 1, number)))
-        while key < end and (documents := await self.inspection.entries(self.conversation, after=key, through=end)):
+        conversation, read = self.subject.conversation, self.subject.inspection.entries
+        key, end = (entry_id(conversation, at) for at in (max(0, start), min(range_.until + 1, number)))
+        while key < end and (documents := await read(conversation, after=key, through=end)):
             for document in documents:
-                is_right = is_right and _fits(document, range_, _number_of(document))
+                is_right = is_right and _fits(document, range_)
                 sums = _plus(sums, _sums_of(document, after + 1, range_.last))
             key = str(documents[-1]["_id"])
         if not is_right:
@@ -98,8 +85,9 @@ class ActiveTotals:
         return sums
 
 
-def _fits(document: Mapping[str, Any], range_: RewoundRange, number: int) -> bool:
+def _fits(document: Document, range_: RewoundRange) -> bool:
     """Return True if an entry is inside, before or after a rewound range, as the rewind entry says."""
+    number = number_in(document["_id"])
     first, last = document["first"], document["first"] + document["count"] - 1
     if number < range_.entry:
         return bool(first <= range_.first)
@@ -108,7 +96,7 @@ def _fits(document: Mapping[str, Any], range_: RewoundRange, number: int) -> boo
     return bool(first >= range_.first and last <= range_.last)
 
 
-def _sums_of(document: Mapping[str, Any], first: int, last: int) -> _Sums:
+def _sums_of(document: Document, first: int, last: int) -> _Sums:
     sums = _ZERO
     for ordinal, message in enumerate(document.get("messages", ()), document["first"]):
         if first <= ordinal <= last:
@@ -118,10 +106,10 @@ def _sums_of(document: Mapping[str, Any], first: int, last: int) -> _Sums:
 
 
 def _plus(one: _Sums, other: _Sums, *, sign: int = 1) -> _Sums:
-    a, b, c, d, e = (left + sign * right for left, right in zip(one, other, strict=True))
-    return a, b, c, d, e
+    return tuple(left + sign * right for left, right in zip(one, other, strict=True))
 
 
-def _number_of(document: Mapping[str, Any]) -> int:
-    text = str(document["_id"]).rpartition(":")[2]
+def number_in(key: str) -> int:
+    """Return the number in the key of an entry, 0 if there is none."""
+    text = key.rpartition(":")[2]
     return int(text) if text.isdecimal() else 0

@@ -16,7 +16,6 @@ from convstore.mongo.indexes import LOG_INDEXES, SEARCH_INDEXES, Index, head_ind
 from convstore.mongo.inspection import SchemaInspection
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
 from convstore.mongo.migrator import Migrator
-from convstore.values.reports import Finding
 from convstore.verify.findings import Findings
 
 __all__ = ["SchemaCheck"]
@@ -50,8 +49,7 @@ class SchemaCheck:
         expected_indexes = self._indexes | {HEADS: tuple(dict.fromkeys([*self._indexes[HEADS], *scope_indexes]))}
         for collection, indexes in expected_indexes.items():
             if collection not in options:
-                text = "the collection is missing; its documents are lost, or it was never created"
-                await self._create_collection(findings, collection, text)
+                await self._create_collection(findings, collection)
             else:
                 await self._options(findings, collection, options[collection])
             await self._look_at_indexes(findings, collection, indexes, is_there=collection in options)
@@ -68,47 +66,25 @@ class SchemaCheck:
         for migration in pending:
             repaired = migration not in pending_after
             problem = "it has not run" if repaired else f"it has not run{refused}"
-            subject = (MIGRATIONS, migration.name)
-            self._report(findings, "migration", subject, problem, repairable=True, repaired=repaired)
+            findings.report("migration", MIGRATIONS, migration.name, problem, repairable=True, repaired=repaired)
 
-    @staticmethod
-    def _report(
-        findings: Findings,
-        kind: str,
-        subject: tuple[str, str],
-        problem: str,
-        *,
-        repairable: bool = False,
-        repaired: bool = False,
-    ) -> None:
-        collection, name = subject
-        findings.add(
-            Finding(
-                kind=kind,
-                collection=collection,
-                document_id=name,
-                problem=problem,
-                repairable=repairable,
-                repaired=repaired,
-            )
-        )
-
-    async def _create_collection(self, findings: Findings, collection: str, problem: str) -> None:
+    async def _create_collection(self, findings: Findings, collection: str) -> None:
         """Report a missing collection, and create it when repairing."""
         if findings.repair:
             await self._driver.create_collection(self._prefix + collection, clustered=collection == LOG)
-        subject = (collection, self._prefix + collection)
-        self._report(findings, "collection", subject, problem, repairable=True, repaired=findings.repair)
+        name, repair = self._prefix + collection, findings.repair
+        problem = "the collection is missing; its documents are lost, or it was never created"
+        findings.report("collection", collection, name, problem, repairable=True, repaired=repair)
 
     async def _options(self, findings: Findings, collection: str, options: Mapping[str, Any]) -> None:
-        subject = (collection, self._prefix + collection)
+        name = self._prefix + collection
         advice = "the store works without; to change it, dump the collection, drop it, run setup() and restore it"
         if collection == LOG and "clusteredIndex" not in options and await self._driver.can_cluster():
-            self._report(findings, "options", subject, f"it is not clustered; {advice}")
+            findings.report("options", collection, name, f"it is not clustered; {advice}")
         compressor = await self._inspection.compressor(collection)
         if compressor not in ("", "zstd"):
-            text = f"it is compressed with {compressor}, not with zstd; {advice}"
-            self._report(findings, "options", subject, text)
+            problem = f"it is compressed with {compressor}, not with zstd; {advice}"
+            findings.report("options", collection, name, problem)
 
     async def _look_at_indexes(
         self, findings: Findings, collection: str, indexes: Sequence[Index], *, is_there: bool
@@ -121,11 +97,11 @@ class SchemaCheck:
                 await self._create_index(findings, collection, index)
             elif not self._inspection.is_as_it_should_be(found[index.name], index):
                 text = "the index differs from the one that the store creates; drop it, then run doctor --repair"
-                self._report(findings, "index_different", (collection, index.name), text)
+                findings.report("index_different", collection, index.name, text)
         for name, one in found.items():
             if "expireAfterSeconds" in one:
                 text = "it deletes single documents when they expire, which leaves holes; drop it, and use prune"
-                self._report(findings, "index_expiring", (collection, name), text)
+                findings.report("index_expiring", collection, name, text)
 
     async def _is_of_another_store(self, index: Index) -> bool:
         """Return True if an index is for a scope key that no conversation has, although conversations exist."""
@@ -143,4 +119,4 @@ class SchemaCheck:
                 repaired = True
             except StoreError as error:
                 problem = f"the index is missing and cannot be created: {error}"
-        self._report(findings, "index_missing", (collection, index.name), problem, repairable=True, repaired=repaired)
+        findings.report("index_missing", collection, index.name, problem, repairable=True, repaired=repaired)

@@ -1,14 +1,13 @@
 """Checks the state of one conversation and its summaries, and restores a state that was lost.
 
-Floor 4. `heads` calls it, after the check of the log. Everything in a state can be derived again from the log and the
-stored summaries, but for an undone compaction.
+Floor 4. `conversation` calls it, after the check of the log. Everything in a state, but for an undone compaction,
+can be derived again from the log and the stored summaries.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
@@ -17,59 +16,34 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.state import LeadingSystem, State, ViewStart, restored
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.documents import entry_from, summary_from
-from convstore.mongo.inspection import Inspection
+from convstore.mongo.inspection import Document
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, state_id, summary_id
 from convstore.mongo.state_documents import changes_in, current_summary, state_document, state_from, summary_in
-from convstore.values.reports import Finding
-from convstore.verify.findings import Checked
-from convstore.verify.log import ORPHAN_AGE, LogCheck
+from convstore.verify.findings import ORPHAN_AGE, Subject
+from convstore.verify.log import LogCheck
 
 __all__ = ["StateCheck", "is_wrong_start", "start_entries"]
-
-_IN_FLIGHT = timedelta(minutes=2)
 
 
 @dataclass(slots=True)
 class StateCheck:
-    """Checks the state and the summaries of one conversation.
+    """Checks the state and the summaries of one conversation; `document` is the state as read before the log."""
 
-    Attributes:
-        conversation: Id of the conversation.
-        inspection: Reads and repairs documents.
-        now: The time of the check.
-        repair: True to repair what can be derived.
-        checked: Numbers of documents checked.
-        document: The state as it was read before the log; None if it was missing.
-        findings: The findings.
-    """
-
-    conversation: str
-    inspection: Inspection
-    now: datetime
-    repair: bool
-    checked: Checked
-    document: Mapping[str, Any] | None
-    findings: list[Finding] = field(default_factory=list)
+    subject: Subject
+    document: Document | None
     _digests: dict[str, bytes] = field(default_factory=dict)
 
-    def _report(self, kind: str, problem: str, *, document: str = "", collection: str = LOG, **more: Any) -> None:
-        key = document or state_id(self.conversation)
-        self.findings.append(
-            Finding(
-                kind=kind,
-                collection=collection,
-                document_id=key,
-                problem=problem,
-                conversation=self.conversation,
-                **more,
-            )
-        )
+    def _report(self, problem: str, **outcome: bool) -> None:
+        self.subject.report("state", LOG, state_id(self.subject.conversation), problem, **outcome)
+
+    def _report_summary(self, token: str, problem: str) -> None:
+        self.subject.report("summary", SUMMARIES, summary_id(self.subject.conversation, token), problem)
 
     async def run(self, check: LogCheck) -> None:
         """Check the state against the log and the summaries, and the summaries against the log."""
         found, is_whole = dict[str, SummaryRecord](), True
         async for document in self._stored_summaries():
-            self.checked.summaries += 1
+            self.subject.checked.summaries += 1
             record = self._summary(document)
             is_whole = is_whole and record is not None
             if record is not None:
@@ -80,26 +54,22 @@ class StateCheck:
         named = self._compare(state, found) if state else None
         for record in found.values():
             if problem := _misplaced(record, found):
-                key = summary_id(self.conversation, record.token)
-                self._report("summary", problem, document=key, collection=SUMMARIES)
-            if state:
-                await self._covers(record, is_named=named is None or record.token in named or not is_whole)
+                self._report_summary(record.token, problem)
+            if state and is_whole and named is not None and record.token not in named:
+                await self._unused(record)
+            elif state:
+                await self._check_range(record)
         if state:
             await self._check_hints(state, check)
 
-    async def _stored_summaries(self) -> AsyncIterator[Mapping[str, Any]]:
-        after = ""
-        while documents := await self.inspection.documents_of(SUMMARIES, self.conversation, after=after):
-            for document in documents:
-                yield document
-            after = str(documents[-1]["_id"])
+    def _stored_summaries(self) -> AsyncIterator[Document]:
+        return self.subject.documents(self.subject.inspection.documents_of, SUMMARIES, self.subject.conversation)
 
     async def _state(self, check: LogCheck) -> State | None:
         """Return the state; report and restore a missing or damaged one."""
-        self.document = self.document or await self.inspection.state(self.conversation)
+        self.document = self.document or await self.subject.inspection.state(self.subject.conversation)
         if self.document is None:
-            is_new = check.first_at is None or self.now - check.first_at < _IN_FLIGHT
-            if check.tail.entries and not is_new:
+            if check.tail.entries and check.first_at and self.subject.is_old(check.first_at):
                 await self._restore(check, "the state of the conversation is missing")
             return None
         try:
@@ -111,30 +81,30 @@ class StateCheck:
             return None
 
     async def _restore(self, check: LogCheck, problem: str) -> None:
+        subject = self.subject
         is_readable, is_repaired = check.is_readable and not check.is_damaged, False
-        if is_readable and self.repair:
+        if is_readable and subject.repair:
             records = [record async for document in self._stored_summaries() if (record := _record(document))]
             stored = (self.document or {}).get("revision")
-            revision = max(int(self.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
+            revision = max(int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
             rewinds, last = await self._rewinds(check.tail), check.tail.messages
-            state = restored(self.conversation, records, rewinds, last=last, revision=revision, at=self.now)
-            is_repaired = await self.inspection.replace_state(self.document, state_document(state))
-        self._report("state", problem, repairable=is_readable, repaired=is_repaired)
+            state = restored(subject.conversation, records, rewinds, last=last, revision=revision, at=subject.now)
+            is_repaired = await subject.inspection.replace_state(self.document, state_document(state))
+        self._report(problem, repairable=is_readable, repaired=is_repaired)
 
     async def _rewinds(self, tail: Totals) -> Rewinds:
-        found = (
-            await self.inspection.entry(entry_id(self.conversation, tail.rewind_entry)) if tail.rewind_entry else None
-        )
+        key = entry_id(self.subject.conversation, tail.rewind_entry)
+        found = await self.subject.inspection.entry(key) if tail.rewind_entry else None
         return Rewinds.of(entry_from(found)) if found else NO_REWINDS
 
-    def _summary(self, document: Mapping[str, Any]) -> SummaryRecord | None:
-        key = str(document["_id"])
+    def _summary(self, document: Document) -> SummaryRecord | None:
+        key, conversation = str(document["_id"]), self.subject.conversation
         try:
             record = summary_from(document)
-            if (key, document.get("conversation")) != (summary_id(self.conversation, record.token), self.conversation):
+            if (key, document.get("conversation")) != (summary_id(conversation, record.token), conversation):
                 raise CorruptDocumentError(key, "the key, the conversation and the token do not agree")
         except CorruptDocumentError as error:
-            self._report("damaged", str(error), document=key, collection=SUMMARIES)
+            self.subject.report("damaged", SUMMARIES, key, str(error))
             return None
         return record
 
@@ -142,63 +112,55 @@ class StateCheck:
         """Compare the state with the summaries; return the tokens of all that it refers to, None if that is unclear."""
         token, digest = current_summary(self.document or {})
         if token in found and digest != self._digests[token]:
-            key = summary_id(self.conversation, token)
-            self._report(
-                "summary",
-                "the copy of the current summary differs from it",
-                document=key,
-                collection=SUMMARIES,
-            )
+            self._report_summary(token, "the copy of the current summary differs from it")
         committed, missing = _chain(found, state.newest)
         for name in sorted({missing, token, state.aside} - {"", *found}):
-            key = summary_id(self.conversation, name)
-            self._report("summary", "the state refers to it, but it is missing", document=key, collection=SUMMARIES)
-        if not missing and state.versions != len(committed):
-            self._report("summary", f"it refers to {len(committed)} summaries, but counts {state.versions}")
-        return committed if not missing and state.versions == len(committed) else None
+            self._report_summary(name, "the state refers to it, but it is missing")
+        if missing:
+            return None
+        if state.versions != len(committed):
+            problem = f"it refers to {len(committed)} summaries, but counts {state.versions}"
+            self.subject.report("summary", LOG, state_id(self.subject.conversation), problem)
+            return None
+        return committed
 
-    async def _covers(self, record: SummaryRecord, *, is_named: bool) -> None:
-        """Check that a summary covers existing messages, and that the state or another summary refers to it."""
-        key = summary_id(self.conversation, record.token)
-        if not is_named:
-            if self.now - record.at > ORPHAN_AGE:
-                removed = self.repair and await self.inspection.remove(SUMMARIES, [key])
-                self._report(
-                    "summary_unused",
-                    "it was never the current summary, and no document refers to it",
-                    document=key,
-                    collection=SUMMARIES,
-                    repairable=True,
-                    repaired=bool(removed),
-                )
-            return
-        entry = await self.inspection.entry_span(entry_id(self.conversation, record.entry))
-        first, count = (entry or {}).get("first"), (entry or {}).get("count")
+    async def _unused(self, record: SummaryRecord) -> None:
+        """Report a summary that no document refers to, once it is old enough; remove it when repairing."""
+        subject = self.subject
+        if subject.now - record.at > ORPHAN_AGE:
+            key = summary_id(subject.conversation, record.token)
+            removed = bool(subject.repair and await subject.inspection.remove(SUMMARIES, [key]))
+            problem = "it was never the current summary, and no document refers to it"
+            subject.report("summary_unused", SUMMARIES, key, problem, repairable=True, repaired=removed)
+
+    async def _check_range(self, record: SummaryRecord) -> None:
+        """Check that a summary covers existing messages."""
+        entry = await self.subject.inspection.entry_span(entry_id(self.subject.conversation, record.entry)) or {}
+        first, count = entry.get("first"), entry.get("count")
         holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
         if not holds or not 1 <= record.first <= record.last:
             text = f"it replaces messages {record.first} to {record.last}, which are not in the entry it names"
-            self._report("summary", text, document=key, collection=SUMMARIES)
+            self._report_summary(record.token, text)
 
     async def _check_hints(self, state: State, check: LogCheck) -> None:
         """Check the starts of views and the leading system messages, which loads can find again."""
-        tail, kept = check.tail, check.kept
-        wrong = [one for one in state.starts if is_wrong_start(one, kept.get(one.entry), tail)]
-        if wrong:
+        if any(is_wrong_start(one, check.kept.get(one.entry), check.tail) for one in state.starts):
             await self._drop("starts", "a stored start of views does not match the log")
         if state.system and not await self._has_messages(state.system):
             await self._drop("system", "its leading system messages are not those of the log")
 
     async def _has_messages(self, system: LeadingSystem) -> bool:
         for message in system.messages:
-            stored = await self.inspection.entry(message.entry) or {}
+            stored = await self.subject.inspection.entry(message.entry) or {}
             found = [one for one in stored.get("messages", ()) if isinstance(one, Mapping)]
             if message.digest not in [one.get("digest") for one in found if one.get("id") == message.id]:
                 return False
         return True
 
     async def _drop(self, name: str, problem: str) -> None:
-        repaired = self.repair and await self.inspection.drop_from_state(self.document or {}, name)
-        self._report("state", problem, repairable=True, repaired=repaired)
+        subject = self.subject
+        repaired = subject.repair and await subject.inspection.drop_from_state(self.document or {}, name)
+        self._report(problem, repairable=True, repaired=repaired)
 
 
 def start_entries(state: Mapping[str, Any] | None) -> set[int]:
@@ -215,7 +177,7 @@ def is_wrong_start(start: ViewStart, entry: Entry | None, tail: Totals) -> bool:
     return entry is None or not entry.first <= start.first <= entry.last
 
 
-def _record(document: Mapping[str, Any]) -> SummaryRecord | None:
+def _record(document: Document) -> SummaryRecord | None:
     try:
         return summary_from(document)
     except CorruptDocumentError:

@@ -11,15 +11,16 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
 from convstore.messages.values import Codec
-from convstore.mongo.inspection import Inspection
+from convstore.mongo.inspection import Document, Inspection
 from convstore.mongo.keys import ANNOTATIONS, LOG, SEARCH, SUMMARIES, state_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock
-from convstore.values.reports import Finding, VerifyReport
+from convstore.values.reports import VerifyReport
 from convstore.values.scope import Scope
-from convstore.verify.findings import BETWEEN_LOOKS, Findings, Recheck
-from convstore.verify.heads import ConversationCheck
-from convstore.verify.log import ORPHAN_AGE, age_of
+from convstore.verify.conversation import ConversationCheck
+from convstore.verify.findings import ORPHAN_AGE, Findings, Subject
+from convstore.verify.heads import BETWEEN_LOOKS, Recheck
+from convstore.verify.log import age_of, token_of
 from convstore.verify.schema import SchemaCheck
 
 __all__ = ["Verifier"]
@@ -45,22 +46,29 @@ class Verifier:
         after = ""
         while heads := await self._inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
             now = self._clock.now()
-            checks = [
-                ConversationCheck(head, self._inspection, self._log, self._codec, self._clock, now, findings)
-                for head in heads
-            ]
-            outcomes = await asyncio.gather(*(_gated(gate, check) for check in checks), return_exceptions=True)
-            if errors := [outcome for outcome in outcomes if outcome is not None]:
-                raise errors[0]
+            checks = [self._check(gate, head, now, findings) for head in heads]
+            outcomes = await asyncio.gather(*checks, return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                rechecks += [outcome] if outcome else []
             after = str(heads[-1]["_id"])
-            rechecks += [check.recheck for check in checks if check.recheck]
             if len(rechecks) >= _MAX_RECHECKS:
                 await self._look_again(rechecks, findings)
         if not partial_scope:
             for collection in (LOG, SUMMARIES, ANNOTATIONS, SEARCH):
                 await self._strays(collection, findings)
         await self._look_again(rechecks, findings)
-        return findings.report()
+        return findings.result()
+
+    async def _check(
+        self, gate: asyncio.Semaphore, head: Document, now: datetime, findings: Findings
+    ) -> Recheck | None:
+        name = head.get("conversation")
+        conversation = name if isinstance(name, str) else ""
+        async with gate:
+            subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
+            return await ConversationCheck(head, subject, self._log, self._clock).run(findings)
 
     async def _look_again(self, rechecks: list[Recheck], findings: Findings) -> None:
         """Wait once for all suspicious heads, then report those that no writer has fixed meanwhile."""
@@ -99,41 +107,27 @@ class Verifier:
         keys = await self._leftovers(collection, conversation)
         if not keys and not (has_entries and collection == LOG):
             return
-        is_repairable, removed = not has_entries, 0
-        while is_repairable and findings.repair and keys:
+        if has_entries:
+            text = "no head refers to this conversation; restore the collection heads from a backup to find it again"
+            key = f"{conversation}:" if collection == LOG else conversation
+            findings.report("lost", collection, key, text, conversation=conversation)
+            return
+        removed = 0
+        while findings.repair and keys:
             removed += await self._inspection.remove(collection, keys)
             keys = await self._leftovers(collection, conversation)
-        text = (
-            "no head refers to this conversation; restore the collection heads from a backup to find it again"
-            if has_entries
-            else "left over from a deleted conversation"
-        )
-        findings.add(
-            Finding(
-                kind="lost" if has_entries else "leftover",
-                collection=collection,
-                document_id=f"{conversation}:" if has_entries and collection == LOG else conversation,
-                problem=text,
-                conversation=conversation,
-                repairable=is_repairable,
-                repaired=removed > 0,
-            )
-        )
+        outcome, text = {"repairable": True, "repaired": removed > 0}, "left over from a deleted conversation"
+        findings.report("leftover", collection, conversation, text, conversation=conversation, **outcome)
 
     async def _leftovers(self, collection: str, conversation: str) -> list[str]:
         """Return the keys of documents that are too old to belong to work in flight."""
         now = self._clock.now()
         if collection == LOG:
             keys = await self._inspection.chunk_keys(conversation)
-            ages = ((key, age_of(key.partition("#")[2].partition("#")[0], now)) for key in keys)
+            ages = ((key, age_of(token_of(key), now)) for key in keys)
             old = [key for key, age in ages if age is not None and age > ORPHAN_AGE]
             has_state = len(old) == len(keys) and await self._inspection.state(conversation)
             return [*old, state_id(conversation)] if has_state else old
         documents = await self._inspection.documents_of(collection, conversation)
         dated = [(str(document["_id"]), document.get("at")) for document in documents]
         return [key for key, at in dated if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE]
-
-
-async def _gated(gate: asyncio.Semaphore, check: ConversationCheck) -> None:
-    async with gate:
-        await check.run()

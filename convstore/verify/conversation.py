@@ -1,0 +1,106 @@
+"""Checks one conversation: its log, its head, its state, its annotations and its search segments.
+
+Floor 4. `verifier` calls it. Findings are reported only if the conversation still exists afterwards, because one that
+is deleted meanwhile has holes everywhere. Documents younger than the longest append are not reported, because they may
+belong to an append in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convstore.log.state import ViewStart
+from convstore.mongo.documents import totals_document
+from convstore.mongo.inspection import Document
+from convstore.mongo.keys import HEADS
+from convstore.mongo.log import Log
+from convstore.mongo.state_documents import start_document
+from convstore.runtime.clock import Clock
+from convstore.verify.attached import check_annotations, check_segments
+from convstore.verify.findings import Checked, Findings, Subject
+from convstore.verify.heads import Recheck, check_head, read_head
+from convstore.verify.log import LogCheck
+from convstore.verify.repair import Repairer
+from convstore.verify.state import StateCheck, start_entries
+
+__all__ = ["ConversationCheck"]
+
+_BREAKS = ("hole", "fork")
+
+
+@dataclass(slots=True)
+class ConversationCheck:
+    """Checks the conversation that a head names; a repair of its log takes times and link tokens from the clock."""
+
+    head: Document
+    subject: Subject
+    log: Log
+    clock: Clock
+    _state: Document | None = None
+
+    async def run(self, findings: Findings) -> Recheck | None:
+        """Check everything, and repair it if asked to; return what a writer may be about to fix in the head."""
+        subject, recheck = self.subject, None
+        if not subject.conversation:
+            problem = read_head(self.head)[1] or "it does not name its conversation"
+            subject.report("head", HEADS, str(self.head["_id"]), problem)
+        else:
+            check = await self._checked_log()
+            recheck = await check_head(subject, self.head, check)
+            await StateCheck(subject, self._state).run(check)
+            await check_annotations(subject, self.log, check.tail.messages)
+            await check_segments(subject)
+        if not subject.findings or await self._still_exists():
+            findings.add(subject)
+        return recheck
+
+    async def _checked_log(self) -> LogCheck:
+        """Check the log; repair entries that do not follow each other, if asked to, and check it again."""
+        check, repaired = await self._check_log(), []
+        broken = [one for one in check.subject.findings if one.kind in _BREAKS] if check.is_broken else []
+        repairs = check.is_broken and check.is_readable and self.subject.repair and await self._still_exists()
+        if repairs and await self._repair_log():
+            check = await self._check_log(keeps_chunks=True)
+            remaining = {(one.kind, one.document_id) for one in check.subject.findings}
+            outcome = {"repairable": True, "repaired": True}
+            repaired = [
+                one.model_copy(update=outcome) for one in broken if (one.kind, one.document_id) not in remaining
+            ]
+            broken = []
+        update = {"repairable": check.is_readable}
+        found = [one.model_copy(update=update) if one in broken else one for one in check.subject.findings]
+        self.subject.findings += [*repaired, *found]
+        self.subject.checked = check.subject.checked
+        return check
+
+    async def _check_log(self, *, keeps_chunks: bool = False) -> LogCheck:
+        head, _ = read_head(self.head)
+        head_entries = head.totals.entries if head else 0
+        self._state = await self.subject.inspection.state(self.subject.conversation)
+        wanted = frozenset({head.start.entry if head else 0, head_entries, *start_entries(self._state)})
+        subject = replace(self.subject, checked=Checked(), findings=[])
+        check = LogCheck(subject, head_entries, wanted, keeps_chunks=keeps_chunks)
+        await check.run()
+        return check
+
+    async def _repair_log(self) -> bool:
+        """Repair the log and refresh the head; return False if other writers took the number in every try."""
+        recount_entry = await Repairer(self.subject, self.log, self.clock).run()
+        if recount_entry is None:
+            return False
+        changes: dict[str, Any] = {
+            "totals": totals_document(recount_entry.totals),
+            "start": start_document(ViewStart(recount_entry.number)),
+            "updated_at": recount_entry.at,
+        }
+        inspection = self.subject.inspection
+        if await inspection.set_head(self.head, changes):
+            self.head = {**self.head, **changes}
+        else:  # a writer refreshed the head meanwhile, and will do so again within seconds
+            self.head = await inspection.head(str(self.head["_id"])) or self.head
+        return True
+
+    async def _still_exists(self) -> bool:
+        now = await self.subject.inspection.head(str(self.head["_id"]))
+        return now is not None and now.get("conversation") == self.head.get("conversation")
