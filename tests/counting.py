@@ -12,8 +12,8 @@ from pymongo import AsyncMongoClient, monitoring
 from convstore import Conversation, ConversationStore
 from convstore.runtime.clock import Clock
 
-STANDING = Clock(monotonic=lambda: 100.0)
-"""A clock that stands still: however slow the machine is, no head is looked at again, and nothing is swept."""
+STANDING = Clock(monotonic=lambda: 100.0, call_later=lambda _seconds, _callback: None)
+"""A clock that stands still: however slow the machine is, no head is read again, nothing is swept, no timer rings."""
 
 DATA = ("find", "getMore", "insert", "update", "delete", "findAndModify", "aggregate")
 

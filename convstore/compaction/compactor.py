@@ -158,12 +158,24 @@ class Compactor:
         earlier = end.state.summary
         if earlier and (earlier.last > totals.messages or not fits(earlier, rewinds)):
             earlier = None
+        if not force and self._is_within(rule, end, rewinds, earlier):
+            return _Plan(end.state, cached, rewinds, (), 0, earlier)
         start = earlier.entry if earlier else rewinds.active_after(1)
         entries = await self._entries(cached, rewinds, start, maximum=_MAX_TRIGGERS * rule.max_tokens_before_summary)
         rows = rows_of(entries, rewinds, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
         return _Plan(end.state, cached, rewinds, rows, plan_compaction(rows, rule, force=force), earlier)
+
+    def _is_within(self, rule: CompactionRule, end: LogEnd, rewinds: Rewinds, earlier: SummaryRecord | None) -> bool:
+        """Return True if the last entry alone shows that a finished log is within the limit of the rule."""
+        if not end.entries or not end.entries[-1].messages:
+            return False
+        last, totals, name = end.entries[-1].messages[-1], end.entries[-1].totals, self._counter.name
+        is_finished = last.type == "ai" and not last.calls and rewinds.is_active(last.ordinal)
+        if not is_finished or totals.counter != name or (earlier and earlier.counter != name):
+            return False
+        return totals.view_tokens - (earlier.view_tokens if earlier else 0) <= rule.max_tokens_before_summary
 
     async def _entries(self, cached: CachedConversation, rewinds: Rewinds, start: int, *, maximum: int) -> list[Entry]:
         """Read entries that hold about `maximum` tokens in total; a very long log gets several summaries."""

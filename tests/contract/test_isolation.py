@@ -99,8 +99,12 @@ class World:
     ) -> None:
         self.database, self.commands, self.has_ada = client[name], commands, has_ada
         self.seconds = 0.0
-        clock = Clock(now=lambda: START + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds)
-        self.store = ConversationStore(self.database, clock=clock, summarizer=Writer())
+        self.clock = Clock(
+            now=lambda: START + timedelta(seconds=self.seconds),
+            monotonic=lambda: self.seconds,
+            call_later=lambda _seconds, _callback: None,  # a timer's commands would be counted as those of a call
+        )
+        self.store = ConversationStore(self.database, clock=self.clock, summarizer=Writer())
         self.unbound = retrieve_previous_sources_tool(self.store)
 
     def eve(self, thread: str) -> Conversation:
@@ -109,7 +113,9 @@ class World:
 
     def ada(self, thread: str) -> Conversation:
         """Ada's conversation, in a store of her own."""
-        return ConversationStore(self.database, summarizer=Writer()).conversation(user_id="ada", thread_id=thread)
+        return ConversationStore(self.database, clock=self.clock, summarizer=Writer()).conversation(
+            user_id="ada", thread_id=thread
+        )
 
     async def told(self, work: Awaitable[Any]) -> tuple[Any, list[tuple[str, str]]]:
         """Return the result of a call, and the commands that it sends."""

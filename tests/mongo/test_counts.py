@@ -5,16 +5,17 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from counting import Commands, cold
+from counting import STANDING, Commands, cold
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import AsyncMongoClient, ReadPreference
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
 from convstore.mongo.state_documents import start_document
-from convstore.runtime.clock import Clock
+from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 from convstore.values.policy import start_key
 
@@ -30,7 +31,7 @@ async def store(
     client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]
 ) -> AsyncIterator[ConversationStore]:
     """A store that is set up, on the counted client."""
-    store = ConversationStore(client[database_name], clock=Clock(monotonic=lambda: seconds[0]))
+    store = ConversationStore(client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0]))
     await store.setup()
     yield store
     await store.close()
@@ -548,3 +549,21 @@ async def test_payloads_that_are_too_large_for_one_command_go_ahead(
     assert len(inserts) > 1
     log = [message async for message in chat.messages()]
     assert [message.content for message in log] == [result.content for result in results]
+
+
+async def test_a_compaction_that_is_not_due_reads_the_state_and_the_last_entry(
+    client: AsyncMongoClient[dict[str, Any]], database_name: str, commands: Commands
+) -> None:
+    """The running totals of a finished log show that there is nothing to do; a compaction can follow each turn."""
+    rule = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=200)
+    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), clock=STANDING)
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    statuses = []
+    for number in range(30):
+        await chat.append(rag_turn(f"What about fish {number}?"))
+        with commands.counted():
+            statuses.append((await chat.compact()).status)
+        if statuses[-1] == "not_needed":
+            assert (commands.names, commands.documents) == (["find"], 2)
+    assert statuses.count("done") > 1
+    await store.close()
