@@ -138,6 +138,7 @@ class Catalog:
             message_count=totals.active,
             turns=totals.turns,
             tokens=totals.tokens,
+            bytes=totals.stored_bytes,
             usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
         )

@@ -25,6 +25,7 @@ __all__ = [
     "ScopeKeys",
     "ScopeValues",
     "Uri",
+    "keys_to_read",
     "open_store",
     "read_pairs",
 ]
@@ -93,6 +94,11 @@ async def open_store(
         if setup:
             await store.setup()
         yield store
+
+
+def keys_to_read(given: Pairs, scope: Mapping[str, str]) -> list[str]:
+    """Return the scope keys for a command that only reads: those in --scope need not be named again."""
+    return given or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *scope])]
 
 
 def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[str, str]:

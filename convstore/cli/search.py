@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import plain, run, screen, short, write_json
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, keys_to_read, open_store, read_pairs
+from convstore.cli.output import in_pager, plain, run, screen, short, write_json
 
 if TYPE_CHECKING:
     from convstore import SearchResult
@@ -50,8 +50,7 @@ def search_command(
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
 
     async def work() -> SearchResult:
-        keys = scope_key or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])]
-        async with open_store(uri, keys, collection_prefix, scope=chosen) as store:
+        async with open_store(uri, keys_to_read(scope_key, chosen), collection_prefix, scope=chosen) as store:
             if everything:
                 return await store.search_everything(text, limit=limit)
             return await store.search(text, limit=limit, conversations=500, **chosen)
@@ -59,8 +58,10 @@ def search_command(
     result = run(work(), as_document=as_document)
     if as_document:
         write_json(result.model_dump())
-    else:
-        _print(screen(), result)
+        return
+    console = screen()
+    with in_pager(console):
+        _print(console, result)
 
 
 def _print(console: Console, result: SearchResult) -> None:

@@ -1,27 +1,22 @@
-"""``convstore show``: one conversation, its view, or one source.
+"""``convstore show``: one conversation, what a model gets or got of it, or one source.
 
-Floor 8. Parses the options of `list_messages`, `load_history` and `get_sources`, and prints what they return.
+Floor 8. Parses the options of `list_messages`, `view_at` and `get_sources`, and prints what they return.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from convstore.cli.options import Json, Prefix, Uri, open_store, read_pairs
-from convstore.cli.output import in_pager, plain, run, screen, short, write_json
+from convstore.cli.output import in_pager, run, screen, write_json
+from convstore.cli.show_output import print_found
 from convstore.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from langchain_core.messages import BaseMessage
-
-    from convstore import Conversation, History, Source, StoredMessage
+    from convstore import Conversation, PastView, Source, StoredMessage, ViewStamp
 
 __all__ = ["SHOW", "show_command"]
 
@@ -33,6 +28,9 @@ Old tool results are shown as stubs, and long texts by their beginning.
 
 \b
 --view      what the model gets at the next call, under the default policy
+--at 16     what it got for message 16: exactly, if the message was appended
+            with the stamp of its view; else the view directly after it.
+            Takes a number, the id of a message, or a stamp as JSON.
 --full      texts and tool results whole
 --source 7  the source with this number, whole
 
@@ -40,12 +38,11 @@ Old tool results are shown as stubs, and long texts by their beginning.
 Examples:
   convstore show user_id=ada thread_id=orcas --uri mongodb://…
   convstore show user_id=ada thread_id=orcas --uri mongodb://… --view
+  convstore show user_id=ada thread_id=orcas --uri mongodb://… --at 16
   convstore show user_id=ada thread_id=orcas --uri mongodb://… --json --full
 """
 
-_SHOWN = 600
 _PAGE_TOKENS = 16_000
-_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
 
 
 def show_command(
@@ -54,6 +51,7 @@ def show_command(
     uri: Uri,
     collection_prefix: Prefix = "",
     view: Annotated[bool, typer.Option("--view", help="What the model gets.")] = False,
+    at: Annotated[str | None, typer.Option(help="What it got for this message.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Texts and tool results whole.")] = False,
     source: Annotated[int | None, typer.Option(min=1, help="The source with this number.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages of the log, the newest.")] = 50,
@@ -61,11 +59,11 @@ def show_command(
     as_document: Json = False,
 ) -> None:
     """See `SHOW`."""
-    if view and source is not None:
-        raise typer.BadParameter("give --view or --source, not both")
+    if view + (at is not None) + (source is not None) > 1:
+        raise typer.BadParameter("give only one of --view, --at and --source")
     chosen = read_pairs("SCOPE", scope)
 
-    async def work() -> History | Source | list[StoredMessage]:
+    async def work() -> PastView | Source | list[StoredMessage]:
         async with open_store(uri, list(chosen), collection_prefix) as store:
             chat = store.conversation(**chosen)
             if (await chat.info()).created_at is None:
@@ -73,7 +71,9 @@ def show_command(
                 raise InvalidInputError(f"no conversation has the scope {name}; `convstore list` lists all with theirs")
             if source is not None:
                 return await _read_source(chat, source)
-            return await (chat.load_history() if view else chat.list_messages(limit=limit, before=before, full=full))
+            if view or at is not None:
+                return await chat.view_at(None if at is None else await _moment(chat, at))
+            return await chat.list_messages(limit=limit, before=before, full=full)
 
     found = run(work(), as_document=as_document)
     if as_document:
@@ -81,12 +81,28 @@ def show_command(
         return
     console = screen()
     with in_pager(console):
-        if isinstance(found, list):
-            _print_log(console, found, full=full)
-        elif view:
-            _print_view(console, cast("History", found), full=full)
-        else:
-            _print_source(console, cast("Source", found))
+        print_found(console, found, full=full, is_past=at is not None)
+
+
+async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
+    """Return the stamp that a text is, or that the message has which it names; else the message.
+
+    Raises:
+        InvalidInputError: The text begins like a stamp and is none.
+        UnknownMessageError: There is no such message.
+    """
+    from convstore import ViewStamp  # noqa: PLC0415 - loads pydantic
+
+    if text.startswith("{"):
+        try:
+            return ViewStamp.model_validate_json(text)
+        except ValueError as error:
+            raise InvalidInputError(f"--at is no stamp, such as the field `seen` of `show --json`: {error}") from error
+    ordinal = int(text) if text.isdecimal() else 0
+    if not ordinal:
+        ordinal = next((one.ordinal for one in await chat.get_tool_messages([text])), 0)
+    found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True) if 0 < ordinal < 2**53 else []
+    return next((one.seen for one in found if one.seen and one.ordinal == ordinal), None) or ordinal or text
 
 
 async def _read_source(chat: Conversation, number: int) -> Source:
@@ -103,46 +119,3 @@ async def _read_source(chat: Conversation, number: int) -> Source:
         page = await chat.get_sources([number], cursor=page.next_cursor, page_tokens=_PAGE_TOKENS)
         texts += [source.content for source in page.sources]
     return found.model_copy(update={"content": "".join(texts)})
-
-
-def _print_source(console: Console, source: Source) -> None:
-    console.print(Text(plain(f"[{source.source_id}] {source.title}"), style="bold"))
-    for name, value in {"url": source.url, "message": source.tool_message_id, **source.metadata}.items():
-        console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="dim"), soft_wrap=True)
-    console.print(f"\n{plain(source.content, lines=True)}", soft_wrap=True)
-
-
-def _print_view(console: Console, history: History, *, full: bool) -> None:
-    for message in history.messages:
-        _print_message(console, "", message, full=full)
-    report = history.report
-    console.print(
-        f"{len(history.messages):,} messages, {history.tokens:,} tokens; the whole log has {report.tokens_before:,}. "
-        f"{len(report.stubbed):,} results are stubs, {report.left_out_turns:,} turns are left out.",
-        style="dim",
-    )
-
-
-def _print_log(console: Console, messages: Sequence[StoredMessage], *, full: bool) -> None:
-    for stored in messages:
-        _print_message(console, f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}", stored.message, full=full)
-        for name, value in stored.annotations.items():
-            console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
-
-
-def _print_message(console: Console, position: str, message: BaseMessage, *, full: bool) -> None:
-    """Print a message: a heading with its position, type, tool and id, then its text and calls."""
-    from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
-
-    words = (position, message.type, message.name or "", message.id or "")
-    console.print(Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")), soft_wrap=True)
-    for text in (text_of(message.content), *_calls(message)):
-        if text:
-            shown = text if full or len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"
-            console.print(plain(shown, lines=True), soft_wrap=full)
-    console.print()
-
-
-def _calls(message: BaseMessage) -> Iterator[str]:
-    for call in getattr(message, "tool_calls", ()):
-        yield f"→ {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})"

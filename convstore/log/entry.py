@@ -124,6 +124,13 @@ class EntryMessage:
         return self.digest + (self.payload.digest if self.payload else b"")
 
     @property
+    def stored_bytes(self) -> int:
+        """Its stored size: the body as UTF-8, and the compressed payload."""
+        body = self.body
+        size = len(body) if body.isascii() else len(body.encode("utf-8", "surrogatepass"))
+        return size + (self.payload.size if self.payload else 0)
+
+    @property
     def is_named(self) -> bool:
         """True if notes name it: a tool result or a long message."""
         return self.type == "tool" or self.is_long
@@ -265,6 +272,7 @@ class Totals:
         tokens: Size of all messages in full.
         view_tokens: Size of all messages in the default view of finished turns.
         counter: Name of the token counter that made the last two.
+        stored_bytes: Stored size of all messages, active or rewound.
         rewind_entry: Number of the last rewind entry, 0 if all messages are active.
         sources_through: Highest source id in use or reserved.
         usage: Sums of the models' own counts, by model.
@@ -286,6 +294,7 @@ class Totals:
     tokens: int = 0
     view_tokens: int = 0
     counter: str = ""
+    stored_bytes: int = 0
     rewind_entry: int = 0
     sources_through: int = 0
     given_through: int = 0

@@ -160,6 +160,7 @@ def _rewind_entry(
         sources_through=after.sources_through,
         given_through=after.given_through,
         usage=after.usage,
+        stored_bytes=after.stored_bytes,
         shown_at=after.shown_at,
         shown=after.shown,
         rewind_entry=after.entries + 1,

@@ -151,6 +151,7 @@ class RunningTotals:
     _results: int = 0
     _tokens: int = 0
     _view_tokens: int = 0
+    _stored_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.given_through = self.after.given_through
@@ -169,6 +170,7 @@ class RunningTotals:
         self._messages += 1
         self._tokens += message.tokens
         self._view_tokens += message.view_tokens
+        self._stored_bytes += message.stored_bytes
 
     def totals(self, at: datetime, *, shown_now: bool, counter: str | None = None, link: int = 0) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it."""
@@ -182,6 +184,7 @@ class RunningTotals:
             tokens=after.tokens + self._tokens,
             view_tokens=after.view_tokens + self._view_tokens,
             counter=after.counter if counter is None else counter,
+            stored_bytes=after.stored_bytes + self._stored_bytes,
             rewind_entry=after.rewind_entry,
             sources_through=self.sources_through,
             given_through=self.given_through,

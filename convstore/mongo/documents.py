@@ -176,7 +176,7 @@ _any_number = partial(stored_number, minimum=None)
 
 _NUMBERS = (
     *("entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
-    *("rewind_entry", "sources_through", "given_through", "shown_at", "link"),
+    *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
 
 
@@ -191,6 +191,7 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "tokens": totals.tokens,
         "view_tokens": totals.view_tokens,
         "counter": to_stored(totals.counter),
+        "stored_bytes": totals.stored_bytes,
         "rewind_entry": totals.rewind_entry,
         "sources_through": totals.sources_through,
         "given_through": totals.given_through,

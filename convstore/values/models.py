@@ -363,6 +363,7 @@ class ConversationInfo(_Value):
         message_count: Messages in the log, without rewound ones.
         turns: Human messages among them.
         tokens: Their size, by the token counter of the store that appended last.
+        bytes: Stored size of all messages, after compression, without sources and indexes.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens. The
             model is "unknown" for messages that do not name one.
         last_message: The beginning of the last message with text, None if there is none; in a listing up to 15 s
@@ -378,6 +379,7 @@ class ConversationInfo(_Value):
     message_count: int = 0
     turns: int = 0
     tokens: int = 0
+    bytes: int = 0
     usage: dict[str, dict[str, int]] = {}
     last_message: MessagePreview | None = None
 

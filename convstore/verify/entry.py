@@ -246,6 +246,7 @@ def _expected_rewind_totals(entry: Entry, before: Totals) -> Totals:
         sources_through=before.sources_through,
         given_through=before.given_through,
         usage=before.usage,
+        stored_bytes=before.stored_bytes,
         shown_at=before.shown_at,
         updated_at=entry.at,
     )

@@ -98,6 +98,7 @@ class Repairer:
             sources_through=survey.sources_through,
             given_through=survey.sources_through,
             usage=count.all.usage,
+            stored_bytes=count.all.stored_bytes,
             shown_at=count.shown_at,
             updated_at=at,
             link=self.clock.link(),

@@ -113,6 +113,25 @@ def test_a_view_is_shown_as_the_model_gets_it(uri):
     assert document("show", *ADA, "--uri", uri, "--view")["report"]["left_out_turns"] == 0
 
 
+def test_a_past_view_is_shown(uri):
+    """By a number, an id or a stamp: its messages, how sure it is, and why each message is shown as it is."""
+    shown = printed("show", *ADA, "--uri", uri, "--at", "6")
+    assert "What of the tide, 1?" in shown
+    assert "What of the tide, 2?" not in shown
+    assert "The view directly after the message" in shown
+    assert re.search(r"^ +3  stub$", shown, re.MULTILINE)
+    sixth = document("show", *ADA, "--uri", uri, "--limit", "1", "--before", "7")["messages"][0]
+    assert printed("show", *ADA, "--uri", uri, "--at", sixth["message"]["id"]) == shown
+    found = document("show", *ADA, "--uri", uri, "--at", "6")
+    assert (found["match"], found["ordinal"]) == ("rebuilt", 8)
+    assert found["report"]["reasons"][0] == {"first": 1, "last": 2, "state": "whole", "summary": 0, "limit": ""}
+    stamp = json.dumps({"conversation_id": document("list", "--uri", uri)["conversations"][0]["conversation_id"]})
+    for wrong in ("99", "nothing", "{}}", stamp, "9" * 30):
+        missing = convstore("show", *ADA, "--uri", uri, "--at", wrong)
+        assert (missing.exit_code, missing.stdout) == (1, "")
+        assert missing.stderr.startswith("convstore: ")
+
+
 def test_a_source_is_shown_whole(uri):
     """By its number, with its fields; one that is not there is an error."""
     shown = printed("show", *ADA, "--uri", uri, "--source", "3")

@@ -40,6 +40,7 @@ _STATIC = {
     for path in sorted((Path(__file__).parent / "static").iterdir())
 }
 
+_Listing = Callable[[Request, ConversationStore, dict[str, str]], Awaitable[Response]]
 _Page = Callable[[Request, Conversation], Awaitable[Response]]
 
 _PAGES: dict[str, _Page] = {
@@ -77,7 +78,8 @@ def inspector(store: ConversationStore, *, authorize: Authorize | None = None) -
     site = _Site(store, authorize)
     app = Starlette(
         routes=[
-            Route("/", site.listing),
+            Route("/", site.listing(listing_page.page)),
+            Route("/search", site.listing(search_page.everywhere)),
             Route("/static/{name}", site.static),
             *(Route(f"/c/{{conversation_id}}{path}", site.page(page)) for path, page in _PAGES.items()),
         ],
@@ -92,10 +94,13 @@ class _Site:
     def __init__(self, store: ConversationStore, authorize: Authorize) -> None:
         self._store, self._authorize = store, authorize
 
-    async def listing(self, request: Request) -> Response:
-        """Return a page of the conversations that the request may see."""
-        permitted = await scope_for(self._authorize, request)
-        return HTMLResponse(await listing_page.page(request, self._store, permitted))
+    def listing(self, page: _Listing) -> Callable[[Request], Awaitable[Response]]:
+        """Return the handler of a page about the conversations that the request may see."""
+
+        async def handle(request: Request) -> Response:
+            return await page(request, self._store, await scope_for(self._authorize, request))
+
+        return handle
 
     async def static(self, request: Request) -> Response:
         """Return the style sheet or the icon."""

@@ -25,12 +25,18 @@ async def page(client, path, **query: str):
 
 
 async def test_the_list_shows_each_conversation_newest_first(browse, chat, store, here):
-    """Title, scope, turns, messages, tokens and the beginning of the last message."""
+    """Title, scope, turns, messages, tokens, stored size and the beginning of the last message."""
     await store.conversation(user_id="grace", thread_id="t").append(HumanMessage("Hello there"))
     text = text_in(await page(browse(), "/"))
     info = await chat.info()
     assert text.index("Hello there") < text.index("On whales")
-    for fact in (f"{info.turns} turns", "user_id ada", f"{info.message_count} messages", f"{info.tokens:,} tokens"):
+    for fact in (
+        f"{info.turns} turns",
+        "user_id ada",
+        f"{info.message_count} messages",
+        f"{info.tokens:,} tokens",
+        "stored 4.0 kB",
+    ):
         assert " ".join(reversed(fact.split())) in text or fact in text
 
 
@@ -286,3 +292,21 @@ async def test_a_search_leads_to_the_message(browse, chat, here):
     assert "Nothing matches" in text_in(await page(browse(), f"{here}/search", q="<script>zebra"))
     assert "<script" not in await page(browse(), f"{here}/search", q="<script>zebra")
     await page(browse(), f"{here}/search")
+
+
+async def test_a_search_goes_across_conversations(browse, chat, store, here):
+    """Those that the request may see, or those of one user; each hit leads to its position in its log."""
+    other = store.conversation(user_id="grace", thread_id="other")
+    await other.append(HumanMessage("Are squid clever?"))
+    there = f"/c/{(await other.info()).conversation_id}"
+    everything = await page(browse(), "/search", q="squid")
+    assert f'href="{here}?before=' in everything
+    assert f'href="{there}?before=' in everything
+    permitted = await page(browse(lambda _: {"user_id": "ada"}), "/search", q="squid")
+    alike = await page(browse(), "/search", q="squid", key="user_id", like=here.removeprefix("/c/"))
+    for one in (permitted, alike):
+        assert here in one
+        assert there not in one
+    like = {"q": "squid", "key": "user_id", "like": there.removeprefix("/c/")}
+    assert (await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)).status_code == 404
+    assert "Type some words" in await page(browse(), "/search")

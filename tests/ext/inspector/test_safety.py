@@ -73,9 +73,9 @@ async def test_permission_is_asked_for_at_every_request(store, chat, here):
 
     for authorize in (lambda _: None, Rule()):
         app = inspector(store, authorize=authorize)
-        for path in ("/", "/static/inspector.css", *(here + path for path in PAGES)):
+        for path in ("/", "/search?q=orcas", "/static/inspector.css", *(here + path for path in PAGES)):
             assert (await get(app, path)).status_code == 403
-    assert len(seen) == len(PAGES) + 2
+    assert len(seen) == len(PAGES) + 3
 
 
 async def test_an_empty_permission_is_refused(store, here):
@@ -89,7 +89,7 @@ async def test_an_empty_permission_is_refused(store, here):
 async def test_a_wrong_permission_shows_nothing(store, chat, here, permission):
     """It is an error of the backend, never a wider filter."""
     app = inspector(store, authorize=lambda _: permission)
-    for path in ("/", here):
+    for path in ("/", "/search?q=whales", here):
         answer = await get(app, path)
         assert answer.status_code == 500
         assert "On whales" not in answer.text
@@ -100,7 +100,7 @@ async def test_addresses_hold_no_scope_values(store, browse, here):
     chat = store.conversation(user_id="secret-user", thread_id="secret-thread")
     await chat.append(rag_turn("What about orcas?"))
     here = f"/c/{(await chat.info()).conversation_id}"
-    for path in ("/", here, f"{here}/messages/3", f"{here}/sources/1"):
+    for path in ("/", "/search?q=orcas", here, f"{here}/messages/3", f"{here}/sources/1"):
         links = re.findall(r'(?:href|src|action)="([^"]*)"', (await browse().get(path)).text)
         assert links
         assert [link for link in links if "secret" in link] == []
@@ -132,7 +132,7 @@ async def test_only_get_is_answered(browse, here, method):
 
 async def test_pages_load_nothing_from_elsewhere_and_run_no_script(store, browse, chat, here):
     """No script, no inline style, no event handler, no foreign address."""
-    for path in ("/", *(here + path for path in PAGES[:-1])):
+    for path in ("/", "/search?q=orcas", *(here + path for path in PAGES[:-1])):
         body = (await browse().get(path)).text
         assert not re.search(r"<script|<style|<iframe|<object|<embed|<base\b| style=| on\w+=", body), path
         sources = re.findall(r'(?:src|href)="([^"]*)"', body)
@@ -159,7 +159,13 @@ async def test_hostile_text_is_shown_as_text(store, browse, name):
     await chat.annotate("answer", note=text[:50_000])
     await chat.update(title=text[:900], metadata={"x": text[:900]})
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
-    for path in ("/", here, *(f"{here}/messages/{ordinal}" for ordinal in range(1, 5)), f"{here}/sources/1"):
+    for path in (
+        "/",
+        "/search?q=x",
+        here,
+        *(f"{here}/messages/{ordinal}" for ordinal in range(1, 5)),
+        f"{here}/sources/1",
+    ):
         answer = await client.get(path)
         assert answer.status_code == 200, answer.text
         assert len(answer.content) <= 100_000
