@@ -6,11 +6,10 @@ Floor 6. Each service is the work of one room below; `store` makes all of them o
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from convstore.admin.catalog import Catalog
-from convstore.admin.retention import Retention
+from convstore.admin.retention import Part, Retention
 from convstore.admin.statistics import StatsReader
 from convstore.append.resent_history import Resender
 from convstore.append.rewinder import Rewinder
@@ -59,7 +58,7 @@ from convstore.view.loader import Loader
 from convstore.view.past import PastViews
 from convstore.view.past_loader import PastLoader
 
-__all__ = ["SearchIndex", "ServiceHost", "Services", "both_ways", "make_services", "read_back"]
+__all__ = ["SearchIndex", "ServiceHost", "Services", "both_ways", "read_back"]
 
 SearchIndex = Literal[True, False, "across"]
 """The value of the store's option `search_index`."""
@@ -68,128 +67,92 @@ _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
+class _Commands:
+    """The commands on the collections of a store; no I/O."""
+
+    def __init__(self, driver: Driver, prefix: str) -> None:
+        self.heads, self.tombstones = Heads(driver, prefix=prefix), Tombstones(driver, prefix=prefix)
+        self.log, self.states = Log(driver, prefix=prefix), States(driver, prefix=prefix)
+        self.annotations, self.summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
+        self.segments, self.newest = Segments(driver, prefix=prefix), Newest(driver, prefix=prefix)
+        self.digests, self.statistics = Digests(driver, prefix=prefix), Statistics(driver, prefix=prefix)
+        self.inspection = Inspection(driver, prefix=prefix)
+        self.parts: dict[str, Part] = {
+            "annotations": self.annotations,
+            "summaries": self.summaries,
+            "search_segments": self.segments,
+        }
+
+
 class Services:
-    """The services of one store, one for each use case."""
+    """The services of one store, one for each use case; `forget` gets the scope of each conversation that ended."""
 
-    writer: Writer
-    open_heads: OpenHeads
-    resender: Resender
-    reader: LogReader
-    loader: Loader
-    past: PastViews
-    records: Records
-    turns: Turns
-    pager: Pager
-    listing: Listing
-    searcher: Searcher
-    across: AcrossSearcher
-    sealer: Sealer | None
-    directory: Catalog
-    retention: Retention
-    stats: StatsReader
-    verifier: Verifier
-    compactor: Compactor
-    kept: SummaryHistory
-    rewinder: Rewinder
-    annotator: Annotator
-
-
-def make_services(
-    driver: Driver,
-    prefix: str,
-    migrator: Migrator,
-    cache: ConversationCache,
-    *,
-    codec: Codec,
-    counter: NamedCounter,
-    clock: Clock,
-    folder: CompactionStrategy | None,
-    compaction_seconds: float,
-    extractors: Mapping[str, SourceExtractor],
-    search_index: SearchIndex,
-    forget: Callable[[dict[str, str]], None],
-) -> Services:
-    """Make the services of one store.
-
-    Args:
-        driver: The database.
-        prefix: Prefix of the names of collections.
-        migrator: The schema's migrations.
-        cache: The store's cache of conversations.
-        codec: Encodes values.
-        counter: Counts tokens.
-        clock: Source of time and tokens.
-        folder: The compaction strategy; None if the store has no summarizer.
-        compaction_seconds: Time that a load waits for a summary.
-        extractors: Functions that find the sources in a tool's results, by tool name.
-        search_index: Which conversations have segments of the search index.
-        forget: Called with the scope of each conversation that ended.
-    """
-    heads, tombstones, log = Heads(driver, prefix=prefix), Tombstones(driver, prefix=prefix), Log(driver, prefix=prefix)
-    annotations, summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
-    segments = Segments(driver, prefix=prefix)
-    reader = LogReader(heads, log, cache, codec=codec, counter=counter)
-    states = States(driver, prefix=prefix)
-    ends = LogEndReader(reader, heads, states, summaries, cache, clock=clock)
-    kept = SummaryHistory(reader, ends, states, summaries)
-    logs = LogParts(reader, Newest(driver, prefix=prefix), segments if search_index else None, codec=codec)
-    everything = search_index == "across"
-    sealer = Sealer(reader, log, logs, segments, clock=clock, everything=everything) if search_index else None
-    searcher = Searcher(reader, logs, sealer)
-    open_heads = OpenHeads(heads, log, clock=clock, on_close=sealer.note if sealer else None)
-    annotator = Annotator(reader, annotations, codec=codec, clock=clock)
-    writer = Writer(
-        reader,
-        heads,
-        tombstones,
-        log,
-        cache,
-        open_heads=open_heads,
-        codec=codec,
-        counter=counter,
-        clock=clock,
-        extractors=extractors,
-    )
-    past_loader = PastLoader(reader, ends, log, states, cache, codec=codec, counter=counter)
-    return Services(
-        writer=writer,
-        open_heads=open_heads,
-        resender=Resender(reader, Digests(driver, prefix=prefix), writer, cache, codec=codec),
-        reader=reader,
-        loader=Loader(reader, ends, log, states, cache, codec=codec, counter=counter),
-        past=PastViews(reader, ends, states, summaries, past_loader, codec=codec, counter=counter),
-        records=Records(reader, annotator, codec=codec),
-        turns=Turns(reader),
-        pager=Pager(reader, codec=codec),
-        listing=Listing(reader, Newest(driver, prefix=prefix), codec=codec),
-        searcher=searcher,
-        across=AcrossSearcher(reader, logs, segments, searcher),
-        sealer=sealer,
-        directory=Catalog(heads, log, cache, open_heads, codec=codec, clock=clock),
-        stats=StatsReader(Statistics(driver, prefix=prefix), open_heads),
-        retention=Retention(
-            tombstones, log, annotations, summaries, states, segments=segments, clock=clock, forget=forget
-        ),
-        verifier=Verifier(
-            Inspection(driver, prefix=prefix), log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock
-        ),
-        compactor=Compactor(
+    def __init__(
+        self,
+        driver: Driver,
+        prefix: str,
+        migrator: Migrator,
+        cache: ConversationCache,
+        *,
+        codec: Codec,
+        counter: NamedCounter,
+        clock: Clock,
+        strategy: CompactionStrategy | None,
+        compaction_seconds: float,
+        extractors: Mapping[str, SourceExtractor],
+        search_index: SearchIndex,
+        forget: Callable[[dict[str, str]], None],
+    ) -> None:
+        on = _Commands(driver, prefix)
+        reader = LogReader(on.heads, on.log, cache, codec=codec, counter=counter)
+        ends = LogEndReader(reader, on.heads, on.states, on.summaries, cache, clock=clock)
+        self.reader = reader
+        self._make_search(on, search_index, codec=codec, clock=clock)
+        self.open_heads = OpenHeads(on.heads, on.log, clock=clock, on_close=self.sealer.note if self.sealer else None)
+        self.writer = Writer(
             reader,
-            ends,
-            states,
-            kept,
-            summaries,
+            on.heads,
+            on.tombstones,
+            on.log,
+            cache,
+            open_heads=self.open_heads,
             codec=codec,
             counter=counter,
             clock=clock,
-            strategy=folder,
+            extractors=extractors,
+        )
+        self.resender = Resender(reader, on.digests, self.writer, cache, codec=codec)
+        self.loader = Loader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter)
+        past = PastLoader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter)
+        self.past = PastViews(reader, ends, on.states, on.summaries, past, codec=codec, counter=counter)
+        self.annotator = Annotator(reader, on.annotations, codec=codec, clock=clock)
+        self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)
+        self.pager, self.listing = Pager(reader, codec=codec), Listing(reader, on.newest, codec=codec)
+        self.kept = SummaryHistory(reader, ends, on.states, on.summaries)
+        self.rewinder = Rewinder(reader, on.heads, on.log, self.kept.reselect, cache, codec=codec, clock=clock)
+        self.compactor = Compactor(
+            reader,
+            ends,
+            on.states,
+            self.kept,
+            on.summaries,
+            codec=codec,
+            counter=counter,
+            clock=clock,
+            strategy=strategy,
             wait_seconds=compaction_seconds,
-        ),
-        kept=kept,
-        rewinder=Rewinder(reader, heads, log, kept.reselect, cache, codec=codec, clock=clock),
-        annotator=annotator,
-    )
+        )
+        self.directory = Catalog(on.heads, on.log, cache, self.open_heads, codec=codec, clock=clock)
+        self.stats = StatsReader(on.statistics, self.open_heads)
+        self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
+        self.verifier = Verifier(on.inspection, on.log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock)
+
+    def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:
+        reader, logs = self.reader, LogParts(self.reader, on.newest, on.segments if index else None, codec=codec)
+        everything = index == "across"
+        sealer = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=everything) if index else None
+        self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer)
+        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher)
 
 
 class ServiceHost(Protocol):

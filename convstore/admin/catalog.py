@@ -109,11 +109,7 @@ class Catalog:
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
 
     def _details(self, head: Head) -> tuple[Any, Any]:
-        """Return title and metadata as they were set.
-
-        Raises:
-            CorruptDocumentError: The stored values are damaged.
-        """
+        """Return title and metadata as they were set; raise a CorruptDocumentError if they are damaged."""
         try:
             details = {name: self._codec.decode(text) for name, text in head.details.items()}
         except ValueError as error:

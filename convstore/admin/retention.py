@@ -11,7 +11,7 @@ up. An interrupted deletion is finished by the next call.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -28,7 +28,7 @@ from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
 
-__all__ = ["LEAST_AGE", "Retention"]
+__all__ = ["LEAST_AGE", "Part", "Retention"]
 
 LEAST_AGE = timedelta(minutes=5)
 """Lower limit for `older_than`. A process that writes without reading the head opened it less than 10 seconds ago. So a
@@ -42,25 +42,27 @@ _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 _BATCH = 200
 _EMPTY_RECEIPT = ErasureReceipt()
 
+Part = Annotations | Summaries | Segments
+"""The documents of conversations in one collection other than the log."""
+
 
 class Retention:
-    """Deletes conversations and returns receipts of the removed documents."""
+    """Deletes conversations and returns receipts of the removed documents.
+
+    `parts` are keyed by the name of their documents in a receipt.
+    """
 
     def __init__(
         self,
         tombstones: Tombstones,
         log: Log,
-        annotations: Annotations,
-        summaries: Summaries,
         states: States,
         *,
-        segments: Segments,
+        parts: Mapping[str, Part],
         clock: Clock,
         forget: Callable[[dict[str, str]], None],
     ) -> None:
-        self._tombstones, self._log = tombstones, log
-        self._annotations, self._summaries, self._states = annotations, summaries, states
-        self._segments = segments
+        self._tombstones, self._log, self._states, self._parts = tombstones, log, states, parts
         self._clock, self._forget = clock, forget
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
@@ -121,8 +123,7 @@ class Retention:
     async def sweep(self, *, limit: int | None = None) -> int:
         """Remove documents that late writers added to deleted conversations; return the number of tombstones examined.
 
-        Args:
-            limit: Maximum number of tombstones to examine; None for all that are due.
+        `limit` is the maximum number of tombstones to examine; None for all that are due.
         """
         now, examined = self._clock.now(), 0
         while due := await self._tombstones.due(at=now, limit=min(_BATCH, limit or _BATCH)):
@@ -167,28 +168,14 @@ class Retention:
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
         await self._states.remove(conversation)  # first, so that loads that have the id cached look for the head
-        summaries = await self._summaries.delete(conversation)
-        annotations = await self._annotations.delete(conversation)
         entries, chunks = await self._log.delete(conversation)
-        return ErasureReceipt(
-            entries=entries,
-            payload_chunks=chunks,
-            summaries=summaries,
-            annotations=annotations,
-            search_segments=await self._segments.delete(conversation),
-        )
+        removed = {name: await part.delete(conversation) for name, part in self._parts.items()}
+        return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
 
     async def _count(self, head: HeadKey) -> ErasureReceipt:
-        conversation = head.conversation
-        entries, chunks = await self._log.count(conversation)
-        return ErasureReceipt(
-            conversations=1,
-            entries=entries,
-            payload_chunks=chunks,
-            summaries=await self._summaries.count(conversation),
-            annotations=await self._annotations.count(conversation),
-            search_segments=await self._segments.count(conversation),
-        )
+        entries, chunks = await self._log.count(head.conversation)
+        found = {name: await part.count(head.conversation) for name, part in self._parts.items()}
+        return ErasureReceipt(conversations=1, entries=entries, payload_chunks=chunks, **found)
 
 
 def _sum(receipts: Sequence[ErasureReceipt]) -> ErasureReceipt:

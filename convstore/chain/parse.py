@@ -85,13 +85,10 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
 
 
 def read_chain(messages: Sequence[BaseMessage], *, repair: bool, seed_faults: bool = False) -> tuple[Chain, Origins]:
-    """Parse a chain as `parse_chain` does, and record the origin of each message.
+    """Parse a chain as `parse_chain` does, and record the origin of each message; no object may occur twice.
 
-    Args:
-        messages: The list; no object may occur twice.
-        repair: As for `parse_chain`.
-        seed_faults: Reproduce the original algorithm: a second result of a call adds a second call, and bytes added by
-            a repair are not counted.
+    With `seed_faults` as in the original algorithm: a second result of a call adds a second call, and bytes added by a
+    repair are not counted.
     """
     check_messages(messages)
     reader = _Reader(repair=repair, seed_faults=seed_faults)

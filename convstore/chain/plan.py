@@ -99,10 +99,7 @@ def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:
 
 
 def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
-    """Return the index of the first pair that a rotation keeps; 0 if there is nothing to rotate.
-
-    The last pair is always kept, and the newest before it that fit the limit less the reserve.
-    """
+    """Return the index of the first pair that a rotation keeps, the last pair at least; 0 for nothing to rotate."""
     if section.size <= config.last_section_bytes or not section.body:
         return 0
     limit = config.last_section_bytes * (100 - RESERVE_PERCENT) // 100

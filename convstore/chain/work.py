@@ -60,11 +60,7 @@ class _Job:
 
 
 class Work:
-    """A chain while it is summarised.
-
-    Raises:
-        MalformedChainError: An item is not a message.
-    """
+    """A chain while it is summarised."""
 
     def __init__(
         self, messages: Sequence[BaseMessage], config: ChainSummarizerConfig, *, max_prompt_bytes: int
@@ -160,8 +156,7 @@ class Work:
     ) -> _Job:
         """Return the job that summarises pairs, with the human messages of their headers as context.
 
-        Without pairs, the human messages are summarised. `cost` is what replacing the pairs adds elsewhere, in bytes;
-        `limit` is a limit for the model below the size at which a summary is rejected.
+        Without pairs, the human messages are summarised. `cost` is what replacing the pairs adds elsewhere, in bytes.
         """
         humans = humans_of(headers)
         messages = [message for pair in pairs for message in pair.exchange()]
@@ -183,12 +178,7 @@ class Work:
         return requests
 
     def _summary(self, job: _Job) -> Steps[str]:
-        """Ask for the summary of a job: send its requests at once, and join the answers if there are several.
-
-        Raises:
-            SummaryError: The answers are too long to be joined in fewer requests, or the summary is not shorter than
-                the messages that it replaces.
-        """
+        """Ask for the summary of a job: send its requests at once, and join the answers if there are several."""
         requests = job.requests
         while True:
             texts = yield from ask_all(requests)

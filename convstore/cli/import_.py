@@ -6,13 +6,13 @@ Floor 8. Parses the options of `import_conversations`, imports source after sour
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri, open_store, read_pairs
 from convstore.cli.output import new_table, run, screen, write_json
-from convstore.cli.progress import print_problems, problems_to, progress
+from convstore.cli.progress import print_problems, problems_to
 from convstore.cli.sources import Source
 from convstore.exceptions import InvalidScopeError
 from convstore.values.scope import check_scope_keys
@@ -75,7 +75,7 @@ def import_command(
     as_document: Json = False,
 ) -> None:
     """See `IMPORT`."""
-    from convstore.transfer import ImportReport, Problem, ScopeRule, import_conversations  # noqa: PLC0415 - the store
+    from convstore.transfer import ImportReport, ScopeRule  # noqa: PLC0415 - loads the store
 
     keys = scope_key or DEFAULT_SCOPE_KEYS
     try:
@@ -87,31 +87,17 @@ def import_command(
         )
     except InvalidScopeError as error:
         raise typer.BadParameter(str(error)) from error
-    given = [Source(name, collection, session_key, history_key) for name in sources]
-    options: dict[str, Any] = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
+    options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
 
     async def work() -> ImportReport:
+        given = [Source(name, collection, session_key, history_key) for name in sources]
         for source in given:
             source.check()
         with problems_to(report) as write:
             total = ImportReport(on_problem=write)
             async with open_store(uri, keys, collection_prefix, setup=not dry_run) as store:
                 for source in given:
-                    async with source.opened(store.codec) as (records, length, position):
-                        with progress(source.shown, length, quiet=as_document) as show:
-                            part = await import_conversations(
-                                store,
-                                records,
-                                scope=rule,
-                                on_problem=total.note,
-                                on_conversation=lambda so_far: show(
-                                    position(so_far), so_far.conversations, _counts_of(so_far)
-                                ),
-                                **options,
-                            )
-                    total.add(part)
-                    if not part.conversations:
-                        total.note(Problem("conversation", source.shown, "", "there is no conversation in it"))
+                    await source.read_into(store, total, quiet=as_document, scope=rule, **options)
         return total
 
     outcome = run(work(), as_document=as_document)
@@ -121,10 +107,6 @@ def import_command(
         _print(outcome, dry_run=dry_run, report_to=report)
     if not outcome.is_complete:
         raise typer.Exit(1)
-
-
-def _counts_of(report: ImportReport) -> str:
-    return f"{report.conversations:,} conversations, {report.messages:,} messages, {report.left_out:,} left out"
 
 
 def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from convstore import Migration
 
 __all__ = ["MIGRATE", "migrate_command"]
-
-
 MIGRATE = """Bring a database to the shape that this convstore expects.
 
 \b

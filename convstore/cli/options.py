@@ -31,30 +31,16 @@ __all__ = [
 ]
 
 DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
-
-
 Pairs = list[str] | None
-
-
 Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database.", envvar="CONVSTORE_URI")]
-
-
 AnyUri = Annotated[
     str, typer.Option("--uri", help="mongodb://host/database, or memory:// for none.", show_default=True)
 ]
-
-
 ScopeKeys = Annotated[
     Pairs, typer.Option("--scope-key", metavar="KEY", help="A scope key of your store; once for each, in order.")
 ]
-
-
 ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
-
-
 Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
@@ -68,21 +54,10 @@ async def open_store(
     setup: bool = False,
     **options: Any,
 ) -> AsyncIterator[ConversationStore]:
-    """Open the store at an address, and close it at the end.
+    """Open the store at an address, and close it at the end; `setup` runs pending migrations.
 
-    Values of application types that this process does not know pass through unchanged.
-
-    Args:
-        uri: The address.
-        keys: The scope keys; None for those of most stores.
-        prefix: Prefix of the collection names.
-        scope: The scope values that a command was given; checked before the address is opened.
-        setup: Run pending migrations.
-        options: Other arguments of the store.
-
-    Raises:
-        InvalidScopeError: A scope value is invalid, or its key is not one of the store's scope keys.
-        ConvstoreError: The address is invalid, or the server does not answer.
+    `scope` has the scope values that a command was given; they are checked before the address is opened. Values of
+    application types that this process does not know pass through unchanged.
     """
     from convstore import ConversationStore  # noqa: PLC0415 - loads the database driver
 

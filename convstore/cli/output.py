@@ -48,12 +48,7 @@ def screen(*, stderr: bool = False) -> Console:
 
 
 def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Result:
-    """Run the work of a command; a `ConvstoreError` becomes one line on stderr and exit code 1.
-
-    Args:
-        work: The coroutine to run.
-        as_document: Also print the error as a JSON document on stdout.
-    """
+    """Run the work of a command; a `ConvstoreError` becomes one line on stderr, a document too, and exit code 1."""
     try:
         return asyncio.run(work)
     except ConvstoreError as error:
@@ -92,10 +87,7 @@ def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Tabl
 
 
 def write_json(document: Any) -> None:
-    """Print a JSON document on stdout, in ASCII, so that any terminal and program can read it.
-
-    Values that JSON does not have are written as text: dates, bytes as base64, values of other types as their repr.
-    """
+    """Print a JSON document in ASCII: dates as text, bytes as base64, values of other types as their repr."""
     from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - a command without --json does not need it
 
     values = TypeAdapter[Any](Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings"))

@@ -22,11 +22,7 @@ __all__ = ["open_output"]
 
 @contextmanager
 def open_output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes bytes; a file gets its name only on success.
-
-    Raises:
-        InvalidInputError: The file cannot be written, or exists already.
-    """
+    """Yield a function that writes bytes; a file gets its name only on success, and replaces none without `force`."""
     name = without_addresses(str(path or "stdout"))
     try:
         if path is None:

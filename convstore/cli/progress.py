@@ -43,13 +43,7 @@ async def count_for(store: ConversationStore, *, quiet: bool = False, **scope: s
 
 @contextmanager
 def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator[Advance]:
-    """Show a bar with the time left and the rate if stderr is a terminal.
-
-    Args:
-        name: Shown before the first call.
-        total: The last position; 0 if it is not known.
-        quiet: Show nothing.
-    """
+    """Show a bar with the time left and the rate if stderr is a terminal; `total` is 0 if it is not known."""
     console = screen(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda _position, _conversations, _words: None
@@ -72,11 +66,7 @@ def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator
 
 @contextmanager
 def problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
-    """Yield a function that writes each problem to the file, if there is one.
-
-    Raises:
-        InvalidInputError: The file cannot be written.
-    """
+    """Yield a function that writes each problem to the file, if there is one."""
     if path is None:
         yield lambda _: None
         return

@@ -66,13 +66,10 @@ def prune_command(
 
 
 def read_age(text: str) -> timedelta:
-    """Parse an age such as 90d, 12w, 36h or 30m.
+    """Parse an age such as 90d, 12w, 36h or 30m, which must not be longer than dates allow.
 
     >>> read_age("90d"), read_age("36h")
     (datetime.timedelta(days=90), datetime.timedelta(days=1, seconds=43200))
-
-    Raises:
-        typer.BadParameter: Not an age, or longer than dates allow.
     """
     found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
     age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max

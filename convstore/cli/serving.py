@@ -33,11 +33,7 @@ _STOP_SECONDS = 2
 async def serve(
     store: ConversationStore, scope: Mapping[str, str], *, port: int, open_browser: bool, as_document: bool
 ) -> None:
-    """Serve the conversations with these scope values, all without any, and print the address.
-
-    Raises:
-        InvalidInputError: The port is in use.
-    """
+    """Serve the conversations with these scope values, all without any, and print the address."""
     with _listening(port) as listener:
         number, token = listener.getsockname()[1], secrets.token_urlsafe(24)
         gate = LocalGate(inspector(store, authorize=lambda _: scope or EVERYTHING), port=number, token=token)

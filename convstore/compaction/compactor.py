@@ -107,11 +107,7 @@ class Compactor:
 
     @property
     def rule(self) -> CompactionRule:
-        """Return the rule that says when turns are summarised.
-
-        Raises:
-            InvalidInputError: The store has no summarizer.
-        """
+        """Return the rule that says when turns are summarised; raise an InvalidInputError without a summarizer."""
         if self._strategy is None:
             raise InvalidInputError(_NO_SUMMARIZER)
         return self._strategy.rule
@@ -226,11 +222,7 @@ class Compactor:
         return fits(record, rewinds)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
-        """Make the summary; return None if the summarizer has nothing to fold.
-
-        Raises:
-            SummaryError: The summarizer returned no usable summary.
-        """
+        """Make the summary; return None if the summarizer has nothing to fold. SummaryError if it is not usable."""
         strategy, earlier = self._strategy, plan.earlier
         assert strategy is not None  # noqa: S101 - `rule` was read before
         messages = await self._shown_messages(plan, len(plan.rows) if strategy.reads_all else plan.cut)
@@ -269,10 +261,7 @@ class Compactor:
         return sum(count(self._counter, message) for message in self._reader.summary_messages(record))
 
     async def _shown_messages(self, plan: _Plan, number: int) -> list[BaseMessage]:
-        """Read the first messages in full, with descriptions of media.
-
-        Nothing may be left out here, because no later summary would include it.
-        """
+        """Read the first messages in full: no later summary would include what is left out here."""
         messages = [row.message for row in plan.rows[:number]]
         async with self._reader.reading(plan.cached):
             return await self._whole(plan.cached, messages)
@@ -324,11 +313,7 @@ class Compactor:
         )
 
     async def _text(self, plan: _Plan, result: CompactionResult) -> str:
-        """Return the text of the summary, plus the question if its turn continues and no message shows it.
-
-        Raises:
-            SummaryError: The text is too long.
-        """
+        """Return the text of the summary, plus the question if its turn continues and no message shows it."""
         text = result.text
         if result.messages:
             return text[-_MAX_CHARACTERS:]  # views show the messages
@@ -354,11 +339,7 @@ class Compactor:
     async def _while_leased(
         self, plan: _Plan, owner: str, work: Coroutine[Any, Any, CompactionResult | None]
     ) -> CompactionResult | None:
-        """Await the summarizer and renew the lease meanwhile; cancel it if it takes too long or loses the lease.
-
-        Raises:
-            SummaryError: The summarizer was cancelled or failed.
-        """
+        """Await the summarizer and renew the lease meanwhile; cancel it if it takes too long or loses the lease."""
         task = asyncio.ensure_future(work)
         try:
             for _ in range(_MAX_RENEWALS):
@@ -381,12 +362,7 @@ def _in_words_of_views(message: BaseMessage) -> BaseMessage:
 
 
 def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:
-    """Return the summarizer's result.
-
-    Raises:
-        SummaryError: The summarizer was cancelled, or raised a `StoreError` (perhaps of another store), or an error
-            that is no `Exception`, such as the group of a cancelled task group.
-    """
+    """Return the summarizer's result; raise a SummaryError for errors that are not the summarizer's own."""
     if task.cancelled():
         raise SummaryError("the summarizer was cancelled")
     error = task.exception()

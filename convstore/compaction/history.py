@@ -125,11 +125,7 @@ class SummaryHistory:
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """Follow a link from one summary back, newest first, as far as summaries were found.
-
-    Raises:
-        CorruptDocumentError: A link leads to a later summary, so the links form a circle.
-    """
+    """Follow a link from one summary back, newest first, as far as summaries were found; links cannot form a circle."""
     chain: list[SummaryRecord] = []
     while record := found.get(token):
         if chain and record.version >= chain[-1].version:
@@ -141,11 +137,7 @@ def _chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[Su
 
 
 def _whole_chain(conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """Follow a link from one summary back to the first one, newest first.
-
-    Raises:
-        CorruptDocumentError: A summary is missing, or the links form a circle.
-    """
+    """Follow a link from one summary back to the first one, newest first; no summary may be missing."""
     chain = _chain(found, token, link)
     if missing := getattr(chain[-1], link) if chain else token:
         raise CorruptDocumentError(summary_id(conversation, missing), "the summary is missing", collection=SUMMARIES)

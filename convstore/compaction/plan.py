@@ -24,12 +24,8 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, force: bool = 
     """Return how many active messages after the current summary to fold into the next one; 0 for none.
 
     Whole turns are folded. If the turn in progress is itself too large, its question and its older calls are folded,
-    each call with all its results.
-
-    Args:
-        rows: All active messages after the current summary, or after the leading system messages.
-        rule: Says when to summarise and how much to keep.
-        force: Fold as much as the rule allows, even if that saves little.
+    each call with all its results. `rows` are all active messages after the current summary, or after the leading
+    system messages. With `force`, as much as the rule allows is folded, even if that saves little.
     """
     sizes = [0, *accumulate(weigh(rows))]
     total, room = sizes[-1], rule.max_tokens_before_summary // 2
@@ -82,10 +78,7 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
 
 
 def _summary_cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Return where a running summary may end, in order, each with the number of turns that remain after it.
-
-    In the turn in progress, it may also end before an AI message, if more than the question is folded.
-    """
+    """Return where a running summary may end, in order, each with the number of turns that remain after it."""
     begins = [index for index, row in enumerate(rows) if row.message.type == "human"]
     last = len(rows) if is_finished(rows) else begins[-1] if begins else 0
     return [

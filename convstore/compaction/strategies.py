@@ -84,11 +84,7 @@ class CompactionStrategy(ABC):
 
     @abstractmethod
     async def fold(self, request: CompactionRequest) -> CompactionResult | None:
-        """Return the replacement for the first messages; None if there is nothing to fold.
-
-        Raises:
-            SummaryError: The summarizer failed, or messages would be lost.
-        """
+        """Return the replacement for the first messages; None if there is nothing to fold. SummaryError if it fails."""
 
 
 class _RunningStrategy(CompactionStrategy):
@@ -134,11 +130,7 @@ class _ChainStrategy(CompactionStrategy):
         return folded
 
     async def _fit_for(self, read: _ChainInput, request: CompactionRequest) -> ChainSummarizer:
-        """Return the summarizer, set to fold questions as well if those alone would exceed half the trigger.
-
-        Raises:
-            SummaryError: System messages alone exceed the trigger. No model was called.
-        """
+        """Return the summarizer, set to fold questions as well if those alone would exceed half the trigger."""
         limit, end = self.rule.max_tokens_before_summary, request.cuts[-1]
         system, questions = read.headers(self._summarizer.config.keep_sections)
         if system and (size := await request.size(CompactionResult(end, "", system))) > limit:
@@ -184,10 +176,7 @@ class _ChainInput:
         return system, [one for one in older if isinstance(one, HumanMessage)]
 
     def folded(self, done: ChainSummary) -> CompactionResult | None:
-        """Return the replacement for the messages up to a cut.
-
-        The cut is the first possible one after all new summaries, otherwise the last one before.
-        """
+        """Return the replacement up to the first possible cut after all new summaries, or the last one before."""
         came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
         new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
         last = max((self._indexes[origin] for _, origins in new for origin in origins), default=-1)

@@ -16,11 +16,7 @@ __all__ = ["documents_of", "estimated_count", "open_database"]
 
 @asynccontextmanager
 async def open_database(uri: str, *, default: str) -> AsyncIterator[Any]:
-    """Open the database that an address names, or the default one, and close its client at the end.
-
-    Raises:
-        InvalidInputError: The address cannot be opened; the error does not quote it.
-    """
+    """Open the database that an address names, or the default one, and close its client at the end."""
     client, database = open_client(uri, default=default)
     try:
         yield database
@@ -29,11 +25,7 @@ async def open_database(uri: str, *, default: str) -> AsyncIterator[Any]:
 
 
 async def documents_of(cursor: Any) -> AsyncIterator[dict[str, Any]]:
-    """Iterate over the documents of a cursor.
-
-    Raises:
-        StoreError: The server does not answer, or refuses a command.
-    """
+    """Iterate over the documents of a cursor, with the errors of this package."""
     found = aiter(cursor)
     while True:
         async with driver_errors():
@@ -44,10 +36,6 @@ async def documents_of(cursor: Any) -> AsyncIterator[dict[str, Any]]:
 
 
 async def estimated_count(collection: Any) -> int:
-    """Return the number of documents of a collection, from its metadata. One command.
-
-    Raises:
-        StoreError: As above.
-    """
+    """Return the number of documents of a collection, from its metadata. One command."""
     async with driver_errors():
         return int(await collection.estimated_document_count())

@@ -24,7 +24,7 @@ from convstore.mongo.migrator import Migrator, discover
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
-from convstore.services import SearchIndex, Services, make_services
+from convstore.services import SearchIndex, Services
 from convstore.sources.detection import SourceExtractor
 from convstore.store.reader import StoreReader
 from convstore.summarization.summarizers import SummarizerLike
@@ -108,7 +108,7 @@ class ConversationStore(StoreReader):
         self._clock = clock or Clock()
         self._known = ConversationCache(self._clock, self.policy)
         self._all_known = [self._known]
-        self._services = make_services(
+        self._services = Services(
             driver,
             collection_prefix,
             self._migrator,
@@ -116,7 +116,7 @@ class ConversationStore(StoreReader):
             codec=self._codec,
             counter=self.token_counter,
             clock=self._clock,
-            folder=None if summarizer is None else as_strategy(summarizer),
+            strategy=None if summarizer is None else as_strategy(summarizer),
             compaction_seconds=check_seconds(compaction_seconds, name="compaction_seconds"),
             extractors=self.source_extractors,
             search_index=search_index,

@@ -36,7 +36,6 @@ class Cuts:
     """The cuts of a list, as flags by the number of messages before the cut.
 
     Attributes:
-        messages: The list.
         keeps_pairs: True if no result after the cut answers a call before it.
         permitted: True if the messages before the cut may be folded, even if they end with a given-up call.
         good: True if they may be folded and nothing before the cut waits for a reply.
@@ -93,14 +92,8 @@ def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: 
     """Return the number of messages to fold; 0 for none.
 
     The rest fits, if any permitted cut makes it fit; otherwise as much is folded as permitted. Within that, the cut is
-    where `before_summary` is reached, less a message there that waits for its answer.
-
-    Args:
-        cuts: The messages that are not summarised yet.
-        tokens: The size of each message.
-        before_summary: Messages are folded once they are this large.
-        room: Maximum tokens of the rest after a new summary.
-        unfolded_room: Maximum tokens of the rest if nothing is folded.
+    where `before_summary` is reached, less a message there that waits for its answer. `room` is the maximum size of the
+    rest after a new summary, `unfolded_room` if nothing is folded.
 
     >>> from langchain_core.messages import AIMessage
     >>> cuts = Cuts([HumanMessage("paste"), AIMessage("Yes."), HumanMessage("And?"), AIMessage("No.")])
@@ -121,8 +114,8 @@ def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: 
 def _preferred(cuts: Cuts, trigger: int) -> int:
     """Return the number of messages to fold if only the trigger counts, not the limit.
 
-    A message that waits for its answer is kept, with all that belongs to it. An AI message whose results follow is
-    folded with all of them, unless a human message is among them.
+    A message that waits for its answer is kept with its results. An AI message whose results follow is folded with all
+    of them, unless a human message is among them.
     """
     if cuts.waits_at(trigger - 1):
         return _last(cuts.good, trigger - 1)
@@ -136,12 +129,6 @@ def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> 
 
     A step before the last one ends before a human message if possible, because some providers reject a list that begins
     with a call. A message that does not fit, or one with calls and its results, is a step of its own.
-
-    Args:
-        cuts: The messages that are folded.
-        tokens: The size of each message.
-        start: The end of the step before; at least one message is left.
-        budget: Maximum tokens of a step.
     """
     messages, size, end, before_human = cuts.messages, 0, start, 0
     for cut in filter(cuts.keeps_pairs.__getitem__, range(start + 1, len(messages) + 1)):

@@ -51,11 +51,7 @@ class Request:
     error: Exception | None = None
 
     def text_of(self, reply: object) -> str:
-        """Return the text of a model's reply.
-
-        Raises:
-            SummaryError: The reply has no text.
-        """
+        """Return the text of a model's reply; raise a SummaryError if it has none."""
         # `text` of a message is a subclass of str that a checkpointer may refuse to store.
         text = str(reply.text) if isinstance(reply, BaseMessage) else reply
         if not isinstance(text, str):
@@ -85,11 +81,7 @@ def ask(messages: list[BaseMessage]) -> Steps[str]:
 
 
 def ask_all(requests: Sequence[Any]) -> Steps[list[Any]]:
-    """Ask for all texts at once, as a step of a strategy.
-
-    Raises:
-        ExceptionGroup: Several requests failed. The error of a single one is raised as it is.
-    """
+    """Ask for all texts at once, as a step of a strategy; an error is raised, several as an ExceptionGroup."""
     answers = yield requests
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     if len(errors) > 1:
@@ -114,12 +106,8 @@ def drive(steps: Steps[_T], call: Callable[[list[BaseMessage]], object]) -> _T:
 async def drive_async(steps: Steps[_T], call: Call, *, in_threads: bool = False, concurrency: int = 1) -> _T:
     """Return the result of a strategy. A cancelled call cancels the strategy.
 
-    Args:
-        steps: The strategy.
-        call: Coroutine function from a prompt to a reply.
-        in_threads: Run the strategy's own code in threads, because it may take seconds. The first requests of a nested
-            strategy are expected to be ready.
-        concurrency: Maximum number of concurrent calls.
+    With `in_threads`, the strategy's own code runs in threads, because it may take seconds; the first requests of a
+    nested strategy are expected to be ready. `concurrency` is the maximum number of concurrent calls.
     """
     free = asyncio.Semaphore(concurrency)
 

@@ -25,7 +25,6 @@ __all__ = [
 
 _FIELDS = ("summary", "summarized_message_ids", "last_summarized_message_id")
 
-
 DEFAULT_INITIAL_SUMMARY_PROMPT: Final = ChatPromptTemplate(
     [
         ("placeholder", "{messages}"),

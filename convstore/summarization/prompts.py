@@ -115,13 +115,8 @@ def make_prompts(
 
     If both lists are given, the human messages are context for the others; if one is given, it is summarised. In
     requests for parts, context above a quarter of `max_bytes` is shortened to its beginning and its end. Lone
-    surrogates are written as escapes.
-
-    Args:
-        humans: Human messages of the sections that `messages` come from.
-        messages: AI and tool messages.
-        room: Bytes that the summary must stay below. If not positive, the request names no limit.
-        max_bytes: Maximum size of a request.
+    surrogates are written as escapes. `room` is the size that the summary must stay below; if not positive, the request
+    names no limit.
 
     >>> talk = [HumanMessage("a < b?")], [ToolMessage("Yes.", tool_call_id="c")]
     >>> [prompt] = make_prompts(*talk, room=0, max_bytes=8192)
@@ -272,11 +267,7 @@ def _block(block: Any, call_ids: set[str]) -> str:
 def _cut(text: str, *, limit: int, size: Callable[[str], int], characters: int) -> Iterator[str]:
     """Yield the pieces of a text in order, cut at a space or line end if the last quarter of a piece has one.
 
-    Args:
-        text: Any text. The pieces joined are the text again.
-        limit: Maximum size of a piece. A single character may exceed it.
-        size: Function that measures a piece.
-        characters: Upper bound on the characters that can fit the limit.
+    A single character may exceed the limit. `characters` is an upper bound on the characters that can fit it.
 
     >>> list(_cut("Ada likes orcas very much.", limit=12, size=len, characters=12))
     ['Ada likes ', 'orcas very ', 'much.']

@@ -169,12 +169,7 @@ def summarization_steps(messages: Sequence[BaseMessage], running: Any, options: 
 
 
 class _Input:
-    """The input of a summarization: the messages that are not summarised yet, and how many of them to fold.
-
-    Raises:
-        InvalidInputError: A message that is not summarised yet has no id, one that was summarised before, or one that
-            another message has too.
-    """
+    """The input of a summarization: the messages that are not summarised yet, and how many of them to fold."""
 
     def __init__(self, messages: Sequence[BaseMessage], running: RunningSummary | None, options: Options) -> None:
         self.messages, self.running, self.options = messages, running, options
@@ -242,10 +237,7 @@ class _Input:
         return message.text in {made.text for made in _summary_messages(self.running, self.options.final_prompt)}
 
     def _not_summarized(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return the messages after the last summarised one, without the summary before them.
-
-        If the last one is unknown, those whose ids the running summary does not name.
-        """
+        """Return the messages after the last summarised one; if it is unknown, those not in the running summary."""
         running = self.running
         if running is None:
             return list(messages)

@@ -147,11 +147,7 @@ class _Function:
 
 
 def as_summarizer(given: SummarizerLike) -> Summarizer:
-    """Return a summarizer, made of a function if one is given.
-
-    Raises:
-        InvalidInputError: It is neither, or its rule is not a `CompactionRule`.
-    """
+    """Return a summarizer, made of a function if one is given; raise an InvalidInputError if it is neither."""
     if not isinstance(rule := getattr(given, "rule", None), CompactionRule | None):
         raise InvalidInputError(f"the rule of a summarizer is a CompactionRule, not {type(rule).__name__}")
     if hasattr(given, "summarize"):

@@ -33,14 +33,7 @@ class ImportResult:
 
 
 class ConversationImport:
-    """Import of one record.
-
-    Args:
-        chat: The conversation to write.
-        record: The record.
-        messages: Its messages, ready to append.
-        dry_run: Compare only, write nothing; the database need not be set up.
-    """
+    """Import of one record; with `dry_run`, it only compares, and the database need not be set up."""
 
     def __init__(
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage], *, dry_run: bool
@@ -54,8 +47,7 @@ class ConversationImport:
         """Append the missing messages, or with `dry_run` count them.
 
         Raises:
-            InvalidInputError: A message is stored with different content, or the missing messages cannot be appended
-                in the order of the record. Nothing was written.
+            InvalidInputError: The messages conflict with the stored ones. Nothing was written.
             MessageRewoundError: A concurrent import rewound messages of this one; import the record again.
         """
         known, stored = await self._look()
@@ -77,10 +69,7 @@ class ConversationImport:
         return result
 
     async def _look(self) -> tuple[int, int]:
-        """Count the stored messages of the record, and all stored ones.
-
-        Those of the record must be its first ones, and no others may follow them.
-        """
+        """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""
         try:
             end = await self._log.snapshot()
         except NotSetUpError:

@@ -103,22 +103,14 @@ def _moment(value: Any) -> datetime | None:
 
 
 def _from_digits(text: str) -> datetime:
-    """Parse seconds or milliseconds; eight digits are a date of ISO 8601.
-
-    Raises:
-        ValueError: It is no such number.
-    """
+    """Parse seconds or milliseconds; eight digits are a date of ISO 8601."""
     if len(text) <= len("20240826"):
         raise ValueError(text)
     return _TIMESTAMP.validate_python(text)
 
 
 def _from_mail(text: str) -> datetime:
-    """Parse a date of RFC 2822.
-
-    Raises:
-        ValueError: It is none, or its time zone is unknown.
-    """
+    """Parse a date of RFC 2822 with a known time zone."""
     found = parsedate_to_datetime(text)
     if found.tzinfo is None:  # the parser ignores unknown time zones
         raise ValueError(text)

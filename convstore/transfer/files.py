@@ -26,14 +26,10 @@ __all__ = ["MAXIMUM_LINE_BYTES", "BadLine", "Line", "check_readable", "read_file
 
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 
-
 MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
 """Longer lines are left out, because Python needs several times their size to parse them."""
 
-
 _GZIP = b"\x1f\x8b"
-
-
 _PIECE = 1 << 20
 
 
@@ -58,11 +54,7 @@ class BadLine:
 
 
 def check_readable(path: Path) -> None:
-    """Check that a file can be opened and is not UTF-16 or UTF-32.
-
-    Raises:
-        InvalidInputError: It cannot be read; says why.
-    """
+    """Raise an InvalidInputError if a file cannot be opened, or is UTF-16 or UTF-32."""
     try:
         with path.open("rb") as raw, _unpacked(raw) as file:
             start = file.read(4)
@@ -78,10 +70,7 @@ def read_lines(
 ) -> Iterator[Line | BadLine]:
     """Yield the objects of a file in order, and a `BadLine` for any other line; empty lines are skipped.
 
-    Args:
-        path: Plain or gzip.
-        maximum_bytes: Maximum number of bytes in a line.
-        on_bytes: Called after each line with the number of bytes read.
+    The file may be gzip. `on_bytes` is called after each line with the number of bytes read.
     """
     with path.open("rb") as raw, _unpacked(raw) as file:
         number = 0

@@ -123,12 +123,7 @@ class _Import:
                 return
 
     async def import_one(self, record: ConversationRecord) -> None:
-        """Import one record, or report the reason it was left out.
-
-        Raises:
-            NotSetUpError: Migrations have not run.
-            StoreUnavailableError: The server does not answer.
-        """
+        """Import one record, or report why it was left out; raise errors that concern all records."""
         try:
             await self._import(record)
         except (NotSetUpError, StoreUnavailableError):
@@ -143,12 +138,7 @@ class _Import:
         self.report.note(Problem(what, record.where, record.id, reason))
 
     async def _scope(self, record: ConversationRecord) -> Scope:
-        """Return the scope of a record.
-
-        Raises:
-            InvalidScopeError: The function did not return a valid scope.
-            InvalidInputError: Another record of this run has the same one.
-        """
+        """Return the scope of a record, which no other record of this run may have."""
         found = self.scope_of(record)
         values = await found if isinstance(found, Awaitable) else found
         keys = self.store.scope_keys

@@ -22,11 +22,7 @@ _ROLE_KEY = "__openai_role__"
 
 
 def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Return a message in OpenAI's format, and the names of the fields that were left out.
-
-    Args:
-        message: A message of the log.
-        bare: Keep only the fields in `BARE_KEYS`.
+    """Return a message in OpenAI's format, and the names of the fields left out; `bare` keeps those in `BARE_KEYS`.
 
     Raises:
         ValueError: The arguments of a call contain a value that JSON cannot hold.
@@ -66,11 +62,7 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
 
 
 def openai_line(value: Any) -> bytes:
-    """Return a value as a line of JSON.
-
-    Raises:
-        ValueError: It contains a value that JSON cannot hold.
-    """
+    """Return a value as a line of JSON; raise a ValueError if JSON cannot hold it."""
     try:
         return _dumped(value).encode() + b"\n"
     except UnicodeEncodeError:

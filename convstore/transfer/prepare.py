@@ -55,7 +55,6 @@ class Batch:
     """Messages that are appended as one entry.
 
     Attributes:
-        messages: In order.
         at: When they were written first; None for now.
         reserve_to: Reserve source ids up to this one before the append; 0 for none.
         rewind_from: Position of the first message to rewind after the append; 0 for none.
@@ -168,11 +167,7 @@ class _Reading:
         return id_problem(id_) or ("belongs to an earlier message" if id_ in self.seen else "")
 
     def _digest(self, message: BaseMessage) -> bytes:
-        """Return the digests of body and payload, as entries store them.
-
-        Raises:
-            InvalidInputError: It cannot be stored.
-        """
+        """Return the digests of body and payload, as entries store them; InvalidInputError if it cannot be stored."""
         encoded = encode_message(self.codec, fields_of(message))
         if len(encoded.body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES:
             raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")

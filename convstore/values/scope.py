@@ -32,13 +32,10 @@ __all__ = [
 Scope = tuple[tuple[str, str], ...]
 """A checked scope: pairs of key and value in the order of the store's keys."""
 
-
 MAX_ID_BYTES = 512
-
 
 MAX_IDS = 200
 """Maximum number of ids in one call."""
-
 
 _RESERVED = frozenset(
     {
@@ -56,7 +53,6 @@ _RESERVED = frozenset(
     }
 )
 """Names of other parameters of the store's methods."""
-
 
 _MAX_KEYS = 8
 

@@ -23,7 +23,7 @@ __all__ = ["check_annotations", "check_segments"]
 async def check_annotations(subject: Subject, log: Log, last: int) -> None:
     """Check that annotations can be read and belong to a message; `last` is the last ordinal of the log."""
     async for document in subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation):
-        subject.checked.annotations += 1
+        subject.checked["annotations"] += 1
         key = str(document["_id"])
         problem, ordinal = _annotation_problem(subject, document)
         if ordinal > last:
@@ -62,7 +62,7 @@ async def check_segments(subject: Subject) -> None:
     """Check that segments can be read and were made from this log; remove the others if asked to."""
     damaged = []
     async for document in subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation):
-        subject.checked.search_segments += 1
+        subject.checked["search_segments"] += 1
         if problem := await _segment_problem(subject, document):
             damaged.append(str(document["_id"]))
             subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)

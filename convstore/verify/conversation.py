@@ -7,6 +7,7 @@ belong to an append in flight.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from convstore.mongo.log import Log
 from convstore.mongo.state_documents import start_document
 from convstore.runtime.clock import Clock
 from convstore.verify.attached import check_annotations, check_segments
-from convstore.verify.findings import Checked, Findings, Subject
+from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import Recheck, check_head, read_head
 from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
@@ -79,7 +80,7 @@ class ConversationCheck:
         head_entries = head.totals.entries if head else 0
         self._state = await self.subject.inspection.state(self.subject.conversation)
         wanted = frozenset({head.start.entry if head else 0, head_entries, *start_entries(self._state)})
-        subject = replace(self.subject, checked=Checked(), findings=[])
+        subject = replace(self.subject, checked=Counter(), findings=[])
         check = LogCheck(subject, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()
         return check

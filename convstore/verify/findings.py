@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.inspection import Document, Inspection
 from convstore.values.reports import Finding, VerifyReport
 
-__all__ = ["ORPHAN_AGE", "Checked", "Findings", "Subject", "pages"]
+__all__ = ["ORPHAN_AGE", "Findings", "Subject", "pages"]
 
 _MAX_LISTED = 1_000
 _IN_FLIGHT = timedelta(minutes=2)
@@ -25,28 +25,18 @@ ORPHAN_AGE = timedelta(hours=24)
 
 
 @dataclass(slots=True)
-class Checked:
-    """Numbers of documents checked."""
-
-    conversations: int = 0
-    entries: int = 0
-    messages: int = 0
-    payload_chunks: int = 0
-    summaries: int = 0
-    annotations: int = 0
-    search_segments: int = 0
-
-
-@dataclass(slots=True)
 class Subject:
-    """One conversation to check, and what was found in it; `codec` also decodes values of unknown types."""
+    """One conversation to check, and what was found in it; `codec` also decodes values of unknown types.
+
+    `checked` counts documents under the names that they have in a `VerifyReport`.
+    """
 
     conversation: str
     inspection: Inspection
     codec: Codec
     now: datetime
     repair: bool
-    checked: Checked = field(default_factory=Checked)
+    checked: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
     def report(self, kind: str, collection: str, document_id: str, problem: str, **outcome: bool) -> None:
@@ -90,7 +80,7 @@ class Findings:
 
     def add(self, subject: Subject) -> None:
         """Add a checked conversation, and report progress."""
-        self._checked.update(asdict(subject.checked), conversations=1)
+        self._checked.update(subject.checked, conversations=1)
         for finding in subject.findings:
             self._add(finding)
         if self.progress:

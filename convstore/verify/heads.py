@@ -34,8 +34,6 @@ class Recheck:
     """A suspected problem of a head, to be checked a second time.
 
     Attributes:
-        kind: Kind of the finding.
-        problem: Description in the finding.
         head: The fields of the head that change when it is refreshed from the log.
         entries: Number of the last entry that could be read.
         changes: The fields that repair the head.

@@ -38,13 +38,10 @@ class LogCheck:
     """Checks the log of one conversation in a single pass.
 
     Attributes:
-        subject: The conversation; gets the findings and the numbers of documents.
         head_entries: The number of the last entry that the head counts.
         wanted: Numbers of entries to keep in `kept`.
         keeps_chunks: True to keep chunks without an entry: after a repair, a backup may need them.
-        kept: The wanted entries that were found.
         tail: The totals of the last entry that could be read.
-        first_at: Time of the first entry, if it could be read.
         is_damaged: True if an entry is missing or unreadable, so that its references are unknown.
         is_broken: True if entries are missing or do not follow each other, and no repair covers that yet.
         is_readable: True if all existing entries could be read.
@@ -114,7 +111,7 @@ class LogCheck:
     async def _entry(self, document: Document) -> None:
         key = str(document["_id"])
         self._find_hole(key)
-        self.subject.checked.entries += 1
+        self.subject.checked["entries"] += 1
         try:
             if document.get("conversation") != self.subject.conversation:
                 raise CorruptDocumentError(key, "the field `conversation` names another one")
@@ -195,7 +192,7 @@ class LogCheck:
             self._report(kind, key, text)
 
     def _record(self, entry: Entry) -> None:
-        self.subject.checked.messages += len(entry.messages)
+        self.subject.checked["messages"] += len(entry.messages)
         self.tail = entry.totals
         if entry.number == 1:
             self.first_at = entry.at
@@ -236,7 +233,7 @@ class LogCheck:
         if document is None:
             self._report("payload_missing", key, f"{where}; it cannot be read")
             return None
-        self.subject.checked.payload_chunks += 1
+        self.subject.checked["payload_chunks"] += 1
         try:
             if document.get("conversation") != self.subject.conversation:
                 raise TypeError("the field `conversation` names another one")

@@ -39,11 +39,7 @@ class Repairer:
     clock: Clock
 
     async def run(self) -> Entry | None:
-        """Repair the log and return the recount entry; None if other writers took the number in every try.
-
-        Raises:
-            CorruptDocumentError: An entry cannot be read.
-        """
+        """Repair the log and return the recount entry; None if other writers took the number in every try."""
         for _ in range(_TRIES):
             survey = Survey()
             async for one in self._entries():

@@ -36,11 +36,7 @@ class SchemaCheck:
         }
 
     async def run(self, findings: Findings) -> None:
-        """Check everything and create what is missing, if asked to.
-
-        Raises:
-            SchemaVersionError: The database was set up by a newer convstore.
-        """
+        """Check everything and create what is missing, if asked to."""
         await self._migrations(findings)
         if not self._inspection.is_real:
             return

@@ -43,7 +43,7 @@ class StateCheck:
         """Check the state against the log and the summaries, and the summaries against the log."""
         found, is_whole = dict[str, SummaryRecord](), True
         async for document in self._stored_summaries():
-            self.subject.checked.summaries += 1
+            self.subject.checked["summaries"] += 1
             record = self._summary(document)
             is_whole = is_whole and record is not None
             if record is not None:

@@ -77,15 +77,7 @@ def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]
 
 
 def check_read_back(message: BaseMessage, found: ReadBack, *, maximum: int) -> tuple[list[str], int]:
-    """Check that the pages of a message hold all of it, and respect the maximum length.
-
-    Gives the problems and the number of characters that no page holds.
-
-    Args:
-        message: As it was appended.
-        found: What came back.
-        maximum: Characters that a page may have.
-    """
+    """Check that the pages of a message hold all of it within `maximum`; also return the number of lost characters."""
     lost = unreachable(message, found)
     problems = [f"message {message.id}, read back: {problem}" for problem in found.problems]
     if lost:
@@ -112,13 +104,7 @@ def unreachable(message: BaseMessage, found: ReadBack) -> int:
 
 
 def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, budget: int) -> list[str]:
-    """Check that a view omits as many turns as it reports, and none that fit the budget.
-
-    Args:
-        appended: The log by message id.
-        history: The view.
-        budget: Tokens that a view may have.
-    """
+    """Check that a view omits as many turns as it reports, and none that fit the budget."""
     shown = {message.id for message in history.messages}
     # Without tool messages: a result without a call is left out of a view that includes its turn.
     missing = [one.type for id_, one in appended.items() if id_ not in shown and not isinstance(one, ToolMessage)]

@@ -26,14 +26,9 @@ OnProgress = Callable[[int, int], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """One replay of files.
+    """One replay of files, a few conversations at a time; `keep` leaves them in the database.
 
-    Attributes:
-        uri: Address of the database.
-        jobs: Conversations at a time.
-        limit: Maximum number of conversations of a file; None for all.
-        keep: Leave the conversations in the database.
-        user_id: User id of the conversations; new for each run, so that no other user's are touched.
+    Their user id is new for each run, so that no other user's conversations are touched.
     """
 
     uri: str = field(repr=False)
@@ -43,16 +38,7 @@ class Replay:
     user_id: str = field(default_factory=lambda: f"replay-{secrets.token_hex(8)}")
 
     async def files(self, paths: Sequence[Path], *, on_progress: OnProgress = lambda *_: None) -> list[FileReport]:
-        """Replay files one after another.
-
-        Args:
-            paths: The files.
-            on_progress: Called with the bytes and the conversations of all files so far.
-
-        Raises:
-            StoreUnavailableError: The server does not answer; conversations of `user_id` may be left in it.
-            ConvstoreError: The store cannot be opened or set up.
-        """
+        """Replay files one after another; `on_progress` gets the bytes and the conversations of all files so far."""
         different = list(dict.fromkeys(paths))
         names = [path.name for path in different]
         if len(set(names)) != len(names):
@@ -96,11 +82,7 @@ class Replay:
     async def _conversation(
         self, record: ConversationRecord, thread_id: str, shared: ConversationStore, report: FileReport
     ) -> None:
-        """Replay one conversation and delete it; an error is noted in the report.
-
-        Raises:
-            StoreUnavailableError: The server does not answer.
-        """
+        """Replay one conversation and delete it; an error is noted in the report unless the server is gone."""
         try:
             async with self._store(shared) as store:
                 chat = store.conversation(user_id=self.user_id, thread_id=thread_id)

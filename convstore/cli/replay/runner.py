@@ -50,16 +50,7 @@ _CLOSING: dict[str, Any] = {"role": "user", "content": "Thank you. Where did you
 
 @dataclass(slots=True)
 class ReplayRunner:
-    """Replay of one conversation.
-
-    Attributes:
-        chat: Where it is played; empty before.
-        record: The conversation in the file.
-        report: Takes figures and problems.
-        appended: What was appended so far, by message id.
-        views: How many views were loaded.
-        last: The newest of them, and its messages as text.
-    """
+    """Replay of one conversation: its record into an empty one; `last` is the newest view, also as text."""
 
     chat: Conversation
     record: ConversationRecord
@@ -181,11 +172,7 @@ class ReplayRunner:
 
 
 def _turns(record: ConversationRecord) -> Iterator[list[_Message]]:
-    """Cut messages before each question; messages before the first one are a turn.
-
-    Raises:
-        InvalidInputError: One of them is not a message.
-    """
+    """Cut messages before each question; messages before the first one are a turn."""
     turn: list[_Message] = []
     for given in record.messages:
         item = as_item(given)

@@ -41,17 +41,10 @@ class ResentInput:
 
 
 async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logged: set[str]) -> ResentInput | None:
-    """Compare an input with the log; None if there is nothing to compare.
+    """Compare an input, the question last, with the log; None if there is nothing to compare.
 
-    Questions without an answer between them are no history: their runs broke off before they were logged.
-
-    Args:
-        chat: The conversation.
-        messages: The state's messages, the question last.
-        logged: Ids of those that are in the log.
-
-    Raises:
-        HistoryDivergedError: The input is another history than the log.
+    Questions without an answer between them are no history: their runs broke off before they were logged. Another
+    history than that of the log is a HistoryDivergedError.
     """
     question = last_question(messages)
     said = [one for one in messages[: (question or 0) + 1] if not is_made_up(one)]

@@ -158,11 +158,7 @@ def working_on(chat: Conversation) -> Iterator[None]:
 
 
 def check_alone(chat: Conversation) -> None:
-    """Check that no outer agent works on this conversation.
-
-    Raises:
-        InvalidScopeError: One does.
-    """
+    """Raise an InvalidScopeError if an outer agent works on this conversation."""
     if any(store is chat.store and scope == chat.scope for store, scope in _OUTER.get()):
         raise InvalidScopeError(
             f"this agent was called by another one that works on the same conversation ({chat.scope}); give it a "

@@ -52,19 +52,11 @@ def stubbed_until(
     budget: int,
     size_of: Callable[[BaseMessage], int],
 ) -> tuple[int, bool]:
-    """Decide up to which message of a turn results are shown as stubs.
+    """Return the index after the last result shown as a stub, and True if that depends on a stub that was not read.
 
     A step is taken when the turn exceeds its budget and the step saves at least half of that. So a turn whose texts and
-    stubs alone are large does not lose a result at every call. Depends on the turn alone, and never goes back.
-
-    Args:
-        messages: The turn so far; the model is called next.
-        stubs: The stubs read so far, by message id; None for a result that has none.
-        budget: Tokens that the turn may take before results become stubs.
-        size_of: Returns the tokens of a message.
-
-    Returns:
-        The index after the last stub, and True if that depends on a result whose stub was not read.
+    stubs alone are large does not lose a result at every call. Depends on the turn alone, and never goes back. `stubs`
+    are those read so far, by message id; None for a result that has none.
     """
     sizes = list(map(size_of, messages))
     unread = [isinstance(message, ToolMessage) and message.id not in stubs for message in messages]

@@ -63,16 +63,8 @@ async def begin(
     """Load the view, remove earlier turns from the state, and look up the question in the log if its id came before.
 
     A new question costs one load. A message of an earlier turn that the log does not have, because its run broke off,
-    stays in the state and is appended with the question.
-
-    Args:
-        chat: The conversation.
-        rules: The settings of the middleware.
-        messages: The messages of the state, the question last.
-        is_inner: True if the agent is part of another graph, which may have added messages after the question.
-
-    Returns:
-        The run, and the changes to the state's messages. If the question is answered, they complete its turn.
+    stays in the state and is appended with the question. Another graph may have added messages after the question, if
+    the agent is part of one. Returns the run, and the changes to the state's messages, which complete an answered turn.
     """
     history = await _load(chat, rules)
     shown = ids_of(one for one in history.messages if not is_made_up(one))
@@ -114,11 +106,7 @@ async def take_up(chat: Conversation, messages: Sequence[BaseMessage]) -> AgentR
 
 
 async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Append the messages that the log does not have; one command, none if it has all.
-
-    Raises:
-        ContentConflictError: A message was changed after it was appended.
-    """
+    """Append the messages that the log does not have; one command, none if it has all."""
     missing = run.missing(messages)
     if not missing:
         return
@@ -175,12 +163,7 @@ async def prepare(
 ) -> AIMessage | list[BaseMessage]:
     """Return the messages for the model at this step, view and turn; or its earlier answer to this step.
 
-    Args:
-        chat: The conversation.
-        rules: The settings of the middleware.
-        run: The run.
-        messages: The turn in the request, as other middleware left it.
-        state: The messages of the state, in full where the request may have them shortened.
+    `messages` is the turn in the request, as other middleware left it; `state` has all of it in full.
     """
     give_result_ids(messages)
     await catch_up(chat, rules, run, as_in_state(messages, state))

@@ -46,13 +46,7 @@ _MAX_READ = 1_000
 
 @dataclass(frozen=True, slots=True)
 class LoggedTurn:
-    """A turn as stored in the log.
-
-    Attributes:
-        question: The human message that begins it.
-        first: Its ordinal.
-        later: The turn's other messages, in the order of the log, in full.
-    """
+    """A turn as stored in the log: its question, the question's ordinal, and its other messages in order, in full."""
 
     question: BaseMessage
     first: int
@@ -105,10 +99,7 @@ async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
 def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
     """Return the message with a link to its turn in ``response_metadata``, which is not sent to providers.
 
-    Args:
-        message: A message of the model, or one that a tool added to its result.
-        turn_id: Id of the human message that the turn answers; None for no link.
-        result: For a message that a tool added, the `result_id` of the result.
+    Without a `turn_id` there is no link. `result` is for a message that a tool added: the `result_id` of the result.
 
     >>> turn_of(linked(AIMessage("Hello"), "question-1"))
     'question-1'
@@ -139,12 +130,7 @@ def own_messages(later: Iterable[BaseMessage], turn_id: str, earlier: Iterable[B
     """Return the messages after a question in the log that belong to its turn, also between those of other turns.
 
     A message belongs to the turn that it is linked to, a result to that of its call, any other to the question before
-    it.
-
-    Args:
-        later: The messages after the question.
-        turn_id: Id of the question.
-        earlier: Messages before it, whose calls may have their results after it.
+    it. `earlier` are messages before the question, whose calls may have their results after it.
 
     >>> log = [HumanMessage("And how?", id="q2"), linked(AIMessage("So."), "q2"), linked(AIMessage("Here."), "q1")]
     >>> [message.text for message in own_messages(log, "q1")], [message.text for message in own_messages(log[1:], "q2")]
