@@ -17,12 +17,14 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import Rewinds
+from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import as_of
 from convstore.services import ServiceHost, Services
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, Scope
+from convstore.values.stamps import ViewStamp, write_stamp
 
 __all__ = ["ConversationLog", "LogMessage", "LogSnapshot", "StoredId"]
 
@@ -64,6 +66,7 @@ class LogMessage:
         sources: Ids of the sources that it brought, as text such as "3, 11-20".
         is_rewound: True if views leave it out.
         annotations: Values set with `annotate`.
+        seen: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
     """
 
     message: BaseMessage
@@ -73,6 +76,7 @@ class LogMessage:
     sources: str
     is_rewound: bool
     annotations: dict[str, Any] = field(default_factory=dict)
+    seen: ViewStamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +113,13 @@ class ConversationLog:
         cached = await services.reader.find(self._scope)
         if cached is None:
             raise ConversationDeletedError("the conversation was deleted while its log was read; begin again")
-        rewinds = await services.reader.rewinds(cached, snapshot.totals)
+        rewinds, changed = await services.reader.rewinds(cached, snapshot.totals), 0
         async for _, entry in services.reader.walk(self._scope):
             if entry.number > snapshot.entries:
                 break
-            page += await self._decode(services, cached, entry, rewinds)
+            page += await self._decode(services, cached, entry, rewinds, changed)
+            if entry.messages or entry.totals.rewind_entry == entry.number:
+                changed = entry.number
             if len(page) >= _PAGE:
                 for message in await self._with_annotations(services, cached, page):
                     yield message
@@ -133,16 +139,19 @@ class ConversationLog:
                 found[id_] = StoredId(row.entry.number, row.message.ordinal, row.message.identity, row.message.sources)
         return found
 
-    async def append(self, messages: Sequence[BaseMessage], *, at: datetime | None = None) -> Receipt:
+    async def append(
+        self, messages: Sequence[BaseMessage], *, at: datetime | None = None, seen: ViewStamp | None = None
+    ) -> Receipt:
         """Append messages as `Conversation.append` does, with new source ids where theirs are taken.
 
         Args:
             messages: Messages with ids.
             at: When they were appended first; None for now.
+            seen: Stamp of the view that the first AI message answers.
         """
-        services = await self._services()
+        services, stamp = await self._services(), write_stamp(seen) if seen else ""
         with as_of(at):
-            return await services.writer.append(self._scope, messages, renumber=True)
+            return await services.writer.append(self._scope, messages, renumber=True, seen=stamp)
 
     async def reserve_sources(self, through: int, *, at: datetime | None = None) -> None:
         """Reserve the source ids up to a number, unless they are in use."""
@@ -176,10 +185,12 @@ class ConversationLog:
         await (await self._services()).open_heads.close(self._scope)
 
     async def _decode(
-        self, services: Services, cached: CachedConversation, entry: Entry, rewinds: Rewinds
+        self, services: Services, cached: CachedConversation, entry: Entry, rewinds: Rewinds, changed: int
     ) -> list[LogMessage]:
+        """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
         async with services.reader.reading(cached):
             messages = await services.reader.decode_whole(cached, entry.messages)
+        stamps = [stamp_of(cached.conversation, stored) for stored in entry.messages]
         return [
             LogMessage(
                 message=message,
@@ -189,8 +200,9 @@ class ConversationLog:
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
                 is_rewound=not rewinds.is_active(stored.ordinal),
+                seen=stamp if stamp and stamp.entry >= changed else None,
             )
-            for stored, message in zip(entry.messages, messages, strict=True)
+            for stored, message, stamp in zip(entry.messages, messages, stamps, strict=True)
         ]
 
     async def _with_annotations(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
+from itertools import takewhile
 from typing import Any, Literal, TypeVar, cast
 
 from langchain_core.chat_history import BaseChatMessageHistory
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, RunnableGenerator
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
@@ -21,8 +22,10 @@ from convstore.exceptions import ContentConflictError, InvalidInputError, Invali
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
 from convstore.store import ConversationStore
+from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import MAX_IDS, check_partial_scope
+from convstore.values.stamps import ViewStamp
 
 __all__ = ["ChatMessageHistory", "SessionHistories", "with_message_history"]
 
@@ -111,19 +114,19 @@ class ChatMessageHistory(BaseChatMessageHistory):
     async def _load(self, chat: Conversation) -> list[BaseMessage]:
         return (await chat.load_history(self.policy)).messages
 
-    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage]) -> None:
+    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], seen: ViewStamp | None = None) -> None:
         new = [message for message in messages if kind_of(message) not in _ONLY_IN_VIEWS]
         if not new:
             return
         try:
-            await chat.append(new)
+            await chat.append(new, seen=seen)
         except ContentConflictError:
             shown = await _shown(chat, [message.id for message in new])
             rest = [message for message in new if not _is_copy(message, shown.get(message.id or ""))]
             if len(rest) == len(new):
                 raise
             if rest:
-                await chat.append(rest)
+                await chat.append(rest, seen=seen)
 
     async def _empty(self, chat: Conversation) -> None:
         if self._clear == "delete":
@@ -144,21 +147,26 @@ class _RunHistory(ChatMessageHistory):
 
     The runnable reads the messages before and after the run, and takes the messages after that many for new ones. So
     both reads return the same view, even if other writers append meanwhile. An agent's output repeats its input, which
-    is skipped. The runnable only logs an error of adding messages; it is kept for `check`.
+    is skipped. The runnable only logs an error of adding messages; it is kept for `check`. The answer gets the stamp of
+    the view.
     """
 
-    _view: list[BaseMessage] | None = None
+    _view: History | None = None
     _problem: Exception | None = None
 
     async def _load(self, chat: Conversation) -> list[BaseMessage]:
         if self._view is None:
-            self._view = await super()._load(chat)
-        return list(self._view)
+            self._view = await chat.load_history(self.policy)
+        return list(self._view.messages)
 
-    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage]) -> None:
+    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], seen: ViewStamp | None = None) -> None:
+        new = _without_repeats(messages)
+        if self._view is not None:
+            asked = list(takewhile(lambda one: not isinstance(one, AIMessage), new))
+            seen = self._view.stamp_for([*self._view.messages, *asked], adapted=bool(asked))
         self._view = None
         try:
-            await super()._add(chat, _without_repeats(messages))
+            await super()._add(chat, new, seen)
         except Exception as error:
             self._problem = error
             raise

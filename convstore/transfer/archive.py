@@ -4,12 +4,13 @@ Floor 7. The first line holds the scope, each message has a line, and the last l
 truncated file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […]}
-    {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […]}
+    {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "seen": {…}}
     {"end": {"messages": 1, "rewound": [[first, last], …], "sources_through": 10, "summaries": […]}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 count the messages of the archive from 1: ordinals that a repaired log lost leave no gap. Summaries are there for
-readers; an import skips them, because compaction writes new ones.
+readers; an import skips them, because compaction writes new ones. A stamp is there if an import can restore it: its
+view shows no summary, and saw everything before the entry of its message.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 from convstore.values.models import Summary
+from convstore.values.stamps import read_stamp, write_stamp
 
 __all__ = ["VERSION", "ArchiveReader", "begin_line", "end_line", "message_line"]
 
@@ -57,6 +59,8 @@ def message_line(codec: Codec, message: LogMessage, *, ordinal: int, entry: int)
         parts["sources"] = json.dumps(message.sources)
     if message.annotations:
         parts["annotations"] = _pack(codec, dict(message.annotations))
+    if message.seen and not message.seen.summary:
+        parts["seen"] = write_stamp(message.seen.model_copy(update={"entry": 0}))
     return _line(parts)
 
 
@@ -159,6 +163,7 @@ class ArchiveReader:
             entry=int(value["entry"]),
             sources=str(value.get("sources", "")),
             annotations=_unpack(self._codec, value["annotations"]) if "annotations" in value else {},
+            seen=read_stamp(json.dumps(value["seen"]), "") if "seen" in value else None,
         )
 
     def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from convstore import BatchTooLargeError, Conversation, InvalidInputError, NotSetUpError, Receipt
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of
 from convstore.transfer.records import ConversationRecord
+from convstore.values.stamps import ViewStamp
 
 __all__ = ["ConversationImport", "ImportResult", "Outcome"]
 
@@ -130,7 +131,7 @@ class ConversationImport:
     async def _append(self, messages: Sequence[ReadyMessage], at: datetime | None, result: ImportResult) -> None:
         """Append messages as one entry, or in halves if one cannot hold them."""
         try:
-            receipt = await self._log.append([one.message for one in messages], at=at)
+            receipt = await self._log.append([one.message for one in messages], at=at, seen=await self._stamp(messages))
         except BatchTooLargeError:
             if len(messages) == 1:
                 raise
@@ -140,6 +141,12 @@ class ConversationImport:
             return
         result.written += receipt.written
         self._note_numbers(receipt, result)
+
+    async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:
+        """Return the stamp of the record for these messages, with the entry that the view has here."""
+        stamp = next((one.item.seen for one in messages if one.item.seen), None)
+        end = await self._log.snapshot() if stamp else None
+        return stamp and stamp.model_copy(update={"entry": end.entries if end else 0})
 
     def _note_numbers(self, receipt: Receipt, result: ImportResult) -> None:
         """Report messages whose source ids were in use, unless the record names their ids: those are compared."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.stamps import ViewStamp
 
 __all__ = ["BadRecord", "ConversationRecord", "Message", "Problem", "RecordItem"]
 
@@ -33,6 +34,7 @@ class RecordItem:
         entry: Number of the entry that held it; messages with the same one are appended together.
         sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
+        seen: For an AI message the stamp of the view that it answers: that of everything before its entry.
     """
 
     message: BaseMessage | Mapping[str, Any] | None
@@ -44,6 +46,7 @@ class RecordItem:
     entry: int = 0
     sources: str = ""
     annotations: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    seen: ViewStamp | None = None
 
     def __post_init__(self) -> None:
         if self.at is not None and not isinstance(self.at, datetime):

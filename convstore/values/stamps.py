@@ -155,8 +155,10 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
     ('{"entry":7,"tokens":99,"digest":"d1"}', True)
 
     Raises:
-        ValueError: The text is damaged.
+        ValueError: The text is damaged or too long.
     """
+    if len(text) > _MAX_CHARACTERS:
+        raise ValueError(f"its stamp is damaged: it is longer than {_MAX_CHARACTERS:,} characters")
     try:
         return ViewStamp.model_validate_json(json.dumps({**json.loads(text), "conversation_id": conversation_id}))
     except (TypeError, ValidationError) as error:

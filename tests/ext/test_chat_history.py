@@ -243,6 +243,16 @@ async def test_a_bare_model_is_given_the_view_and_appends(store, chat):
     assert told(await log_of(chat))[4:] == ["human: Hi", "ai: Hello", "human: That is all", "ai: Bye"]
 
 
+async def test_an_answer_has_the_stamp_of_its_view(store, chat):
+    """It says that the model got the question, too, which was appended with the answer."""
+    await chat.append(rag_turn("Where are whales?"))
+    history = await chat.load_history()
+    await with_message_history(parrot("Hello"), store).ainvoke([HumanMessage("Hi")], config_of(chat))
+    *_, answer = await chat.list_messages()
+    past = await chat.view_at(answer.seen)
+    assert (past.match, past.difference, past.messages) == ("differs", "adapted", history.messages)
+
+
 async def test_nothing_is_lost_when_others_append_meanwhile(store, chat):
     """A run appends its own messages, whatever was appended to the conversation while it ran."""
     await chat.append([HumanMessage("Hi"), AIMessage("Hello")])

@@ -214,6 +214,21 @@ async def test_the_model_sees_view_and_turn_exactly_once(either_store, config, w
     assert len({message.id for message in model.shown[-1]}) == len(model.shown[-1]) == 14
 
 
+@pytest.mark.parametrize("append_first", [True, False])
+async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(store, other_worker, config, append_first):
+    """Exact if the question was in the log; if not, the stamp says that the model got more."""
+    model = Scripted()
+    graph = straight(store, model, append_first=append_first).compile()
+    for question in ("one", "two"):
+        await graph.ainvoke({"messages": [HumanMessage(question)]}, config)
+    *_, answer = await chat_of(store, config).list_messages()
+    past = await chat_of(other_worker, config).view_at(answer.seen)
+    if append_first:
+        assert (past.match, past.messages) == ("exact", model.shown[-1])
+    else:
+        assert (past.match, past.difference, past.messages) == ("differs", "adapted", model.shown[-1][:-1])
+
+
 async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(store, config):
     """Earlier turns leave at the start of the next run, and what the run gives is the turn, nothing of ours."""
     graph = straight(store, Scripted()).compile(checkpointer=InMemorySaver())

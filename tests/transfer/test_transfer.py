@@ -559,7 +559,7 @@ async def test_the_collection_is_read_by_every_driver(histories):
 
 
 async def lived(store: ConversationStore) -> Conversation:
-    """A conversation that has seen everything: searches, reserved numbers, rewinds, annotations, a title."""
+    """A conversation that has seen everything: searches, reserved numbers, rewinds, annotations, stamps, a title."""
     chat = chat_of(store)
     await chat.append([SystemMessage("Be brief.", id="system")])
     await chat.append(rag_turn("Where are whales?"))
@@ -568,13 +568,14 @@ async def lived(store: ConversationStore) -> Conversation:
     await chat.rewind(before="wrong")
     await chat.append([HumanMessage("better", id="better"), AIMessage("first", id="first")])
     await chat.rewind(before="first")
-    await chat.append([AIMessage("second", id="second")])
+    await chat.append([AIMessage("second", id="second")], seen=(await chat.load_history()).stamp)
     found = [(text, {**metadata, "source_id": 40 + n}) for n, (text, metadata) in enumerate(passages(2))]
     call = AIMessage("", id="call", tool_calls=[{"name": "search", "args": {}, "id": "c"}])
     await chat.append(
         [HumanMessage("more", id="more"), call, ToolMessage("r", id="r", tool_call_id="c", artifact=found)]
     )
-    await chat.append([AIMessage("x" * 20_000, id="long")])
+    view = await chat.load_history(HistoryPolicy(max_turns=2))
+    await chat.append([AIMessage("x" * 20_000, id="long")], seen=view.stamp)
     await chat.reserve_source_ids(3)
     await chat.annotate("no", rating=-1, tags=("a", b"b"))
     await chat.annotate("second", rating=1)
@@ -590,7 +591,7 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
         "log": await log_of(chat),
         "records": [record.model_dump() for [record] in everything],
         "views": [(await chat.load_history(HistoryPolicy(max_turns=turns))).messages for turns in (None, 1, 2)],
-        "listed": [one.model_dump() for one in await chat.list_messages(limit=1_000)],
+        "listed": [one.model_dump(exclude={"seen"}) for one in await chat.list_messages(limit=1_000)],
         "annotations": await chat.annotations([str(one.id) for one in await log_of(chat)]),
         "info": info.model_dump(exclude={"conversation_id", "updated_at", "created_at"}),
         "next": (await store.conversation(**chat.scope).reserve_source_ids(1)),
@@ -607,6 +608,22 @@ async def test_everything_comes_back(store, other, tmp_path):
     assert same(await state_of(other, chat_of(other)), await state_of(store, chat))
     again = await brought(other, written, tmp_path)
     assert (again.unchanged, again.messages) == (1, 0)
+
+
+async def test_what_a_model_saw_is_seen_again_after_an_import(store, other, tmp_path):
+    """Views of stamps that show no summary and that saw everything before the answer; other stamps are left out."""
+    chat = await lived(store)
+    early = (await chat.load_history()).stamp
+    await chat.append(HumanMessage("Late?"))
+    await chat.append(AIMessage("Too late.", id="late"), seen=early)
+    await brought(other, await exported(store), tmp_path)
+    there = {one.message.id: one.seen for one in await chat_of(other).list_messages(limit=1_000)}
+    assert {id_ for id_, stamp in there.items() if stamp} == {"second", "long"}
+    for one in await chat.list_messages(limit=1_000):
+        if stamp := there[one.message.id]:
+            before, after = await chat.view_at(one.seen), await chat_of(other).view_at(stamp)
+            assert (before.match, after.match) == ("exact", "exact")
+            assert after.messages == before.messages
 
 
 @pytest.mark.parametrize("appends", sampled(range(1, 11), every=3))

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
@@ -31,6 +31,7 @@ from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.store import ConversationStore
 from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.stamps import ViewStamp
 
 __all__ = ["AppendNode", "LoadNode", "append_node", "load_node"]
 
@@ -76,7 +77,8 @@ def append_node(
     Messages above 1 MB in total, not counting large tool results, become several batches, in order. A graph may have
     the node in several places: after the last node it logs the whole turn at once, after a tool node it logs each step.
     Each call and its results get a unique id in state and log if the call's id is empty or repeated. A node that runs
-    again appends nothing twice. The log is immutable: a message that a later node changes stays in it as it was.
+    again appends nothing twice. The log is immutable: a message that a later node changes stays in it as it was. The
+    first AI message of a batch gets the stamp of the view that `view_of` gave for it, see `Conversation.view_at`.
 
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
@@ -210,11 +212,12 @@ class AppendNode(_Node):
         self.on_source_clash: Literal["raise", "renumber"] = on_source_clash
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
-        logged = logged_of(state)
-        new = [message for message in messages_of(state) if message.id not in logged]
+        messages, logged = messages_of(state), logged_of(state)
+        new = [message for message in messages if message.id not in logged]
         if not new:
             return {}
-        renamed = await _append_named(chat, new, unencodable=self.unencodable, on_source_clash=self.on_source_clash)
+        options = {"unencodable": self.unencodable, "on_source_clash": self.on_source_clash}
+        renamed = await _append_named(chat, new, seen=_stamp(loaded_of(state), messages, new), **options)
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
 
@@ -235,7 +238,17 @@ async def _append(chat: Conversation, messages: Sequence[BaseMessage], **options
             raise
         half = len(messages) // 2
         await _append(chat, messages[:half], **options)
-        await _append(chat, messages[half:], **options)
+        await _append(chat, messages[half:], **{**options, "seen": None})
+
+
+def _stamp(loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> ViewStamp | None:
+    """Return the stamp of what `view_of` gave for the first new AI message; None without a view or such a message."""
+    wanted = ids_of(one for one in new if isinstance(one, AIMessage))
+    answer = next((index for index, one in enumerate(messages) if one.id in wanted), None)
+    if loaded is None or answer is None:
+        return None
+    given = compose(loaded, messages[:answer])
+    return loaded.history.stamp_for(given, adapted=given != loaded.history.messages)
 
 
 def _surroundings() -> tuple[Any, RunnableConfig | None]:
