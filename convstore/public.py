@@ -5,7 +5,6 @@ Floor 7. ``convstore`` imports this module when one of the names is first used, 
 
 from __future__ import annotations
 
-from convstore.agent import number_sources, retrieve_previous_sources_tool, search_conversations_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import (
     BatchTooLargeError,
@@ -41,6 +40,7 @@ from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
 from convstore.sources.prompt import SOURCES_PROMPT, sources_prompt
 from convstore.store import ConversationStore
+from convstore.store.agent_tools import number_sources, retrieve_previous_sources_tool, search_conversations_tool
 from convstore.values.hits import ConversationHits, SearchHit, SearchResult
 from convstore.values.models import (
     Compaction,

@@ -1,6 +1,7 @@
-"""One conversation as an agent backend uses it: the handle, its reading half, the whole log for imports and exports.
+"""One conversation as a backend uses it: the handle, its reading half, and the whole log for imports and exports.
 
-Floor 6. Each method checks its arguments and calls one of the services; the handle knows no store.
+Floor 6. Each method checks its arguments and calls one of the `services`, which a store wires; the handle knows no
+store.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
+from convstore.conversation.services import ServiceHost, Services
 from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import Rewinds
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import as_of
-from convstore.services import ServiceHost, Services
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, Scope

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage
 
 from convstore.conversation.log import ConversationLog
+from convstore.conversation.services import ServiceHost, read_back
 from convstore.exceptions import InvalidInputError
 from convstore.readback.records import Span
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.search.request import search_request
-from convstore.services import ServiceHost, read_back
 from convstore.values.hits import SearchHit
 from convstore.values.models import (
     ConversationInfo,

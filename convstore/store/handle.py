@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from convstore.chain import ChainSummarizer
 from convstore.compaction.strategies import as_strategy
 from convstore.conversation import Conversation
+from convstore.conversation.services import SearchIndex, Services
 from convstore.exceptions import InvalidInputError, StoreClosedError, StoreError, SyncUnsupportedError
 from convstore.messages.custom_types import functions_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens, named
@@ -24,7 +25,6 @@ from convstore.mongo.migrator import Migrator, discover
 from convstore.runtime.cache import ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
-from convstore.services import SearchIndex, Services
 from convstore.sources.detection import SourceExtractor
 from convstore.store.reader import StoreReader
 from convstore.summarization.summarizers import SummarizerLike

@@ -17,7 +17,7 @@ from convstore.values.reports import StoreStats
 from convstore.values.scope import Scope, check_id, check_partial_scope
 
 if TYPE_CHECKING:
-    from convstore.services import Services
+    from convstore.conversation.services import Services
 
 __all__ = ["StoreReader"]
 

@@ -14,12 +14,12 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from convstore.agent import retrieve_previous_sources_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import result_id
 from convstore.store import ConversationStore
+from convstore.store.agent_tools import retrieve_previous_sources_tool
 from convstore.testing.samples import new_id, rag_turn, same_messages
 from convstore.values.models import SourcePage, StoredMessage
 from convstore.values.policy import HistoryPolicy

@@ -14,8 +14,6 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 
-from convstore.agent import number_sources as numbered
-from convstore.agent import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.ext.ids import ids_of, with_own_call_ids
@@ -24,6 +22,8 @@ from convstore.readback.request import PAGE_TOKENS
 from convstore.sources.prompt import SOURCES_PROMPT
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.store import ConversationStore
+from convstore.store.agent_tools import number_sources as numbered
+from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_number
 

@@ -1,7 +1,7 @@
 """Tools for an agent to register: the read-back tool, and wrappers that number the sources of its own tools.
 
-Floor 6, on store and handle. Whose conversation a tool works on is said by whoever makes it, or by the context or the
-configuration of a run, which the application sets on the server side; never by a model.
+Floor 6, on store and handle. A tool works on the conversation that it is made for, or on that of a run, which the
+application names in the run's context or configuration; never on one that a model names.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convstore.conversation import Conversation
+from convstore.conversation.services import ServiceHost, both_ways, read_back
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.readback.request import PAGE_TOKENS, check_page_tokens
-from convstore.services import ServiceHost, both_ways, read_back
 from convstore.sources.rendering import RenderSources, render_sources
-from convstore.store import ConversationStore
+from convstore.store.handle import ConversationStore
 from convstore.values.scope import Scope, scope_of_run
 
 if TYPE_CHECKING:
@@ -29,28 +29,30 @@ if TYPE_CHECKING:
 __all__ = ["number_sources", "retrieve_previous_sources_tool", "search_conversations_tool"]
 
 _RUNTIME = "__pregel_runtime"
-"""Where LangGraph keeps the context of a run in its configuration; asked for without it, as it is an extra."""
+"""Key under which LangGraph keeps the context of a run in its configuration; LangGraph itself is an extra."""
 
 
 def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> StructuredTool:
-    """The tool that brings full content back, for an agent that serves many conversations.
+    """Return the tool that reads full content again, for an agent that serves many conversations.
 
-    Whose conversation it reads is taken from the run, under the store's scope keys: from the context of a graph's run
-    or from ``config["configurable"]``, which the application sets on the server side; never from the model.
+    The conversation is that of the run, under the store's scope keys: from the context of a graph's run or from
+    ``config["configurable"]``, which the application sets on the server side; never from the model.
 
     Args:
-        store: Where the conversations are.
+        store: The store of the conversations.
         page_tokens: Size of a page, 100 to 16,000.
 
     Raises:
         InvalidInputError: Not a store.
-        InvalidScopeError: From the tool, when the run lacks a scope key, or says one twice and differently.
+        InvalidScopeError: From the tool, if the run lacks a scope key, or has two different values for it.
     """
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store is a ConversationStore, not {type(store).__name__}")
     from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-    return make_retrieval_tool(lambda config: read_back(store, _scope_of(store, config)), page_tokens=page_tokens)
+    return make_retrieval_tool(
+        lambda config: read_back(store, _scope_of(store.scope_keys, config)), page_tokens=page_tokens
+    )
 
 
 def search_conversations_tool(
@@ -58,9 +60,9 @@ def search_conversations_tool(
 ) -> StructuredTool:
     """Return a tool that searches the other conversations of the same user, for an agent that should have it.
 
-    Which ones is taken from the run, under the named scope keys, as for `retrieve_previous_sources_tool`; never from
-    the model. The run's own conversation is left out. Text that the agent repeats stays in this conversation, even if
-    the other one is erased.
+    The scope values that the conversations share are those of the run, as for `retrieve_previous_sources_tool`; never
+    from the model. The run's own conversation is left out. Text that the agent repeats stays in this conversation, even
+    if the other one is erased.
 
     Args:
         store: The store of the conversations, best with ``search_index="across"``; or the agent's conversation, whose
@@ -84,11 +86,9 @@ def search_conversations_tool(
     def others_of(config: RunnableConfig) -> OtherConversations:
         if chat is not None:
             return _others(owner, {key: chat.scope[key] for key in keys}, chat.scope)
-        configurable = config.get("configurable") or {}
-        context = getattr(configurable.get(_RUNTIME), "context", None)
-        shared = dict(scope_of_run(keys, context=context, configurable=configurable))
+        shared = dict(_scope_of(keys, config))
         try:
-            own = dict(_scope_of(owner, config))
+            own = dict(_scope_of(owner.scope_keys, config))
         except InvalidScopeError:
             own = {}  # a run outside a conversation
         return _others(owner, shared, own)
@@ -122,16 +122,15 @@ def number_sources(
     *,
     render: RenderSources = render_sources,
 ) -> BaseTool:
-    """The same tool, whose answers carry source ids that are unique in the conversation before a model sees them.
+    """Return the tool with results whose source ids are unique in the conversation before a model sees them.
 
-    The sources are found as `append` finds them; an answer without sources goes through as it is. Each source gets its
-    ``source_id`` in the artifact, or in the content where that is JSON; other content is replaced by the sources,
-    each with its number and, where it was shown before, the earlier one. One command for each answer.
+    The sources are found as `append` finds them; a result without sources is unchanged. Each source gets its
+    ``source_id`` in the artifact, or in the content if that is JSON. Other content is replaced by the sources, each
+    with its number, and with the earlier one if it was shown before. One command for each result.
 
     Args:
         tool: A retriever tool, any other tool, or a function, sync or async.
-        chat: The conversation; or a store, then the run says which conversation, as for
-            `retrieve_previous_sources_tool`.
+        chat: The conversation; or a store, which takes it from the run as for `retrieve_previous_sources_tool`.
         render: Writes the content from the sources; by default ``[11] title (url)`` and the text below.
 
     Raises:
@@ -146,15 +145,15 @@ def number_sources(
 
 
 def _chat_of(chat: Conversation | ConversationStore, config: RunnableConfig) -> Conversation:
-    """The conversation itself, or that of a run."""
-    return chat if isinstance(chat, Conversation) else chat.conversation(**dict(_scope_of(chat, config)))
+    """Return the conversation itself, or that of a run."""
+    return chat if isinstance(chat, Conversation) else chat.conversation(**dict(_scope_of(chat.scope_keys, config)))
 
 
-def _scope_of(store: ConversationStore, config: RunnableConfig) -> Scope:
-    """Return the scope of a run's conversation."""
+def _scope_of(keys: Sequence[str], config: RunnableConfig) -> Scope:
+    """Return a run's values of some scope keys."""
     configurable = config.get("configurable") or {}
     context = getattr(configurable.get(_RUNTIME), "context", None)
-    return scope_of_run(store.scope_keys, context=context, configurable=configurable)
+    return scope_of_run(keys, context=context, configurable=configurable)
 
 
 def _numbering(chat: Conversation) -> Numbering:
