@@ -151,7 +151,7 @@ class Services:
         reader, logs = self.reader, LogParts(self.reader, on.newest, on.segments if index else None, codec=codec)
         everything = index == "across"
         sealer = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=everything) if index else None
-        self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer)
+        self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer, codec=codec)
         self.across = AcrossSearcher(reader, logs, on.segments, self.searcher)
 
 

@@ -14,11 +14,15 @@ from typing import NamedTuple, Protocol
 from convstore.index.texts import Text, windows_of
 from convstore.index.words import is_single, language_of, terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
+from convstore.sources.places import SourcePlace
 
 __all__ = ["IndexBuilder", "IndexedMessage", "Part", "Posting", "Window", "only_terms_of"]
 
 Posting = tuple[int, int]
 """A window and how often it contains a term."""
+
+_MAX_KEPT = 4_000_000
+"""Maximum characters of texts that a part keeps in memory; windows of others are read again."""
 
 
 class IndexedMessage(NamedTuple):
@@ -27,14 +31,16 @@ class IndexedMessage(NamedTuple):
     Attributes:
         ordinal: Its position in the log.
         type: "human", "ai", "tool", …
-        id: Its id; "" if the message has to be read anyway, because its texts are in its entry.
-        tool: For a tool result with a payload, the name of the tool.
-        created_at: For a message with a payload, when it was appended.
+        first: Ordinal of the first message of its entry.
+        id: Its id; "" in a segment if the message has to be read anyway, because its texts are in its entry.
+        tool: For a tool result, the name of the tool, if the id is known.
+        created_at: When it was appended, if the id is known.
         payload: Location of its payload, if any.
     """
 
     ordinal: int
     type: str
+    first: int = 0
     id: str = ""
     tool: str = ""
     created_at: datetime | None = None
@@ -48,7 +54,7 @@ class Window(NamedTuple):
         message: Index of its message in the part.
         text: Index of its text among `texts_of` the message.
         source_id: The source that it belongs to, 0 for none.
-        payload_start: First character of its text in the payload; -1 if the text is in the entry.
+        payload_start: First character of its text in the payload; -1 if the text is escaped or in the entry.
         start: Its first character in the text.
         end: The character after its last one.
         length: Its number of terms.
@@ -66,11 +72,16 @@ class Window(NamedTuple):
 
 
 class Part(Protocol):
-    """A searchable part of a log, with its windows numbered from 0."""
+    """A searchable part of a log, with its messages and windows numbered from 0."""
 
     @property
-    def messages(self) -> Sequence[IndexedMessage]:
-        """Return its messages, in order."""
+    def size(self) -> int:
+        """Return its number of messages."""
+        ...
+
+    @property
+    def humans(self) -> Sequence[int]:
+        """Return the indexes of its human messages, in order."""
         ...
 
     @property
@@ -83,8 +94,25 @@ class Part(Protocol):
         """Return the index of the message of each window."""
         ...
 
+    @property
+    def source_of(self) -> Sequence[int]:
+        """Return the source of each window, 0 for none."""
+        ...
+
+    def message(self, index: int) -> IndexedMessage:
+        """Return a message."""
+        ...
+
     def window(self, number: int) -> Window:
         """Return a window."""
+        ...
+
+    def text_of(self, window: Window) -> str | None:
+        """Return the text that a window is cut from; None if it has to be read."""
+        ...
+
+    def place_of(self, window: Window) -> SourcePlace | None:
+        """Return the place of the item in the payload that holds the text of a window escaped, None if none does."""
         ...
 
     def frequency(self, term: str) -> int:
@@ -93,18 +121,6 @@ class Part(Protocol):
 
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
-        ...
-
-    def questions(self) -> Sequence[IndexedMessage]:
-        """Return its human messages, in order."""
-        ...
-
-    def all_windows(self) -> Iterable[Window]:
-        """Return all windows, in order."""
-        ...
-
-    def all_postings(self) -> Iterable[tuple[str, Sequence[Posting]]]:
-        """Return all terms with their windows."""
         ...
 
     def containing(self, sign: str) -> Iterable[str]:
@@ -117,42 +133,39 @@ class IndexBuilder:
     """A part in memory, to which messages are added in order.
 
     Attributes:
-        is_wanted: Selects the terms to keep; None for all of them.
+        is_wanted: Selects the terms to keep, with the texts that contain them; None for all terms, without texts.
         characters: Characters of the texts that were added.
-        lengths: The number of terms of each window.
-        message_of: The index of the message of each window.
+        texts: Texts by message and position among its texts, up to a total size.
+        places: Places of escaped sources by message and source.
     """
 
     is_wanted: Callable[[str], bool] | None = None
     messages: list[IndexedMessage] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     by_term: dict[str, list[Posting]] = field(default_factory=dict)
+    texts: dict[tuple[int, int], str] = field(default_factory=dict)
+    places: dict[tuple[int, int], SourcePlace] = field(default_factory=dict)
     characters: int = 0
     lengths: list[int] = field(default_factory=list)
     message_of: list[int] = field(default_factory=list)
+    source_of: list[int] = field(default_factory=list)
+    _room: int = _MAX_KEPT
 
-    def add(self, stored: EntryMessage, texts: Sequence[Text], *, at: datetime) -> None:
-        """Add a message with its texts, all of them read."""
-        ref = stored.payload
-        is_named = stored.type == "human" or ref is not None
+    def add(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> None:
+        """Add a message with its texts, all of them read, of the entry that begins with an ordinal."""
         self.messages.append(
-            IndexedMessage(
-                stored.ordinal,
-                stored.type,
-                stored.id if is_named else "",
-                stored.tool if ref else "",
-                at if ref else None,
-                ref,
-            )
+            IndexedMessage(stored.ordinal, stored.type, first, stored.id, stored.tool, at, stored.payload)
         )
         language = language_of(" ".join(text.text[:1_000] for text in texts))
         seen = set[str]()
         for index, text in enumerate(texts):
             self.characters += len(text.text) + len(text.label)
+            if text.place:
+                self.places[len(self.messages) - 1, text.source_id] = text.place
             self._add_text(index, text, language, seen)
 
     def _add_text(self, index: int, text: Text, language: str, seen: set[str]) -> None:
-        label, new = text.label, set[str]()
+        message, label, new, is_found = len(self.messages) - 1, text.label, set[str](), False
         is_json = text.text.lstrip()[:1] in ("{", "[")
         for start, end in windows_of(text.text) or ([(0, 0)] if label else []):
             shown = text.text[start:end]
@@ -161,47 +174,62 @@ class IndexBuilder:
             if text.is_rest:
                 found = [term for term in found if term not in seen]
             if found:
-                message = len(self.messages) - 1
                 window = Window(message, index, text.source_id, text.start, start, end, len(found), label)
-                self._add_window(window, found)
+                is_found |= self._add_window(window, found)
             label = ""
         seen |= new
+        if self.is_wanted and is_found and len(text.text) <= self._room:
+            self.texts[message, index] = text.text
+            self._room -= len(text.text)
 
-    def _add_window(self, window: Window, found: Sequence[str]) -> None:
-        number = len(self.windows)
+    def _add_window(self, window: Window, found: Sequence[str]) -> bool:
+        """Add a window with its terms; return True if one of them is wanted."""
+        number, counts, is_found = len(self.windows), dict[str, int](), False
         self.windows.append(window)
         self.lengths.append(window.length)
         self.message_of.append(window.message)
-        counts: dict[str, int] = {}
+        self.source_of.append(window.source_id)
         for term in found:
             counts[term] = counts.get(term, 0) + 1
         for term, count in counts.items():
             if self.is_wanted is None or self.is_wanted(term):
                 self.by_term.setdefault(term, []).append((number, count))
+                is_found = True
+        return is_found
+
+    @property
+    def size(self) -> int:
+        """Return its number of messages."""
+        return len(self.messages)
+
+    @property
+    def humans(self) -> Sequence[int]:
+        """Return the indexes of its human messages, in order."""
+        return [index for index, message in enumerate(self.messages) if message.type == "human"]
+
+    def message(self, index: int) -> IndexedMessage:
+        """Return a message."""
+        return self.messages[index]
 
     def window(self, number: int) -> Window:
         """Return a window."""
         return self.windows[number]
 
+    def text_of(self, window: Window) -> str | None:
+        """Return the text that a window is cut from; None if it has to be read."""
+        return self.texts.get((window.message, window.text))
+
+    def place_of(self, window: Window) -> SourcePlace | None:
+        """Return the place of the item in the payload that holds the text of a window escaped, None if none does."""
+        return self.places.get((window.message, window.source_id)) if window.payload_start < 0 else None
+
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
         return len(self.by_term.get(term, ()))
 
-    def questions(self) -> Sequence[IndexedMessage]:
-        """Return its human messages, in order."""
-        return [message for message in self.messages if message.type == "human"]
-
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
         return self.by_term.get(term, ())
-
-    def all_windows(self) -> Iterable[Window]:
-        """Return all windows, in order."""
-        return self.windows
-
-    def all_postings(self) -> Iterable[tuple[str, Sequence[Posting]]]:
-        """Return all terms with their windows."""
-        return self.by_term.items()
 
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""

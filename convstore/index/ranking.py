@@ -8,6 +8,7 @@ Zaragoza, "The Probabilistic Relevance Framework" (2009).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -64,7 +65,7 @@ def ranked(
     parts: Sequence[Part],
     groups: Iterable[tuple[str, ...]],
     *,
-    is_allowed: Callable[[int, IndexedMessage], bool],
+    is_allowed: Callable[[IndexedMessage], bool],
     limit: int,
     by_source: bool = False,
 ) -> list[Found]:
@@ -73,82 +74,116 @@ def ranked(
     Args:
         parts: The parts to search.
         groups: The words of the query, from `query_groups`.
-        is_allowed: Filter by the index of the part and the message; statistics ignore it.
+        is_allowed: Filter of messages; statistics ignore it.
         limit: Maximum number of messages.
         by_source: Rank the sources of a message as if they were messages.
     """
-    scores, nearby, covered = _scores(parts, groups)
-    found: list[tuple[int, Found]] = []
-    answers: dict[int, float] = {}
-    first = 0
-    for index, part in enumerate(parts):
-        matches: dict[tuple[int, int], list[tuple[float, int]]] = {}
-        message_of = part.message_of
-        for window, score in scores[index].items():
-            source = part.window(window).source_id if by_source else 0
-            matches.setdefault((message_of[window], source), []).append((score, window))
-        for (number, source), windows in matches.items():
-            message = part.messages[number]
-            if is_allowed(index, message):
-                windows.sort(key=lambda one: (-one[0], one[1]))
-                score = windows[0][0] + _FURTHER_WINDOWS * sum(score for score, _ in windows[1:])
-                score += nearby.get(first + number, 0.0)
-                one = Found(index, message, source, score, tuple(window for _, window in windows))
-                found.append((first + number, one))
-                if message.type == "human" and covered[first + number] >= _SAME_QUESTION:
-                    answers |= dict.fromkeys(_answered_at(parts, index, number, first), score)
-        first += len(part.messages)
-    ranking = [one._replace(score=_final(one, answers.get(position, 0.0))) for position, one in found]
-    return sorted(ranking, key=lambda one: (-one.score, one.part, one.message.ordinal, one.source_id))[:limit]
+    log = _Log(parts)
+    scores, nearby, covered = _scores(log, groups)
+    values = _values(log, scores, nearby, by_source=by_source)
+    for position, share in covered.items():
+        if share >= _SAME_QUESTION and position in values and is_allowed(log.message(position)[1]):
+            answered = log.answered_at(position)
+            question = values[position]
+            for key in [key for key in values if key % log.size in answered]:
+                values[key] = max(values[key], values[key] + _ANSWER_WEIGHT * (question - values[key]))
+    for key in values:
+        if key % log.size in log.humans:
+            values[key] *= _HUMAN_WEIGHT
+    best = sorted((-value, key % log.size, key // log.size) for key, value in values.items())
+    found: list[Found] = []
+    for value, position, source in best:
+        if len(found) == limit:
+            break
+        part, message = log.message(position)
+        if is_allowed(message):
+            windows = log.windows(position, source if by_source else None, scores[part])
+            found.append(Found(part, message, source, -value, windows))
+    return found
 
 
-def _answered_at(parts: Sequence[Part], index: int, number: int, first: int) -> range:
-    """Return where the messages are that may answer a question: those after it in its turn, up to a number."""
-    following = list(parts[index].messages[number + 1 : number + 1 + _ANSWERS])
-    for part in parts[index + 1 :]:
-        following += part.messages[: _ANSWERS - len(following)]
-    end = next((count for count, message in enumerate(following) if message.type == "human"), len(following))
-    return range(first + number + 1, first + number + 1 + end)
+class _Log:
+    """The parts of a log, or of several logs, with their messages numbered from 0 through all parts."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self.firsts = [0, *accumulate(part.size for part in parts)]
+        self.size = self.firsts[-1]
+        self.humans = {first + index for first, part in zip(self.firsts, parts, strict=False) for index in part.humans}
+
+    def message(self, position: int) -> tuple[int, IndexedMessage]:
+        """Return a message with the index of its part."""
+        part = bisect_right(self.firsts, position) - 1
+        return part, self.parts[part].message(position - self.firsts[part])
+
+    def windows(self, position: int, source: int | None, scores: Mapping[int, float]) -> tuple[int, ...]:
+        """Return the windows of a message, or of a source of it, that have a score, best first."""
+        part = bisect_right(self.firsts, position) - 1
+        message_of, index = self.parts[part].message_of, position - self.firsts[part]
+        windows = range(bisect_left(message_of, index), bisect_right(message_of, index))
+        sources = self.parts[part].source_of
+        found = [one for one in windows if one in scores and source in (None, sources[one])]
+        return tuple(sorted(found, key=lambda one: (-scores[one], one)))
+
+    def answered_at(self, question: int) -> range:
+        """Return where the messages are that may answer a question: those after it in its turn, up to a number."""
+        end = min(question + 1 + _ANSWERS, self.size)
+        return range(question + 1, next((one for one in range(question + 1, end) if one in self.humans), end))
 
 
-def _final(one: Found, question: float) -> float:
-    """Return the score of a message, given the score of the same question before it, if any."""
-    score = max(one.score, one.score + _ANSWER_WEIGHT * (question - one.score))
-    return score * _HUMAN_WEIGHT if one.message.type == "human" else score
+def _values(
+    log: _Log, scores: Sequence[Mapping[int, float]], nearby: Mapping[int, float], *, by_source: bool
+) -> dict[int, float]:
+    """Return the value of each matching message by its number; of a source by the same plus a multiple of all."""
+    best, rest = dict[int, float](), dict[int, float]()
+    for part, first, of_part in zip(log.parts, log.firsts, scores, strict=False):
+        message_of, source_of = part.message_of, part.source_of
+        for window, score in of_part.items():
+            key = first + message_of[window] + (log.size * source_of[window] if by_source else 0)
+            held = best.get(key)
+            if held is None:
+                best[key] = score
+            elif held < score:
+                best[key], rest[key] = score, rest.get(key, 0.0) + held
+            else:
+                rest[key] = rest.get(key, 0.0) + score
+    return {
+        key: score + _FURTHER_WINDOWS * rest.get(key, 0.0) + nearby.get(key % log.size, 0.0)
+        for key, score in best.items()
+    }
 
 
 def _scores(
-    parts: Sequence[Part], groups: Iterable[tuple[str, ...]]
+    log: _Log, groups: Iterable[tuple[str, ...]]
 ) -> tuple[list[dict[int, float]], dict[int, float], dict[int, float]]:
     """Return the score of each matching window by part, and two figures by message.
 
-    The first is what the neighbours of a message add, the second the weight of the query's words that it contains, of 1
-    for all of them. Messages are numbered from 0 through all parts.
+    The first is what the neighbours of a message add. The second, for human messages, is the weight of the query's
+    words that it contains, of 1 for all of them.
     """
-    count = sum(len(part.lengths) for part in parts)
-    average = sum(sum(part.lengths) for part in parts) / count if count else 1.0
+    count = sum(len(part.lengths) for part in log.parts)
+    average = sum(sum(part.lengths) for part in log.parts) / count if count else 1.0
     base, slope = _SATURATION * (1 - _LENGTH_WEIGHT), _SATURATION * _LENGTH_WEIGHT / average
-    scores: list[dict[int, float]] = [{} for _ in parts]
+    scores: list[dict[int, float]] = [{} for _ in log.parts]
     nearby: dict[int, float] = {}
     covered: dict[int, float] = {}
     total_weight = 0.0
-    for frequency, group, terms in _rarest(parts, groups):
+    for frequency, group, terms in _rarest(log.parts, groups):
         weight = math.log(1 + (max(count - frequency, 0) + 0.5) / (frequency + 0.5))
         weight *= _COMMON_WEIGHT if is_common(group) else 1
-        best, first = dict[int, float](), 0
-        for part, of_part, of_word in zip(parts, scores, terms, strict=True):
+        factor, best = weight * (_SATURATION + 1), dict[int, float]()
+        for part, first, of_part, of_word in zip(log.parts, log.firsts, scores, terms, strict=False):
             lengths, message_of = part.lengths, part.message_of
             for window, times in _counts(part, of_word):
-                gain = weight * (_SATURATION + 1) * times / (times + base + slope * lengths[window])
+                gain = factor * times / (times + base + slope * lengths[window])
                 of_part[window] = of_part.get(window, 0.0) + gain
                 message = first + message_of[window]
                 if gain > best.get(message, 0.0):
                     best[message] = gain
-            first += len(part.messages)
         if frequency <= _MAX_NEIGHBOURED:
             _add_neighbours(nearby, best)
         total_weight += weight
-        for message in best:
+        for message in best.keys() & log.humans:
             covered[message] = covered.get(message, 0.0) + weight
     return scores, nearby, {message: weight / total_weight for message, weight in covered.items()}
 
@@ -158,10 +193,12 @@ def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None
     near: dict[int, float] = {}
     for message, score in best.items():
         for neighbour in range(message - _NEIGHBOURS, message + _NEIGHBOURS + 1):
-            near[neighbour] = max(_NEIGHBOUR_WEIGHT * score, near.get(neighbour, 0.0))
+            if score > near.get(neighbour, 0.0):
+                near[neighbour] = score
     for message, score in near.items():
-        if score > best.get(message, 0.0):
-            nearby[message] = nearby.get(message, 0.0) + score - best.get(message, 0.0)
+        more = _NEIGHBOUR_WEIGHT * score - best.get(message, 0.0)
+        if more > 0:
+            nearby[message] = nearby.get(message, 0.0) + more
 
 
 _Word = tuple[int, tuple[str, ...], list[list[str]]]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -20,6 +21,7 @@ from convstore.index.part import IndexBuilder, IndexedMessage, Posting, Window
 from convstore.log.entry import PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
+from convstore.sources.places import SourcePlace
 
 __all__ = ["SECTIONS", "Segment", "merged", "sections_of"]
 
@@ -55,35 +57,17 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> IndexBuilder:
     parts: list[Segment | IndexBuilder] = [*segments, last]
     for part in parts:
         first_window, first_message = len(whole.windows), len(whole.messages)
-        whole.messages += list(part.messages)
-        whole.windows += [window._replace(message=window.message + first_message) for window in part.all_windows()]
+        whole.messages += map(part.message, range(part.size))
+        windows = map(part.window, range(len(part.lengths)))
+        whole.windows += [window._replace(message=window.message + first_message) for window in windows]
         whole.lengths += part.lengths
         whole.message_of += [message + first_message for message in part.message_of]
-        for term, postings in part.all_postings():
+        whole.source_of += part.source_of
+        for (message, source_id), place in part.places.items():
+            whole.places[message + first_message, source_id] = place
+        for term, postings in part.by_term.items():
             whole.by_term.setdefault(term, []).extend((window + first_window, times) for window, times in postings)
     return whole
-
-
-class _Messages(Sequence[IndexedMessage]):
-    """The messages of a segment, each made when it is asked for."""
-
-    def __init__(self, details: Mapping[str, Any]) -> None:
-        self._types = details["types"]
-        self._ordinals = list(accumulate(details["ordinals"]))
-        self._named = {index: values for index, *values in details["named"]}
-
-    def __len__(self) -> int:
-        return len(self._types)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
-        return IndexedMessage(self._ordinals[index], _TYPES[self._types[index]], *_named(self._named.get(index)))
-
-    def questions(self) -> list[IndexedMessage]:
-        """Return the human messages."""
-        human = _TYPES.index("human")
-        return [self[index] for index in sorted(self._named) if self._types[index] == human]
 
 
 class Segment:
@@ -123,10 +107,6 @@ class Segment:
         return columns
 
     @cached_property
-    def _labels(self) -> dict[int, str]:
-        return {int(number): label for number, label in self._details["labels"]}
-
-    @cached_property
     def _details(self) -> dict[str, Any]:
         details = json.loads(self._section("messages").decode("utf-8", "surrogatepass"))
         if not isinstance(details, dict):
@@ -134,13 +114,41 @@ class Segment:
         return details
 
     @cached_property
-    def _messages(self) -> _Messages:
-        return _Messages(self._details)
+    def _firsts(self) -> list[int]:
+        return list(accumulate(self._details["entries"], initial=self._details["first"]))
+
+    @cached_property
+    def _labels(self) -> dict[int, str]:
+        return dict(self._details["labels"])
+
+    @cached_property
+    def places(self) -> dict[tuple[int, int], SourcePlace]:
+        """Return the places of escaped sources by message and source."""
+        found = self._details["places"]
+        return {
+            (message, source): SourcePlace(part, start, start, *rest) for message, source, part, start, *rest in found
+        }
+
+    @cached_property
+    def by_term(self) -> dict[str, Sequence[Posting]]:
+        """Return the windows of all terms."""
+        data, ends = self._postings
+        return {term: _unpacked(data[ends[index] : ends[index + 1]]) for index, term in enumerate(self._terms)}
 
     @property
-    def messages(self) -> Sequence[IndexedMessage]:
-        """Return its messages, in order."""
-        return self._messages
+    def size(self) -> int:
+        """Return its number of messages."""
+        return len(self._details["types"])
+
+    @cached_property
+    def _humans(self) -> list[int]:
+        human = _TYPES.index("human")
+        return [index for index, number in enumerate(self._details["types"]) if number == human]
+
+    @property
+    def humans(self) -> Sequence[int]:
+        """Return the indexes of its human messages, in order."""
+        return self._humans
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -152,15 +160,34 @@ class Segment:
         """Return the index of the message of each window."""
         return self._columns[0]
 
+    @property
+    def source_of(self) -> Sequence[int]:
+        """Return the source of each window, 0 for none."""
+        return self._columns[2]
+
+    def message(self, index: int) -> IndexedMessage:
+        """Return a message."""
+        details, ordinal = self._details, self._details["first"] + index
+        first = self._firsts[bisect_right(self._firsts, ordinal) - 1]
+        named = details["named"]
+        position = bisect_left(named, index)
+        values = details["names"][position] if named[position : position + 1] == [index] else None
+        return IndexedMessage(ordinal, _TYPES[details["types"][index]], first, *_named(values))
+
     def window(self, number: int) -> Window:
         """Return a window."""
         message, text, source_id, start_in_payload, start, size, length = (column[number] for column in self._columns)
         label = self._labels.get(number, "")
         return Window(message, text, source_id, start_in_payload - 1, start, start + size, length, label)
 
-    def all_windows(self) -> Iterable[Window]:
-        """Return all windows, in order."""
-        return map(self.window, range(len(self.lengths)))
+    def text_of(self, window: Window) -> str | None:
+        """Return None, as a segment has no texts."""
+        del window
+        return None
+
+    def place_of(self, window: Window) -> SourcePlace | None:
+        """Return the place of the item in the payload that holds the text of a window escaped, None if none does."""
+        return self.places.get((window.message, window.source_id)) if window.payload_start < 0 else None
 
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
@@ -178,16 +205,6 @@ class Segment:
     def _index(self, term: str) -> int | None:
         index = bisect_left(self._terms, term)
         return index if index < len(self._terms) and self._terms[index] == term else None
-
-    def all_postings(self) -> Iterable[tuple[str, Sequence[Posting]]]:
-        """Return all terms with their windows."""
-        data, ends = self._postings
-        return ((term, _unpacked(data[ends[index] : ends[index + 1]])) for index, term in enumerate(self._terms))
-
-    def questions(self) -> Sequence[IndexedMessage]:
-        """Return its human messages, in order."""
-        messages: Any = self.messages
-        return list(messages.questions())
 
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""
@@ -263,13 +280,18 @@ def _window_columns(windows: Sequence[Window]) -> bytes:
 
 
 def _messages(part: IndexBuilder) -> dict[str, Any]:
-    ordinals = [one.ordinal for one in part.messages]
-    named = [(index, one) for index, one in enumerate(part.messages) if one.id]
+    """Return all that is not columns of windows: messages by index, whose ordinals are dense, and rare values."""
+    # The others are read from their entries in any case.
+    named = [index for index, one in enumerate(part.messages) if one.type == "human" or one.payload]
+    messages = [part.messages[index] for index in named]
     return {
-        "ordinals": [after - before for before, after in zip([0, *ordinals], ordinals, strict=False)],
+        "first": part.messages[0].ordinal if part.messages else 0,
+        "entries": list(Counter(one.first for one in part.messages).values()),
         "types": [_TYPES.index(one.type) for one in part.messages],
-        "named": [[index, one.id, one.tool, _milliseconds(one.created_at), _location(one)] for index, one in named],
+        "named": named,
+        "names": [[one.id, one.tool, _milliseconds(one.created_at), _location(one)] for one in messages],
         "labels": [[number, window.label] for number, window in enumerate(part.windows) if window.label],
+        "places": [[*key, one.part, one.middle, one.end, one.length] for key, one in part.places.items()],
     }
 
 
@@ -283,10 +305,11 @@ def _named(values: Sequence[Any] | None) -> tuple[Any, ...]:
     if values is None:
         return ()
     id_, tool, at, location = values
+    named = id_, tool, _EPOCH + timedelta(milliseconds=at)
     if location is None:
-        return (id_,)
+        return named
     token, chunk, *ends = location
-    return id_, tool, _EPOCH + timedelta(milliseconds=at), PayloadRef(token, chunk, tuple(ends), 0, b"", 0)
+    return *named, PayloadRef(token, chunk, tuple(ends), 0, b"", 0)
 
 
 def _milliseconds(at: datetime | None) -> int:

@@ -9,34 +9,46 @@ from collections.abc import Iterable
 
 from convstore.index.words import language_of, spans, token_terms
 
-__all__ = ["snippet"]
+__all__ = ["Snippets"]
 
 
-def snippet(text: str, groups: Iterable[tuple[str, ...]], *, characters: int = 300) -> str:
-    """Return the part of a text with the most different words of a query, unchanged; its beginning if it has none.
+class Snippets:
+    """Cuts the snippets of one query, whose words are given as in `query_groups`.
 
-    >>> snippet("Whales sing. " * 40 + "Seals bark. " + "Whales sing. " * 40, [("seals", "seal")], characters=40)
+    >>> text = "Whales sing. " * 40 + "Seals bark. " + "Whales sing. " * 40
+    >>> Snippets([("seals", "seal")]).of(text, characters=40)
     'Whales sing. Seals bark. Whales'
     """
-    if len(text) <= characters:
-        return text.strip()
-    language = language_of(text)
-    group_of = {term: number for number, group in enumerate(groups) for term in group}
-    matches = []
-    for start, end, token in spans(text):
-        # A single character of a script without spaces is found inside pairs.
-        found = {*token_terms(token, language), *(token if end - start <= 2 else ())}
-        if numbers := {group_of[term] for term in found if term in group_of}:
-            matches.append((start, end, numbers))
-    start, end = _densest(matches, characters)
-    room = max(0, characters - (end - start))
-    begin = max(0, min(start - room // 2, len(text) - characters))
-    shown = text[begin : begin + characters]
-    if begin and not text[begin - 1].isspace():
-        shown = shown.partition(" ")[2] or shown
-    if begin + characters < len(text) and not text[begin + characters].isspace():
-        shown = shown.rpartition(" ")[0] or shown
-    return shown.strip()
+
+    def __init__(self, groups: Iterable[tuple[str, ...]]) -> None:
+        self._word_of = {term: number for number, group in enumerate(groups) for term in group}
+        self._words_of: dict[tuple[str, str], set[int]] = {}
+
+    def of(self, text: str, *, characters: int = 300) -> str:
+        """Return the part of a text with the most different words, unchanged; its beginning if it has none."""
+        if len(text) <= characters:
+            return text.strip()
+        language = language_of(text)
+        matches = [
+            (start, end, words) for start, end, token in spans(text) if (words := self._words_in(token, language))
+        ]
+        start, end = _densest(matches, characters)
+        room = max(0, characters - (end - start))
+        begin = max(0, min(start - room // 2, len(text) - characters))
+        shown = text[begin : begin + characters]
+        if begin and not text[begin - 1].isspace():
+            shown = shown.partition(" ")[2] or shown
+        if begin + characters < len(text) and not text[begin + characters].isspace():
+            shown = shown.rpartition(" ")[0] or shown
+        return shown.strip()
+
+    def _words_in(self, token: str, language: str) -> set[int]:
+        """Return the numbers of the query's words that a token has."""
+        if (token, language) not in self._words_of:
+            # A single character of a script without spaces is found inside pairs.
+            terms = {*token_terms(token, language), *(token if len(token) <= 2 else ())}
+            self._words_of[token, language] = {self._word_of[term] for term in terms if term in self._word_of}
+        return self._words_of[token, language]
 
 
 def _densest(matches: list[tuple[int, int, set[int]]], characters: int) -> tuple[int, int]:

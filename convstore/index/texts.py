@@ -42,6 +42,7 @@ class Text(NamedTuple):
         source_id: The source that it belongs to, 0 for none.
         label: Title and address of the source, which are searched with the beginning of the text.
         is_rest: It may repeat other texts of the message.
+        place: Place of the item in the payload that holds the text escaped, if one does.
     """
 
     text: str
@@ -49,6 +50,7 @@ class Text(NamedTuple):
     source_id: int = 0
     label: str = ""
     is_rest: bool = False
+    place: SourcePlace | None = None
 
 
 def texts_of(
@@ -104,7 +106,8 @@ def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> I
     text, start, item = held[place.start : place.middle], place.start, held[place.middle : place.end]
     if place.is_inside:
         text, start = _inside(item, place, codec)
-    yield Text(text, -1 if source.piece else start, source.id, label)
+    is_escaped = bool(text) and start < 0 and not source.piece
+    yield Text(text, -1 if source.piece else start, source.id, label, place=place if is_escaped else None)
     yield Text(item, -1 if source.piece else place.middle, source.id, is_rest=True)
 
 

@@ -60,7 +60,7 @@ class AcrossSearcher:
             place_of += [(index, number) for number in range(len(log.parts) + 1)]
 
         def rank() -> list[Found]:
-            def is_allowed(_: int, message: IndexedMessage) -> bool:
+            def is_allowed(message: IndexedMessage) -> bool:
                 return request.allows(message.ordinal, message.type)
 
             return ranked(parts, request.groups, is_allowed=is_allowed, limit=request.limit + _SPARE)

@@ -7,25 +7,27 @@ same result.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from convstore.index.part import IndexBuilder, Part
-from convstore.index.texts import Text, texts_of, texts_of_source
+from convstore.index.part import IndexBuilder, IndexedMessage, Part
+from convstore.index.texts import Text, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import read_message
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_from
+from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.newest import Newest
 from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
 
-__all__ = ["MAX_UNSEALED_CHARACTERS", "MAX_UNSEALED_ENTRIES", "LogParts", "SearchedLog"]
+__all__ = ["MAX_UNSEALED_CHARACTERS", "MAX_UNSEALED_ENTRIES", "LogEnds", "LogParts", "SearchedLog"]
 
 MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
@@ -33,8 +35,44 @@ MAX_UNSEALED_CHARACTERS = 64_000
 
 _ENTRIES_AT_ONCE = 100
 _CHARACTERS_AT_ONCE = 4_000_000
+_LAST_ENTRIES = 4
+"""Entries that are read in any case, to find the question of the turn in progress."""
 _COST = 10
 """Splitting a text into terms takes about so many times longer than decoding it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """What one round trip reads of a log: its segments, and its last entries.
+
+    Attributes:
+        chain: The segments that cover it from its first entry on.
+        entries: The last entries, from the last one that the segments cover on, and at least four.
+        documents: The same and more of them, as they are stored.
+    """
+
+    chain: Sequence[StoredSegment] = ()
+    entries: Sequence[Entry] = ()
+    documents: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def until(self) -> int:
+        """Return the number of the last entry that the segments cover."""
+        return self.chain[-1].until if self.chain else 0
+
+    @property
+    def unsealed(self) -> list[Entry]:
+        """Return the entries that are in no segment, as far as they were read."""
+        return [entry for entry in self.entries if entry.number > self.until]
+
+    def are_all(self, cached: CachedConversation) -> bool:
+        """Return True if a search needs no more of the log."""
+        rewind_entry = self.entries[-1].totals.rewind_entry
+        return (
+            self.entries[0].number <= self.until + 1
+            and not any(message.payload for entry in self.unsealed for message in entry.messages)
+            and rewind_entry in (0, cached.rewinds.entry)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +93,16 @@ class SearchedLog:
     question: int = 0
     is_due: bool = False
 
+    def turn_of(self, ordinal: int) -> IndexedMessage:
+        """Return the first message of the turn that contains an active message."""
+        for part in reversed(self.parts):
+            index = bisect_right(part.humans, ordinal - part.message(0).ordinal) if part.size else 0
+            for human in reversed(part.humans[:index]):
+                if self.rewinds.is_active((question := part.message(human)).ordinal):
+                    return question
+        messages = (part.message(index) for part in self.parts for index in range(part.size))
+        return next(one for one in messages if self.rewinds.is_active(one.ordinal))
+
 
 class LogParts:
     """Reads the logs of all conversations of a store."""
@@ -64,19 +112,29 @@ class LogParts:
 
     async def read(self, cached: CachedConversation, is_wanted: Callable[[str], bool]) -> SearchedLog:
         """Return the log with the terms that a query needs."""
+        return await self.whole(cached, await self.ends(cached), is_wanted)
+
+    async def ends(self, cached: CachedConversation) -> LogEnds:
+        """Return the segments and the last entries of a log; no entries if it is empty. One round trip."""
         chain, documents = await asyncio.gather(self._chain(cached), self._tail(cached))
-        if not documents:
+        ends = _ends(chain, documents)
+        if ends.entries:
+            cached.entries = max(cached.entries, ends.entries[-1].number)
+        return ends
+
+    async def whole(self, cached: CachedConversation, ends: LogEnds, is_wanted: Callable[[str], bool]) -> SearchedLog:
+        """Return the log whose ends were read, with the terms that a query needs."""
+        if not ends.entries:
             return SearchedLog()
-        last = entry_from(documents[-1])
-        cached.entries = max(cached.entries, last.number)
-        builder = IndexBuilder(is_wanted)
-        rewinds, (chain, entries) = await asyncio.gather(
-            self._reader.rewinds(cached, last.totals), self._add_rest(cached, builder, chain, documents)
+        builder, last = IndexBuilder(is_wanted), ends.entries[-1]
+        rewinds, added = await asyncio.gather(
+            self._reader.rewinds(cached, last.totals), self._add_rest(cached, builder, ends)
         )
-        is_due = entries >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
-        tail = [entry_from(document) for document in documents[-4:]]
-        parts: list[Part] = [*(segment.part for segment in chain), builder]
-        return SearchedLog(parts, rewinds, last.last, _question(tail, rewinds), is_due)
+        if added is None:
+            return await self.whole(cached, _ends([], ends.documents), is_wanted)
+        is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
+        parts: list[Part] = [*(segment.part for segment in ends.chain), builder]
+        return SearchedLog(parts, rewinds, last.last, _question(ends.entries, rewinds), is_due)
 
     async def _chain(self, cached: CachedConversation) -> list[StoredSegment]:
         return await self._segments.chain(cached.conversation) if self._segments else []
@@ -88,36 +146,23 @@ class LogParts:
             last=lambda documents: _number(documents[-1]) if documents else 0,
         )
 
-    async def _add_rest(
-        self,
-        cached: CachedConversation,
-        builder: IndexBuilder,
-        chain: list[StoredSegment],
-        documents: Sequence[Mapping[str, Any]],
-    ) -> tuple[list[StoredSegment], int]:
-        """Add the entries after some segments; return the segments that belong to this log, and the number added."""
-        until = chain[-1].until if chain else 0
-        # With the last covered entry, which shows whether the log was replaced by a backup.
-        tail = [entry_from(document) for document in documents if _number(document) >= until]
-        if chain and (not tail or (tail[0].number == until and tail[0].totals.link != chain[-1].link)):
-            return await self._add_rest(cached, builder, [], documents)
+    async def _add_rest(self, cached: CachedConversation, builder: IndexBuilder, ends: LogEnds) -> int | None:
+        """Add the entries after the segments; return their number, None if the segments are those of another log."""
         added = 0
-        async for entries in self._before(cached, tail, until):
-            if chain and not added and entries[0].number == until + 1 and entries[0].after != chain[-1].link:
-                return await self._add_rest(cached, builder, [], documents)
-            new = [entry for entry in entries if entry.number > until]
-            await self.add(cached, builder, new)
-            added += len(new)
-        return chain, added
+        async for entries in self._rest(cached, ends):
+            if ends.chain and not added and entries[0].after != ends.chain[-1].link:
+                return None
+            await self.add(cached, builder, entries)
+            added += len(entries)
+        return added
 
-    async def _before(
-        self, cached: CachedConversation, tail: Sequence[Entry], until: int
-    ) -> AsyncIterator[Sequence[Entry]]:
-        """Yield all entries after a number in order, in batches, and the last ones as given."""
-        async for entries in self.entries(cached, start=until + 1, before=tail[0].number):
+    async def _rest(self, cached: CachedConversation, ends: LogEnds) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the entries that are in no segment in order, in batches."""
+        async for entries in self.entries(cached, start=ends.until + 1, before=ends.entries[0].number):
             yield entries
-        await self._reader.check(cached, tail)
-        yield tail
+        await self._reader.check(cached, ends.entries)
+        if unsealed := ends.unsealed:
+            yield unsealed
 
     async def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries from one number and before another with their sources, in order, in batches."""
@@ -142,11 +187,11 @@ class LogParts:
             for message in entry.messages:
                 sources = [source for source in entry.sources if source.message_id == message.id]
                 texts = self.texts(message, sources, payloads.get(message.id))
-                builder.add(message, texts, at=entry.at)
+                builder.add(message, texts, first=entry.first, at=entry.at)
 
-    def texts_of_source(self, source: EntrySource) -> list[Text]:
-        """Return the searchable texts of a source that has its piece: its text and its item."""
-        return list(texts_of_source(source, None, self._codec))
+    async def rows(self, cached: CachedConversation, firsts: Collection[int]) -> dict[int, StoredMessageRow]:
+        """Return the messages of the entries that begin with some ordinals, by ordinal. One command, if any."""
+        return await self._newest.messages_of_entries(cached.conversation, firsts)
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty.
@@ -155,6 +200,18 @@ class LogParts:
             CorruptDocumentError: The message is damaged.
         """
         return texts_of(message, sources, read_message(self._codec, message), payload, self._codec)
+
+
+def _ends(chain: Sequence[StoredSegment], documents: Sequence[Mapping[str, Any]]) -> LogEnds:
+    """Return the ends of a log, without segments that were made before a backup replaced it."""
+    if not documents:
+        return LogEnds()
+    last, until = _number(documents[-1]), chain[-1].until if chain else 0
+    entries = [entry_from(one) for one in documents if _number(one) >= min(until, last - _LAST_ENTRIES + 1)]
+    covered = next((entry for entry in entries if entry.number == until), None)
+    if until > last or (covered and covered.totals.link != chain[-1].link):
+        return _ends([], documents)
+    return LogEnds(chain, entries, documents)
 
 
 def _number(document: Mapping[str, Any]) -> int:

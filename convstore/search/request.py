@@ -28,7 +28,6 @@ class SearchRequest:
         types: Types of messages; None for all.
         before: Only messages with a lower ordinal.
         after: Only messages with a higher ordinal.
-        offset: Number of hits to skip.
         is_for_model: Return the sources of a result one by one, and skip the question that is being answered.
         characters: Maximum length of a snippet.
         source_characters: The same for a source, of which a model gets as much as fits.
@@ -39,7 +38,6 @@ class SearchRequest:
     types: frozenset[str] | None = None
     before: int = 2**53
     after: int = 0
-    offset: int = 0
     is_for_model: bool = False
     characters: int = 300
     source_characters: int = 300

@@ -1,36 +1,32 @@
 """Search one conversation: rank its messages and return hits with snippets.
 
-Floor 4; `conversation` and the retrieval tool call it.
+Floor 4; `conversation` and the retrieval tool call it. A search takes two round trips: segments and the end of the log,
+then the texts to show. If the end of the log needs a second one, its first results are read along with it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import datetime
 from typing import NamedTuple
 
-from convstore.exceptions import CorruptDocumentError
 from convstore.index.part import IndexedMessage, Part, Window, only_terms_of
 from convstore.index.ranking import Found, ranked
-from convstore.index.snippets import snippet
-from convstore.log.entry import EntrySource
-from convstore.mongo.keys import entry_id
-from convstore.mongo.log import StoredMessageRow
+from convstore.index.snippets import Snippets
+from convstore.messages.values import Codec
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.parallel import in_parallel
 from convstore.runtime.threads import run_in_thread_if_long
-from convstore.search.log_parts import LogParts, SearchedLog
+from convstore.search.log_parts import LogEnds, LogParts, SearchedLog
 from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer
+from convstore.search.window_texts import ShownWindow, WindowTexts
 from convstore.values.hits import SearchHit
 from convstore.values.scope import Scope
 
 __all__ = ["RANKING_COST", "Match", "Matches", "Searcher"]
 
-RANKING_COST = 50_000
+RANKING_COST = 20_000
 """Cost of ranking one word of a query, in characters of `run_in_thread_if_long`."""
 
 
@@ -45,7 +41,7 @@ class Matches(NamedTuple):
     """The matches of a search, best first.
 
     Attributes:
-        matches: Those between the request's offset and limit.
+        matches: As many as the request's limit allows.
         is_last: There are no further ones.
         last: Ordinal of the last message of the searched log.
     """
@@ -58,8 +54,8 @@ class Matches(NamedTuple):
 class Searcher:
     """Searches the conversations of a store."""
 
-    def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer | None) -> None:
-        self._reader, self._logs, self._sealer = reader, logs, sealer
+    def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer | None, *, codec: Codec) -> None:
+        self._reader, self._logs, self._sealer, self._codec = reader, logs, sealer, codec
 
     async def hits(self, scope: Scope, request: SearchRequest) -> list[SearchHit]:
         """Return the best messages of a conversation; see `Conversation.search`."""
@@ -71,95 +67,86 @@ class Searcher:
         if cached is None or not request.groups:
             return Matches()
         async with self._reader.reading(cached):
-            log = await self._logs.read(cached, only_terms_of(request.groups))
+            texts = WindowTexts(self._reader, self._logs, cached, codec=self._codec)
+            ends = await self._logs.ends(cached)
+            log, _ = await asyncio.gather(
+                self._logs.whole(cached, ends, only_terms_of(request.groups)),
+                self._read_ahead(cached, ends, texts, request),
+            )
             if log.is_due and self._sealer:
                 self._sealer.owe(cached.scope, cached.conversation)
-            found = await self._ranked(log, request)
-            end = request.offset + request.limit
-            matches = await self.matches(cached, log, found[request.offset : end], request)
-            return Matches(matches, len(found) <= end, log.last)
+            found = await _ranked(log, request)
+            matches = await self.matches(cached, log, found[: request.limit], request, texts)
+            return Matches(matches, len(found) <= request.limit, log.last)
 
-    async def _ranked(self, log: SearchedLog, request: SearchRequest) -> list[Found]:
-        def is_allowed(_: int, message: IndexedMessage) -> bool:
-            if not request.allows(message.ordinal, message.type) or not log.rewinds.is_active(message.ordinal):
-                return False
-            return not request.is_for_model or message.ordinal != log.question
-
-        def rank() -> list[Found]:
-            limit = request.offset + request.limit + 1
-            by_source = request.is_for_model
-            return ranked(log.parts, request.groups, is_allowed=is_allowed, limit=limit, by_source=by_source)
-
-        return await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
+    async def _read_ahead(
+        self, cached: CachedConversation, ends: LogEnds, texts: WindowTexts, request: SearchRequest
+    ) -> None:
+        """Read the texts of what the segments alone rank best, unless the search needs no more of the log."""
+        if ends.chain and not ends.are_all(cached):
+            log = SearchedLog([segment.part for segment in ends.chain], cached.rewinds)
+            await texts.read(_shown(log, (await _ranked(log, request))[: request.limit], request))
 
     async def matches(
-        self, cached: CachedConversation, log: SearchedLog, found: Sequence[Found], request: SearchRequest
+        self,
+        cached: CachedConversation,
+        log: SearchedLog,
+        found: Sequence[Found],
+        request: SearchRequest,
+        texts: WindowTexts | None = None,
     ) -> list[Match]:
-        """Return found messages with snippets, read by one point read for each."""
-        questions = [one for part in log.parts for one in part.questions() if log.rewinds.is_active(one.ordinal)]
+        """Return found messages with snippets; `texts` has those that were read already. One round trip."""
+        texts = texts or WindowTexts(self._reader, self._logs, cached, codec=self._codec)
+        shown, turns = _shown(log, found, request), [log.turn_of(one.message.ordinal) for one in found]
+        await texts.read(shown, [turn for turn in turns if not turn.id])
+        snippets = Snippets(request.groups)
 
-        async def match(one: Found) -> Match:
-            part = log.parts[one.part]
-            window = _shown_window(part, one.windows[0], request)
-            message_id, tool, at, text = await self._text(cached, one, window)
-            sources = (part.window(number).source_id for number in one.windows)
-            shown = f"{window.label}\n{text}" if window.label and not request.is_for_model else text
-            characters = request.source_characters if window.source_id else request.characters
+        def match(one: Found, window: ShownWindow, turn: IndexedMessage) -> Match:
+            part, label = log.parts[one.part], window.window.label
+            message_id, tool, at = texts.named(one.message)
+            text = texts.text(window)
+            sources = (part.source_of[number] for number in one.windows)
             hit = SearchHit(
                 message_id=message_id,
                 ordinal=one.message.ordinal,
-                turn_id=await self._turn_id(cached, log, questions, one.message.ordinal),
+                turn_id=turn.id or texts.row(turn).message.id,
                 type=one.message.type,
                 tool=tool,
                 source_ids=tuple(dict.fromkeys(number for number in sources if number)),
-                snippet=snippet(shown, request.groups, characters=characters),
+                snippet=snippets.of(
+                    f"{label}\n{text}" if label and not request.is_for_model else text,
+                    characters=request.source_characters if window.window.source_id else request.characters,
+                ),
                 score=one.score,
                 created_at=at,
             )
             return Match(hit, _label(part, one.windows[0]))
 
-        return await in_parallel(match, found)
-
-    async def _turn_id(
-        self, cached: CachedConversation, log: SearchedLog, questions: Sequence[IndexedMessage], ordinal: int
-    ) -> str:
-        """Return the id of the first message of the turn that contains a message."""
-        index = bisect_right(questions, ordinal, key=lambda one: one.ordinal)
-        if index:
-            return questions[index - 1].id
-        first = next(one for part in log.parts for one in part.messages if log.rewinds.is_active(one.ordinal))
-        return (await self._row(cached, first.ordinal)).message.id
-
-    async def _text(self, cached: CachedConversation, one: Found, window: Window) -> tuple[str, str, datetime, str]:
-        """Return id, tool and date of a message, and the text of a window. One command; two if the text is escaped."""
-        message = one.message
-        if message.payload and message.created_at and window.payload_start >= 0:
-            start, end = window.payload_start + window.start, window.payload_start + window.end
-            [text] = await self._reader.payload_ranges(cached, [(message.payload, start, end)])
-            return message.id, message.tool, message.created_at, text
-        row = await self._row(cached, message.ordinal)
-        payload, item = row.message.payload, _escaped(row, window)
-        if payload and item:
-            # Decoded as a piece of its own, so that only this item of the payload is read.
-            place = item.place
-            [held] = await self._reader.payload_ranges(cached, [(payload, place.middle, place.end)])
-            item = replace(item, place=place.moved(-place.middle), piece=held)
-            [found, _] = self._logs.texts_of_source(item)
-        else:
-            found = self._logs.texts(row.message, row.sources)[window.text]
-        return row.message.id, row.message.tool, row.entry.at, found.text[window.start : window.end]
-
-    async def _row(self, cached: CachedConversation, ordinal: int) -> StoredMessageRow:
-        row = await self._reader.message_at(cached, ordinal)
-        if row is None:
-            raise CorruptDocumentError(entry_id(cached.conversation, 0), f"no entry has the message {ordinal}")
-        return row
+        return [match(*one) for one in zip(found, shown, turns, strict=True)]
 
 
-def _escaped(row: StoredMessageRow, window: Window) -> EntrySource | None:
-    """Return the source that a window belongs to, if its text is escaped in an item of the payload."""
-    found = next((source for source in row.sources if source.id == window.source_id), None)
-    return found if found and found.place.is_inside and not found.piece else None
+async def _ranked(log: SearchedLog, request: SearchRequest) -> list[Found]:
+    """Return the best messages, one more than the request asks for."""
+
+    def is_allowed(message: IndexedMessage) -> bool:
+        if not request.allows(message.ordinal, message.type) or not log.rewinds.is_active(message.ordinal):
+            return False
+        return not request.is_for_model or message.ordinal != log.question
+
+    def rank() -> list[Found]:
+        by_source = request.is_for_model
+        return ranked(log.parts, request.groups, is_allowed=is_allowed, limit=request.limit + 1, by_source=by_source)
+
+    return await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
+
+
+def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> list[ShownWindow]:
+    """Return the windows to show of some messages, best first."""
+    parts = [log.parts[one.part] for one in found]
+    return [
+        ShownWindow(part, one.message, _shown_window(part, one.windows[0], request))
+        for part, one in zip(parts, found, strict=True)
+    ]
 
 
 def _shown_window(part: Part, number: int, request: SearchRequest) -> Window:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from convstore.index.snippets import snippet
+from convstore.index.snippets import Snippets
 from convstore.index.texts import windows_of
 from convstore.index.words import language_of, query_groups, terms, token_terms
 
@@ -83,7 +83,7 @@ def test_a_snippet_is_cut_from_the_text(text: str, data: st.DataObject):
     words = [token for token in text.split() if token_terms(token, "") and len(token) < 20]
     query = data.draw(st.sampled_from(words)) if words else "nothing"
     groups = query_groups(query)
-    shown = snippet(whole, groups)
+    shown = Snippets(groups).of(whole)
     assert shown in whole
     assert len(shown) <= 300
 

@@ -1,0 +1,109 @@
+"""A search waits for the server as seldom as promised, whatever the end of the log needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.cursor import AsyncCursor
+
+from convstore import Conversation, ConversationStore
+from convstore.testing.samples import new_id, rag_turn
+
+IDLE = 0.3
+"""Seconds without a new read after which all reads of a round trip have begun."""
+
+
+class Trips:
+    """Holds reads back until no more of them begin, and counts how often."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def begin(self) -> None:
+        """Wait for the reads that begin concurrently."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._waiting.append(future)
+        if self._timer:
+            self._timer.cancel()
+        self._timer = loop.call_later(IDLE, self._release)
+        await future
+
+    def _release(self) -> None:
+        self.count += 1
+        for future in self._waiting:
+            future.set_result(None)
+        self._waiting = []
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
+    """Count the round trips of finds from now on."""
+    counted = Trips()
+    send: Callable[..., Any] = AsyncCursor._send_message
+
+    async def send_later(cursor: Any, operation: Any) -> None:
+        await counted.begin()
+        await send(cursor, operation)
+
+    monkeypatch.setattr(AsyncCursor, "_send_message", send_later)
+    return counted
+
+
+def escaped_turn(number: int) -> list[BaseMessage]:
+    """Return a turn whose sources are stored with escapes, outside the entry."""
+    call = {"name": "lookup", "args": {}, "id": f"call-{number}"}
+    text = f'"Orcas" of pod {number}:\n' + "They hunt together.\n" * 100
+    found = [Document(text, metadata={"title": f"Pod {number}"}), Document("Seals\nbark. " * 100)]
+    return [
+        HumanMessage(f"Pod {number}?", id=new_id()),
+        AIMessage("", id=new_id(), tool_calls=[call]),
+        ToolMessage("2 hits", id=new_id(), tool_call_id=call["id"], name="lookup", artifact=found),
+        AIMessage("Orcas hunt.", id=new_id()),
+    ]
+
+
+async def sealed_conversation(database: Any, turn: Callable[[int], list[BaseMessage]]) -> Conversation:
+    """Return a conversation with a segment, and a turn after it."""
+    store = ConversationStore(database)
+    await store.setup()
+    chat = store.conversation(user_id=new_id(), thread_id="t")
+    for number in range(3):
+        await chat.append(turn(number))
+    sealer = (await store.services()).sealer
+    assert sealer is not None
+    await sealer.seal(tuple(chat.scope.items()), force=True)
+    await chat.append(turn(3))
+    return chat
+
+
+@pytest.mark.parametrize("turn", [escaped_turn, lambda number: rag_turn(f"{number}: orcas?", words=200)])
+@pytest.mark.parametrize("rewound", [False, True])
+async def test_two_round_trips_and_one_for_an_unknown_conversation(
+    client: AsyncMongoClient[dict[str, Any]],
+    database_name: str,
+    turn: Callable[[int], list[BaseMessage]],
+    trips: Trips,
+    rewound: bool,
+):
+    """With large results in segments and after them, stored with escapes or not, and with a rewind between."""
+    chat = await sealed_conversation(client[database_name], turn)
+    if rewound:
+        await chat.append(HumanMessage("And bees?", id="bees"))
+        await chat.rewind(before="bees")
+    store = ConversationStore(client[database_name])
+    await store.setup()
+    other = store.conversation(**chat.scope)
+    for most in (3, 2):
+        trips.count = 0
+        hits = await other.search("what about orcas of pod")
+        assert {hit.ordinal // 4 for hit in hits} >= {0, 1, 2, 3}
+        assert trips.count <= most
