@@ -1,9 +1,9 @@
 """What does a call cost as turns, conversations, a turn and an agent's run grow?
 
 Run: ``python benchmarks/growth.py [turns conversations steps agent compaction] [--divide N]``, on a private real
-MongoDB. All of it takes about 20 minutes; ``--divide 100`` tries a hundredth of all sizes. Each call is made once with
-its commands, documents and bytes counted, and several times with the processor time of this process measured, so that
-a busy machine disturbs little. Bytes are those of the server's answers.
+MongoDB. All of it takes about 20 minutes; ``--divide 100`` tries a hundredth of all sizes. Figures are medians of
+seven calls; processor time of this process is measured instead of time, as a busy machine disturbs it less. Bytes are
+those of the server's answers.
 
 - ``turns``: one conversation grows to 20,000 turns of a question, a call, a result of 2 KB and an answer.
 - ``conversations``: one store touches 100,000 conversations of one turn; also its memory.
@@ -21,7 +21,8 @@ import resource
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +48,22 @@ SIZES = {
 }
 
 _SAMPLES = 7
+_SETTLE_SECONDS = 15.0
+"""Wait before measuring: timers refresh heads and build the search index some seconds after the last append."""
 _CONCURRENT = 32
 _USER = {"user_id": "growth"}
 
 Call = Callable[[], Awaitable[Any]]
 
 
+_IS_COUNTED = ContextVar("_IS_COUNTED", default=False)
+"""True in the context of a call that is counted; timers of a store run in a context of their own."""
+
+
 class Counter(monitoring.CommandListener):
-    """Counts commands, documents and bytes while it is active."""
+    """Counts the commands, documents and bytes of counted calls, not those of a store's timers."""
 
     def __init__(self) -> None:
-        self.is_active = False
         self.commands = self.documents = self.bytes = 0
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
@@ -65,7 +71,7 @@ class Counter(monitoring.CommandListener):
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         """Count a command and its answer."""
-        if not self.is_active:
+        if not _IS_COUNTED.get():
             return
         cursor = event.reply.get("cursor", {})
         self.commands += 1
@@ -100,14 +106,17 @@ class Benchmark:
         return ConversationStore(self.client[f"{self.prefix}_{name}"], **options)
 
     async def cost(self, call: Call) -> Cost:
-        """Measure a call."""
-        self.counter.commands = self.counter.documents = self.counter.bytes = 0
-        self.counter.is_active = True
-        await call()
-        self.counter.is_active = False
-        milliseconds = [await _processor_time(call) for _ in range(_SAMPLES)]
-        counted = self.counter
-        return Cost(counted.commands, counted.documents, counted.bytes, statistics.median(milliseconds))
+        """Return the medians of some calls."""
+        costs = [await self._cost_once(call) for _ in range(_SAMPLES)]
+        return Cost(*(statistics.median_low(values) for values in zip(*map(astuple, costs), strict=True)))
+
+    async def _cost_once(self, call: Call) -> Cost:
+        counter = self.counter
+        counter.commands = counter.documents = counter.bytes = 0
+        gc.collect()
+        started = time.process_time()
+        await _counted(call)
+        return Cost(counter.commands, counter.documents, counter.bytes, (time.process_time() - started) * 1000)
 
     async def turns(self, sizes: Sequence[int]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Grow one conversation turn by turn."""
@@ -120,6 +129,8 @@ class Benchmark:
             for number in range(length, turns):
                 await chat.append(_turn(number + 1))
             length = turns
+            await chat.load_history()
+            await asyncio.sleep(_SETTLE_SECONDS)
             yield (
                 f"{turns:,} turns",
                 {
@@ -171,6 +182,8 @@ class Benchmark:
             for _ in range(length, messages, 2):
                 await chat.append(_step())
             length = messages
+            await chat.load_history()
+            await asyncio.sleep(_SETTLE_SECONDS)
             yield (
                 f"a turn of {messages:,} messages",
                 {
@@ -217,9 +230,7 @@ class Benchmark:
             self.counter.documents, begun, done = 0, length, 0
             for number in range(length, turns):
                 await chat.append(_turn(number))
-                self.counter.is_active = True
-                done += (await chat.compact()).status == "done"
-                self.counter.is_active = False
+                done += (await _counted(chat.compact)).status == "done"
             length = turns
             yield (
                 f"turns {begun + 1:,} to {turns:,}",
@@ -261,11 +272,12 @@ def _step() -> list[BaseMessage]:
     return [call, ToolMessage(result.content, name="search", tool_call_id=result.tool_call_id)]  # type: ignore[attr-defined]
 
 
-async def _processor_time(call: Call) -> float:
-    gc.collect()
-    started = time.process_time()
-    await call()
-    return (time.process_time() - started) * 1000
+async def _counted(call: Call) -> Any:
+    token = _IS_COUNTED.set(True)
+    try:
+        return await call()
+    finally:
+        _IS_COUNTED.reset(token)
 
 
 async def _each(items: Any, work: Callable[[int], Awaitable[Any]]) -> None:
