@@ -33,7 +33,7 @@ from convstore.log.rows import Row, leading_system, rows_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens, count, named
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import Window, choose_window
+from convstore.view.budget import NOTHING_REQUIRED, Required, Window, choose_window
 from convstore.view.render import NOTE_RESULTS, View, build_view, make_note, payloads_needed
 from convstore.view.sizes import shown_sizes
 
@@ -241,7 +241,9 @@ class PureLog:
         """The log as it was behind an entry."""
         return replace(self, entries=self.entries[:entry])
 
-    def window(self, policy: HistoryPolicy, *, since: int = 1, anchored: bool = False) -> tuple[int, Window | None]:
+    def window(
+        self, policy: HistoryPolicy, *, since: int = 1, anchored: bool = False, known: Required = NOTHING_REQUIRED
+    ) -> tuple[int, Window | None]:
         """Return the number of rows before an entry, and the window of `choose_window` for the rows from it on."""
         everything = rows_of(self.entries)
         rows = rows_of(self.entries[since - 1 :])
@@ -253,6 +255,7 @@ class PureLog:
             note_tokens=cache(lambda place: count(self.counter, _note(everything[: before + place], 99_999))),
             anchored=anchored,
             sizes=shown_sizes(rows, policy, codec=self.codec, counter=self.counter),
+            known=known,
         )
         return before, window
 

@@ -26,6 +26,9 @@ class ViewStart:
         revision: Revision of the summary.
         entry: Number of the entry that holds the first message; 0 if the start is unknown.
         first: Ordinal of that message.
+        through: Number of the last turn that was weighed to find the start; 0 if that is unknown.
+        position: Position in the log, in view tokens, that the turns up to it required.
+        link: Link of the last entry at that time; a log without that entry has other turns.
         counter: Name of the token counter of the budget.
         policy: Key of the policy, see `HistoryPolicy.start_key`.
         results: The newest named messages before that entry, newest first.
@@ -35,6 +38,9 @@ class ViewStart:
     revision: int = 0
     entry: int = 0
     first: int = 0
+    through: int = 0
+    position: int = 0
+    link: int = 0
     counter: str = ""
     policy: str = ""
     results: tuple[NamedResult, ...] = ()

@@ -17,7 +17,6 @@ indexes. ``log`` holds entries and payload chunks in one key order::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -133,8 +132,6 @@ def entry_from(document: Mapping[str, Any]) -> Entry:
 def _entry_from(document: Mapping[str, Any]) -> Entry:
     first, count = stored_number(document["first"]), stored_number(document["count"])
     totals = totals_from(document["totals"])
-    if not totals.shown_at:
-        totals = replace(totals, shown={})
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
         raise ValueError("the key does not match the conversation and the number of the entry")
     messages = stored_list(document.get("messages", ()))
@@ -217,6 +214,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         calls=tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
         preview=_preview_from(document["preview"]) if "preview" in document else UNREAD,
         updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
+        shown=None if numbers["shown_at"] else {},
     )
 
 

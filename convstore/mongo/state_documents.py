@@ -36,6 +36,7 @@ __all__ = [
     "new_state",
     "start_document",
     "start_from",
+    "starts_in",
     "state_document",
     "state_from",
     "summary_in",
@@ -96,7 +97,7 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
             versions=stored_number(document.get("versions", 0)),
             failures=stored_number(document.get("failures", 0)),
             wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,
-            starts=tuple(start_from(one) for one in stored_list(document.get("starts", ()))),
+            starts=starts_in(document),
             system=_system_from(system) if (system := document.get("system")) is not None else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -148,6 +149,9 @@ def start_document(start: ViewStart) -> list[Any]:
         start.revision,
         start.entry,
         start.first,
+        start.through,
+        start.position,
+        start.link,
         to_stored(start.counter),
         start.policy,
         results,
@@ -157,9 +161,32 @@ def start_document(start: ViewStart) -> list[Any]:
 def start_from(value: Any) -> ViewStart:
     """Return the start that `start_document` wrote."""
     *numbers, counter, policy, results = stored_list(value)
-    rewind_entry, revision, entry, first = map(stored_number, numbers)
+    rewind_entry, revision, entry, first, through, position, link = map(stored_number, numbers)
     names = tuple((from_stored(id_), from_stored(about)) for id_, about in map(stored_list, stored_list(results)))
-    return ViewStart(rewind_entry, revision, entry, first, from_stored(counter), stored_text(policy), names)
+    return ViewStart(
+        rewind_entry,
+        revision,
+        entry,
+        first,
+        through,
+        position,
+        link,
+        from_stored(counter),
+        stored_text(policy),
+        names,
+    )
+
+
+def starts_in(document: Mapping[str, Any]) -> tuple[ViewStart, ...]:
+    """Return the starts of views that a state's document holds.
+
+    Raises:
+        CorruptDocumentError: The document is damaged.
+    """
+    try:
+        return tuple(map(start_from, stored_list(document.get("starts", ()))))
+    except (TypeError, ValueError) as error:
+        raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
 def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:

@@ -6,15 +6,16 @@ change is one update of an existing state at a known revision, never an upsert: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from pymongo.errors import DuplicateKeyError
 
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Totals
 from convstore.log.state import LeadingSystem, State, ViewStart
 from convstore.log.summary import SummaryRecord
+from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between
 from convstore.mongo.keys import LOG, end_range, state_id
@@ -25,6 +26,9 @@ __all__ = ["States"]
 
 _BATCH = 1_000
 _MAXIMUM_STARTS = 4
+_HINTS = ("starts", "system", "rewound", "repair")
+_FIELDS = dict.fromkeys((*VIEW_FIELDS, "changes", *_HINTS), 0)
+_FIELDS_WITH_HINTS = {name: 0 for name in _FIELDS if name not in _HINTS}
 
 
 class States:
@@ -41,7 +45,13 @@ class States:
         return found
 
     async def read_end(
-        self, conversation: str, *, start: int, limit: int, has_hints: bool
+        self,
+        conversation: str,
+        *,
+        start: int,
+        limit: int,
+        has_hints: bool,
+        first_needed: Callable[[Mapping[str, Any], Totals], int] | None = None,
     ) -> tuple[Mapping[str, Any] | None, list[Entry]]:
         """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
 
@@ -51,16 +61,20 @@ class States:
             conversation: Id of the conversation.
             start: Number of the first entry to read.
             limit: Maximum number of entries.
-            has_hints: Read starts of views and leading system messages with the state.
+            has_hints: Read starts of views, leading system messages and rewound ranges, too.
+            first_needed: Returns the number of the first entry to parse, given the state and the totals of the log.
         """
-        hints = {} if has_hints else {"starts": 0, "system": 0}
-        fields = {**VIEW_FIELDS, "changes": 0, **hints}
+        fields = _FIELDS_WITH_HINTS if has_hints else _FIELDS
         async with driver_errors():
             found = self._log.find(between(conversation, *end_range(conversation, start=start)), fields)
             documents = await found.sort("_id", -1).limit(limit + 1).batch_size(_BATCH).to_list(None)
         has_state = bool(documents) and documents[0]["_id"] == state_id(conversation)
         state = documents.pop(0) if has_state else None
-        return state, await entries_from(documents[:limit][::-1])
+        documents = documents[:limit]
+        if state and documents and first_needed:
+            last = entry_from(documents[0])
+            del documents[max(1, last.number - first_needed(state, last.totals) + 1) :]
+        return state, await entries_from(documents[::-1])
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and the summary's token. One command.

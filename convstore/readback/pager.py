@@ -120,7 +120,7 @@ class Pager:
             return [passage for passage in passages if passage.source or not sources_only], []
         rows, missing_ids = await self._find_messages(cached, request.tool_message_ids[:MAX_IDS])
         numbers = list(dict.fromkeys(request.source_ids))
-        found = await self._reader.sources_by_id(cached, numbers) if numbers else {}
+        found = await self._reader.log.sources_by_id(cached.conversation, numbers) if numbers else {}
         if sources_only:
             passages = [passage_of_source(source, row, self._codec) for row in rows for source in row.sources]
         else:
@@ -135,9 +135,9 @@ class Pager:
         if cursor is None:
             return []
         if cursor.source_id is not None:
-            found = await self._reader.sources_by_id(cached, [cursor.source_id])
+            found = await self._reader.log.sources_by_id(cached.conversation, [cursor.source_id])
             return [passage_of_source(source, row, self._codec) for row, source in found.values()]
-        row = await self._reader.message_at(cached, cursor.ordinal or 0)
+        row = await self._reader.log.message_at(cached.conversation, cursor.ordinal or 0)
         if row is None:
             return []
         payloads = await self._compared(cached, [row], Request(cursor=cursor.key))
@@ -151,7 +151,7 @@ class Pager:
         valid = [id_ for id_ in ids if not id_problem(id_)]
         by_id = await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
         calls = [id_ for id_ in valid if id_ not in by_id]
-        results = await self._reader.messages_by_call(cached, calls) if calls else []
+        results = await self._reader.log.messages_by_call(cached.conversation, calls) if calls else []
         rows: list[StoredMessageRow] = []
         missing = []
         for id_ in ids:
@@ -222,7 +222,7 @@ class Pager:
             if passage.source and (passage.source.place.is_inside or passage.source.place.rest <= room):
                 wanted.append((passage.ref, *_item(passage.source)))
                 room -= passage.source.place.rest
-        found = dict(zip(wanted, await self._reader.payload_ranges(cached, wanted), strict=True))
+        found = dict(zip(wanted, await self._reader.log.payload_ranges(cached.conversation, wanted), strict=True))
         for piece in pieces:
             passage = piece.passage
             if passage.ref is None:

@@ -189,7 +189,7 @@ class Turns:
 
     async def _entry_of(self, cached: CachedConversation, ordinal: int) -> int | None:
         """Return the number of the entry that holds a message; None if there is no such message."""
-        row = await self._reader.message_at(cached, ordinal)
+        row = await self._reader.log.message_at(cached.conversation, ordinal)
         return row.entry.number if row else None
 
     async def _entries_before(self, snapshot: Snapshot, number: int, at_once: int) -> Sequence[Entry]:

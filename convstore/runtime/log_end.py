@@ -7,11 +7,11 @@ state was lost. The head decides; a lost state is restored from the stored summa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Totals
 from convstore.log.state import State, restored
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.heads import Head, Heads
@@ -70,12 +70,25 @@ class LogEndReader:
         return self._reader.seen(scope, head), head
 
     async def read(
-        self, cached: CachedConversation, *, start: int = 0, limit: int = 1, has_hints: bool = True
+        self,
+        cached: CachedConversation,
+        *,
+        start: int = 0,
+        limit: int = 1,
+        has_hints: bool = True,
+        first_needed: Callable[[_Document, Totals], int] | None = None,
     ) -> LogEnd:
         """Return the state and the last entries from a number on.
 
         One command; a second one in parallel reads the head if the cached id is 10 seconds old. One more reads a large
         summary that is new to this store.
+
+        Args:
+            cached: The conversation.
+            start: Number of the first entry to read.
+            limit: Maximum number of entries.
+            has_hints: Read starts of views, leading system messages and rewound ranges, too.
+            first_needed: Returns the number of the first entry to parse, given the state and the totals of the log.
 
         Raises:
             ConversationDeletedError: The scope has another conversation now, or none.
@@ -83,7 +96,9 @@ class LogEndReader:
         is_fresh = self._cache.is_fresh(cached)
 
         async def read() -> tuple[_Document | None, list[Entry]]:
-            reading = self._states.read_end(cached.conversation, start=start, limit=limit, has_hints=has_hints)
+            reading = self._states.read_end(
+                cached.conversation, start=start, limit=limit, has_hints=has_hints, first_needed=first_needed
+            )
             if is_fresh:
                 return await reading
             task = asyncio.ensure_future(reading)
@@ -96,7 +111,8 @@ class LogEndReader:
             last=lambda found: found[1][-1].number if found[1] else 0,
             revision=lambda found: _revision(found[0], cached.revision),
         )
-        documents, round_trips = (document is not None) + len(entries) + (not is_fresh), 1
+        sent = min(limit, entries[-1].number - max(start, 1) + 1) if entries else 0
+        documents, round_trips = (document is not None) + sent + (not is_fresh), 1
         if document is None:
             await self._check_exists(cached)
             state = await self._restored(cached, entries)

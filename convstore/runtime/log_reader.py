@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import BrokenLogError, ConversationDeletedError, CorruptDocumentError, StoreUnavailableError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.selection import PlacedMessage, about, placed, results_in
@@ -56,12 +56,16 @@ class Snapshot(NamedTuple):
 
 
 class LogReader:
-    """Reads for all conversations of a store."""
+    """Reads for all conversations of a store.
+
+    Attributes:
+        log: Commands whose results need no such check.
+    """
 
     def __init__(
         self, heads: Heads, log: Log, cache: ConversationCache, *, codec: Codec, counter: NamedCounter
     ) -> None:
-        self._heads, self._log, self._cache, self._codec = heads, log, cache, codec
+        self._heads, self.log, self._cache, self._codec = heads, log, cache, codec
         self._counter = counter
 
     async def find(self, scope: Scope) -> CachedConversation | None:
@@ -143,37 +147,23 @@ class LogReader:
             ids: Ids of messages.
             retry_if_stale: Read again if a message is missing and the read was stale.
         """
-        found = await self._log.messages_by_id(cached.conversation, ids)
+        found = await self.log.messages_by_id(cached.conversation, ids)
         is_missing = len(found) < len(set(ids)) and cached.entries
         if retry_if_stale and is_missing and await self._was_stale(cached):
-            found = await self._log.messages_by_id(cached.conversation, ids)
+            found = await self.log.messages_by_id(cached.conversation, ids)
         return found
 
     async def _was_stale(self, cached: CachedConversation) -> bool:
         """Return True if the last read may have missed acknowledged entries; later reads will not."""
-        if (await self._log.last_totals(cached.conversation)).entries >= cached.entries:
+        if (await self.log.last_totals(cached.conversation)).entries >= cached.entries:
             return False
         await self.tail(cached)
         return True
 
-    async def messages_by_call(self, cached: CachedConversation, calls: Sequence[str]) -> list[StoredMessageRow]:
-        """Return the results of some tool calls, in the order of the log."""
-        return await self._log.messages_by_call(cached.conversation, calls)
-
-    async def message_at(self, cached: CachedConversation, ordinal: int) -> StoredMessageRow | None:
-        """Return the message with an ordinal, or None."""
-        return await self._log.message_at(cached.conversation, ordinal)
-
-    async def sources_by_id(
-        self, cached: CachedConversation, numbers: Sequence[int]
-    ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
-        """Return the sources with some ids that are in the conversation, each with its message."""
-        return await self._log.sources_by_id(cached.conversation, numbers)
-
     async def newest_results(self, cached: CachedConversation, *, limit: int) -> list[EntryMessage]:
         """Return the last active tool results of a conversation, newest first."""
         rewinds = (await self.snapshot(cached)).rewinds
-        entries = await self._log.newest_results(
+        entries = await self.log.newest_results(
             cached.conversation, rewinds, before=2**53, limit=limit, tools_only=True
         )
         return results_in(entries, rewinds)[:limit]
@@ -181,7 +171,7 @@ class LogReader:
     async def tail(self, cached: CachedConversation) -> Totals:
         """Return the totals of the last entry, after all entries that this store knows to be acknowledged."""
         totals = await self.read_your_writes(
-            cached, lambda: self._log.last_totals(cached.conversation), last=lambda totals: totals.entries
+            cached, lambda: self.log.last_totals(cached.conversation), last=lambda totals: totals.entries
         )
         cached.entries = max(cached.entries, totals.entries)
         return totals
@@ -191,30 +181,30 @@ class LogReader:
         tail = await self.tail(cached)
         return Snapshot(cached, tail, await self.rewinds(cached, tail))
 
-    async def rewinds(self, cached: CachedConversation, totals: Totals) -> Rewinds:
-        """Return the active messages as of some totals. One command if they name another rewind entry than before."""
+    async def rewinds(self, cached: CachedConversation, totals: Totals, entries: Sequence[Entry] = ()) -> Rewinds:
+        """Return the active messages as of some totals.
+
+        One command if they name another rewind entry than before that is not among `entries`.
+        """
+        for entry in entries:
+            if entry.number == totals.rewind_entry and entry.rewound:
+                cached.follow(entry)
         rewind_entry = totals.rewind_entry
         if rewind_entry == cached.rewinds.entry or not rewind_entry:
             return cached.rewinds if rewind_entry else NO_REWINDS
         cached.entries = max(cached.entries, rewind_entry)
         try:
-            found = await self._log.entry(cached.conversation, rewind_entry)
+            found = await self.log.entry(cached.conversation, rewind_entry)
         except CorruptDocumentError:
             if not await self._was_stale(cached):
                 raise
-            found = await self._log.entry(cached.conversation, rewind_entry)
+            found = await self.log.entry(cached.conversation, rewind_entry)
         cached.follow(found)
         return Rewinds.of(found)
 
     async def payloads(self, cached: CachedConversation, refs: Sequence[PayloadRef]) -> list[str]:
         """Return the whole texts of some payloads, in order."""
-        return await self._log.payloads(cached.conversation, refs) if refs else []
-
-    async def payload_ranges(
-        self, cached: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]]
-    ) -> list[str]:
-        """Return ranges of characters of payloads; reads only the chunks that contain them."""
-        return await self._log.payload_ranges(cached.conversation, wanted) if wanted else []
+        return await self.log.payloads(cached.conversation, refs) if refs else []
 
     async def payloads_of(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
         """Return the payloads of those messages that have one, by message id."""
@@ -290,7 +280,7 @@ class LogReader:
         Raises:
             BrokenLogError: An entry is missing.
         """
-        entries = await self._log.entries(cached.conversation, start=start, before=before)
+        entries = await self.log.entries(cached.conversation, start=start, before=before)
         await self.check(cached, entries, first=start, last=before - 1 if is_whole else 0)
         return entries
 
@@ -355,7 +345,7 @@ class LogReader:
             return entries[-1].number if entries else start - 1
 
         async def read() -> list[Entry]:
-            return await self._log.entries(cached.conversation, start=start, before=start + limit)
+            return await self.log.entries(cached.conversation, start=start, before=start + limit)
 
         return await self.read_your_writes(cached, read, last=last)
 
@@ -398,7 +388,7 @@ class LogReader:
         found: list[PlacedMessage] = []
         while len(found) < limit and before > 1:
             before = next((one.first for one in rewinds.ranges if one.first < before <= one.last + 1), before)
-            entries = await self._log.entries_around(cached.conversation, before=before, limit=at_once)
+            entries = await self.log.entries_around(cached.conversation, before=before, limit=at_once)
             if not entries:
                 break
             await self.check(cached, entries)
@@ -410,7 +400,7 @@ class LogReader:
     async def _page_after(
         self, cached: CachedConversation, rewinds: Rewinds, after: int, limit: int, at_once: int
     ) -> list[PlacedMessage]:
-        entries = await self._log.entries_around(cached.conversation, before=after + 2, limit=1)
+        entries = await self.log.entries_around(cached.conversation, before=after + 2, limit=1)
         found = [one for one in placed(entries, rewinds) if one[0].ordinal > after]
         start = entries[0].number + 1 if entries else 1
         while len(found) < limit:

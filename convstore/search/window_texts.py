@@ -53,7 +53,7 @@ class WindowTexts:
                 elif one.message.ordinal not in self._rows:
                     firsts.add(one.message.first)
         pieces, rows = await asyncio.gather(
-            self._reader.payload_ranges(self._cached, list(ranges)),
+            self._reader.log.payload_ranges(self._cached.conversation, list(ranges)),
             self._logs.rows(self._cached, firsts),
         )
         self._pieces |= zip(ranges, pieces, strict=True)

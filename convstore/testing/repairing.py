@@ -64,11 +64,11 @@ class RepairContract(VerifyFixtures):
     ) -> None:
         """A hint where the view begins that leads elsewhere is named and taken away."""
         head = await self.head_of(database, full)
-        start = [head["totals"]["rewind_entry"], 0, 3, 99, "x", "", []]
+        start = [head["totals"]["rewind_entry"], 0, 3, 99, 0, 0, 0, "x", "", []]
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"start": start}})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert kinds(report) == [("head_start", head["_id"])]
-        assert (await self.head_of(database, full))["start"] == [0, 0, 0, 0, "", "", []]
+        assert (await self.head_of(database, full))["start"] == [*[0] * 7, "", "", []]
 
     async def test_a_title_still_counts_as_use_after_a_repair(self, new_store: _NewStore, database: Any) -> None:
         """A head without the last entry is refreshed, and does not count as older than it is."""

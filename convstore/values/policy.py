@@ -102,6 +102,7 @@ class CompactionRule:
 
 
 @lru_cache(maxsize=256)
+@lru_cache
 def start_key(policy: HistoryPolicy) -> str:
     """Return a key of all fields that decide where views begin.
 

@@ -12,20 +12,36 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from convstore.log.rows import Row, is_exempt, is_finished, is_hidden, kept_result, leading_system, results_before
 from convstore.sources.shortening import SHORTENED
 from convstore.values.policy import HistoryPolicy
 
-__all__ = ["Window", "choose_window"]
+__all__ = ["NOTHING_REQUIRED", "Required", "Window", "choose_window"]
 
 _MAX_NOTE_TOKENS = 600
 """Upper bound for the size of a note that names the newest results by UUID."""
 
 _SHORTENED_TEXT_TOKENS = 100
 """Approximate size of a text that was shortened as far as possible."""
+
+
+class Required(NamedTuple):
+    """What earlier turns require of every view, so that they need not be weighed again.
+
+    Attributes:
+        position: No view begins before this position, in view tokens.
+        through: Number of the last turn that was weighed for it; 0 for none.
+    """
+
+    position: int = 0
+    through: int = 0
+
+
+NOTHING_REQUIRED = Required()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,7 @@ class Window:
         anchor: Index of the row at which later reads under the same policy may begin; None if there is none.
         room: Tokens to shorten the newest finished turn to, if the view begins with it; 0 if the turn fits.
         without: The window without that turn, used if its texts cannot be shortened enough.
+        required: What the turns before the last one require; nothing if there is no anchor.
     """
 
     start: int
@@ -45,6 +62,7 @@ class Window:
     anchor: int | None
     room: int = 0
     without: Window | None = None
+    required: Required = NOTHING_REQUIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +82,7 @@ def choose_window(
     anchored: bool,
     summarized: bool = False,
     sizes: Sequence[int] | None = None,
+    known: Required = NOTHING_REQUIRED,
 ) -> Window | None:
     """Choose where the view begins; return None if earlier rows must be read first.
 
@@ -77,45 +96,80 @@ def choose_window(
         anchored: True if the rows include the anchor of an earlier window under this policy.
         summarized: True if the rows follow a summary, so that none of them is a leading system message.
         sizes: Size of each row in a finished turn, if the policy shows texts or media differently from the default.
+        known: The `required` of an earlier window of the same log under this policy.
     """
     first = _first_row(rows, fixed_tokens) if not summarized else 0 if rows and rows[0].place == 1 else -1
-    complete = first >= 0
     turns = _turns(rows, first)
     if not turns:
-        return Window(len(rows), 0, anchor=None) if complete or not rows else None
-    first_number = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
-    margin = _margin(policy)
-    # Turns left out by `max_turns` are named in a note, which must fit in the budget.
-    first_allowed = _index_of_number(turns, first_number)
-    reaches_allowed = first_number >= turns[0].number + margin
-    index, stable, is_certain = first_allowed, first_allowed, complete or anchored or reaches_allowed
-    last_finished, room, has_anchor = len(turns) - 1 - (not is_finished(rows)), 0, False
+        return Window(len(rows), 0, anchor=None) if first >= 0 or not rows else None
+    allowed = _allowed(turns, policy)
+    choice = _Choice(allowed.turn, allowed.turn, first >= 0 or anchored or allowed.is_certain)
     if policy.max_tokens is not None:
-        kind = _TurnBudget if margin else _Budget
-        budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes)
-        if budget.size_alone(turns[-1]) > policy.max_tokens and not is_finished(rows):
-            index, stable, is_certain = len(turns) - 1, first_allowed if reaches_allowed else -1, True
-        else:
-            position = budget.position(turns)
-            index, is_certain = (
-                _first_fitting_turn(budget, position, turns, first_allowed),
-                is_certain or position > budget.horizon,
-            )
-            # The last turn may still outgrow the budget; then it no longer moves the start.
-            stable_position = budget.position(turns[:-1])
-            stable = _first_fitting_turn(budget, stable_position, turns[:-1], first_allowed)
-            has_anchor = complete or anchored or reaches_allowed or stable_position > budget.horizon
-            if index > last_finished < 0 and not (complete or reaches_allowed):
-                return None
-            room = budget.room(last_finished) if index >= last_finished >= first_allowed else 0
-    if not is_certain:
-        return None
-    is_anchored = index == stable or (has_anchor and 0 <= stable < index)
-    window = _window(turns, index, first, anchor=_anchor(turns, stable, margin) if is_anchored else None)
-    if not room:
+        kind = _TurnBudget if _margin(policy) else _Budget
+        budget = kind(rows, turns, policy, first=first, fixed=fixed_tokens, note=note_tokens, sizes=sizes, known=known)
+        choice = _within_budget(budget, allowed, anchored=anchored)
+    return _window(rows, turns, choice, policy, first) if choice.is_certain else None
+
+
+class _Choice(NamedTuple):
+    """A choice of the turn at which a view begins.
+
+    Attributes:
+        turn: Index of the first turn of the view.
+        stable: Index of the first turn of a view in which the last turn has not begun yet; -1 if it is unknown.
+        is_certain: True if unread rows cannot change the first turn.
+        has_anchor: True if they cannot change `stable` either.
+        room: See `Window`.
+    """
+
+    turn: int
+    stable: int
+    is_certain: bool
+    has_anchor: bool = False
+    room: int = 0
+
+
+def _allowed(turns: Sequence[_Turn], policy: HistoryPolicy) -> _Choice:
+    """Return the first turn that `max_turns` allows. Turns before it are named in a note, which the budget includes."""
+    number = _first_turn(turns, policy.max_turns) if policy.max_turns is not None else 0
+    index = _index_of_number(turns, number)
+    return _Choice(index, index, number >= turns[0].number + _margin(policy))
+
+
+def _within_budget(budget: _Budget, allowed: _Choice, *, anchored: bool) -> _Choice:
+    """Return the first turn that keeps the view within the budget, not before the one that `max_turns` allows."""
+    turns, is_done = budget.turns, is_finished(budget.rows)
+    if not is_done and budget.size_alone(turns[-1]) > budget.budget:
+        return _Choice(len(turns) - 1, allowed.turn if allowed.is_certain else -1, True)
+    # The last turn may still outgrow the budget; then it no longer moves the start.
+    stable_position = budget.position(turns[:-1])
+    position = max(stable_position, budget.position(turns[-1:]))
+    index = _first_fitting_turn(budget, position, turns, allowed.turn)
+    stable = _first_fitting_turn(budget, stable_position, turns[:-1], allowed.turn)
+    last_finished = len(turns) - 1 - (not is_done)
+    is_bounded = budget.first >= 0 or allowed.is_certain
+    if index > last_finished < 0 and not is_bounded:
+        return _Choice(index, stable, is_certain=False)
+    is_known = is_bounded or anchored
+    room = budget.room(last_finished) if index >= last_finished >= allowed.turn else 0
+    return _Choice(
+        index, stable, is_known or position > budget.horizon, is_known or stable_position > budget.horizon, room
+    )
+
+
+def _window(rows: Sequence[Row], turns: Sequence[_Turn], choice: _Choice, policy: HistoryPolicy, first: int) -> Window:
+    """Return the window of a choice, which begins with an oversized turn if there is room to shorten it."""
+    index, stable, margin = choice.turn, choice.stable, _margin(policy)
+    is_anchored = index == stable or (choice.has_anchor and 0 <= stable < index)
+    anchor = _anchor(turns, stable, margin) if is_anchored else None
+    is_weighed = is_anchored and not margin and len(turns) > 1
+    required = Required(turns[stable].before, turns[-2].number) if is_weighed else NOTHING_REQUIRED
+    window = Window(turns[index].begin, _turns_left_out(turns[index], first), anchor, required=required)
+    if not choice.room:
         return window
-    anchor = _anchor(turns, last_finished, margin) if stable >= last_finished else None
-    return replace(_window(turns, last_finished, first, anchor=anchor), room=room, without=window)
+    last = len(turns) - 1 - (not is_finished(rows))
+    anchor = _anchor(turns, last, margin) if stable >= last else None
+    return Window(turns[last].begin, _turns_left_out(turns[last], first), anchor, choice.room, window)
 
 
 def _margin(policy: HistoryPolicy) -> int:
@@ -146,11 +200,6 @@ def _turns_at_once(policy: HistoryPolicy) -> int:
     """
     longest = 2 * ((policy.shorten_over or 0) + _SHORTENED_TEXT_TOKENS)
     return 1 << max(1, (policy.max_tokens or 0) // 2 // longest).bit_length() - 1
-
-
-def _window(turns: Sequence[_Turn], index: int, first: int, *, anchor: int | None) -> Window:
-    turn = turns[index]
-    return Window(turn.begin, _turns_left_out(turn, turn.begin, first), anchor)
 
 
 def _first_fitting_turn(budget: _Budget, position: int, turns: Sequence[_Turn], first_allowed: int) -> int:
@@ -211,8 +260,8 @@ def _index_of_number(turns: Sequence[_Turn], minimum: int) -> int:
     return next((index for index, turn in enumerate(turns) if turn.number >= minimum), len(turns) - 1)
 
 
-def _turns_left_out(turn: _Turn, begin: int, first: int) -> int:
-    return 0 if begin == first else max(1, turn.number - 1)
+def _turns_left_out(turn: _Turn, first: int) -> int:
+    return 0 if turn.begin == first else max(1, turn.number - 1)
 
 
 class _Budget:
@@ -228,16 +277,19 @@ class _Budget:
         fixed: int,
         note: Callable[[int], int],
         sizes: Sequence[int] | None = None,
+        known: Required = NOTHING_REQUIRED,
     ) -> None:
-        finished = sizes or [row.message.view_tokens for row in rows]
-        shown = [0 if is_hidden(row.message, policy) else size for row, size in zip(rows, finished, strict=True)]
         self.rows, self.turns, self.policy, self.first, self.fixed, self.note = rows, turns, policy, first, fixed, note
-        self.budget = policy.max_tokens or 0
+        self.known, self.budget = known, policy.max_tokens or 0
         self.note_reserve = max(self.budget // 8, min(_MAX_NOTE_TOKENS, self.budget // 2))
-        full = [0 if is_hidden(row.message, policy) else row.message.tokens for row in rows]
-        results = [index for index, row in enumerate(rows) if row.message.type == "tool"]
-        final, kept = shown.copy(), shown.copy()
-        for index in results:
+        full = [row.message.tokens for row in rows]
+        final = [row.message.view_tokens for row in rows] if sizes is None else list(sizes)
+        if policy.view == "conversation":
+            hidden = [index for index, row in enumerate(rows) if is_hidden(row.message, policy)]
+            for index in hidden:
+                full[index] = final[index] = 0
+        kept = final.copy()
+        for index in (index for index, row in enumerate(rows) if row.message.type == "tool"):
             kept[index] = full[index]
             if is_exempt(rows[index], policy, None):
                 final[index] = full[index]
@@ -254,9 +306,9 @@ class _Budget:
         For each row, its turn up to the row in full and the earlier turns as stubs must fit. The required position is
         rounded up to a step, so that it seldom changes. The step is larger if the turn leaves more room.
         """
-        position = 0
+        position = self.known.position
         for turn in reversed(turns):
-            if turn.before <= position:
+            if turn.before <= position or turn.number <= self.known.through:
                 break
             if self.size_alone(turn) <= self.budget:
                 position = max(position, self._required_position(turn))

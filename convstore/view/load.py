@@ -6,7 +6,7 @@ Floor 4; the loader drives it. It sends nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,14 +22,12 @@ from convstore.log.summary import NamedResult, SummaryRecord
 from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_reader import check_dense
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import Window
+from convstore.view.budget import NOTHING_REQUIRED, Required, Window
 from convstore.view.render import NOTE_RESULTS, make_note
 
-__all__ = ["Load", "differs", "entries_needed", "is_continued_by", "is_sufficient"]
+__all__ = ["Load", "differs", "entries_needed", "is_continued_by", "is_sufficient", "newest_start"]
 
-_MIN_ENTRIES, _MAX_ENTRIES = 15, 1_000
-_MARGIN = 100
-"""Entries that may have been appended since the totals of a head; a known start bounds what is read."""
+_MIN_ENTRIES, _MAX_ENTRIES = 8, 1_000
 
 
 @dataclass(slots=True)
@@ -76,6 +74,12 @@ class Load:
     def reaches_start(self) -> bool:
         """Return True if the entries read so far reach back to the start of an earlier view."""
         return bool(self.start.entry and self.entries and self.entries[0].number <= self.start.entry)
+
+    @property
+    def required(self) -> Required:
+        """Return what turns weighed by an earlier load require, if the entries include its last one."""
+        links = {entry.totals.link for entry in self.entries} if self.start.through else ()
+        return Required(self.start.position, self.start.through) if self.start.link in links else NOTHING_REQUIRED
 
     @property
     def unsummarized(self) -> int:
@@ -161,10 +165,20 @@ def differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
 
 
 def entries_needed(start: ViewStart, totals: Totals, policy: HistoryPolicy) -> int:
-    """Estimate how many entries to read first: those after a known start, or enough to fill the limits."""
-    if start.entry:
-        return min(max(0, totals.entries - start.entry) + _MARGIN, _MAX_ENTRIES)
+    """Estimate how many entries to read first: those after a known start, or enough to fill the limits.
+
+    The start may be older than the view. Then a view is assumed to hold as much as the limits allow, and not much more
+    than between the start and these totals.
+    """
     active = totals.entries * totals.active // totals.messages if totals.messages else 0
     limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
-    needed = min([active, *(2 * limit * active // total for limit, total in limits if limit and total)])
-    return min(max(needed + _MIN_ENTRIES, 2 * _MIN_ENTRIES), _MAX_ENTRIES)
+    needed = min([active, *(limit * active // total for limit, total in limits if limit and total)])
+    since = max(0, totals.entries - start.entry) if start.entry else 0
+    return min(max(needed, 5 * since // 4) + _MIN_ENTRIES, _MAX_ENTRIES)
+
+
+def newest_start(starts: Iterable[ViewStart], totals: Totals, *, revision: int, counter: str) -> ViewStart:
+    """Return the last of the starts that are valid for a log with these totals and the state's revision."""
+    wanted = (totals.rewind_entry, revision, counter)
+    valid = (one for one in starts if one.entry and (one.rewind_entry, one.revision, one.counter) == wanted)
+    return max((one for one in valid if one.entry <= totals.entries), key=lambda one: one.entry, default=NO_START)

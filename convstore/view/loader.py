@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
@@ -25,6 +26,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.heads import Head
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log
+from convstore.mongo.state_documents import starts_in
 from convstore.mongo.states import States
 from convstore.runtime.cache import CachedConversation, ConversationCache, LoadedEnd
 from convstore.runtime.log_end import LogEndReader
@@ -34,7 +36,7 @@ from convstore.values.models import History, HistoryReport
 from convstore.values.policy import HistoryPolicy, start_key
 from convstore.values.scope import Scope
 from convstore.view.budget import Window, choose_window
-from convstore.view.load import Load, differs, entries_needed, is_continued_by, is_sufficient
+from convstore.view.load import Load, differs, entries_needed, is_continued_by, is_sufficient, newest_start
 from convstore.view.payloads import ShownPayloads
 from convstore.view.render import NOTE_RESULTS, View, build_view, payloads_needed
 from convstore.view.sizes import shown_sizes
@@ -100,7 +102,8 @@ class Loader:
             held = LoadedEnd()
         first = held.entries[-1].number if held.entries else start.entry
         has_hints = not start.entry or cached.system is None
-        end = await self._ends.read(cached, start=first, limit=limit, has_hints=has_hints)
+        skip = None if held.entries or not has_hints else partial(self._first_needed, start, policy)
+        end = await self._ends.read(cached, start=first, limit=limit, has_hints=has_hints, first_needed=skip)
         if first and not end.entries and not held.entries:  # the start was stored before a backup was restored
             start, end = NO_START, await self._ends.read(cached, limit=limit)
         is_joined = bool(held.entries) and is_continued_by(held.entries, end.entries)
@@ -120,6 +123,12 @@ class Loader:
             start = head.start
         return start if start and (start.policy, start.counter) == (key, self._counter.name) else NO_START
 
+    def _first_needed(self, known: ViewStart, policy: HistoryPolicy, state: Mapping[str, Any], totals: Totals) -> int:
+        """Return the number of the entry at which views begin, given the state's document; 0 if it is unknown."""
+        key, revision = start_key(policy), state.get("revision", -1)
+        starts = (known, *(one for one in starts_in(state) if one.policy == key))
+        return newest_start(starts, totals, revision=revision, counter=self._counter.name).entry
+
     async def _add_end(self, load: Load, entries: Sequence[Entry]) -> None:
         """Apply rewinds and the summary to the last entries; they overlap the cached ones by one entry."""
         if not entries:
@@ -127,10 +136,12 @@ class Loader:
             return
         cached, totals = load.cached, entries[-1].totals
         self._cache.confirm(cached, totals)
-        load.round_trips += totals.rewind_entry not in (0, cached.rewinds.entry)
-        load.rewinds = await self._reader.rewinds(cached, totals)
+        is_here = any(entry.number == totals.rewind_entry and entry.rewound for entry in entries)
+        load.round_trips += not is_here and totals.rewind_entry not in (0, cached.rewinds.entry)
+        load.rewinds = await self._reader.rewinds(cached, totals, entries)
         self._use_summary(load, totals)
-        self._use_start(load)
+        starts = (load.start, load.state.start(start_key(load.policy)))
+        load.start = newest_start(starts, totals, revision=load.state.revision, counter=self._counter.name)
         load.shown = load.held.shown
         load.note_tokens = load.held.note_tokens if load.held.key == load.key else {}
         known = (one for one in (cached.system, load.state.system) if one)
@@ -163,13 +174,6 @@ class Loader:
         if load.is_complete and not load.summary:
             load.system = tuple(row.message for row in leading_system(load.rows))
             load.cached.system = system_of(load.rows, load.rewinds, self._counter.name)
-
-    def _use_start(self, load: Load) -> None:
-        """Keep the known start of the view, or take that of the state, if it is still valid."""
-        wanted = (load.rewinds.entry, load.state.revision, self._counter.name)
-        starts = (load.start, load.state.start(start_key(load.policy)))
-        valid = (one for one in starts if one.entry and (one.rewind_entry, one.revision, one.counter) == wanted)
-        load.start = next(valid, NO_START)
 
     async def _read(self, load: Load, limit: int, before: int) -> list[Entry]:
         """Read the last entries before a number, but none before the known start of the view."""
@@ -241,6 +245,7 @@ class Loader:
             anchored=load.reaches_start,
             summarized=load.summary is not None,
             sizes=shown_sizes(load.rows, load.policy, codec=self._codec, counter=self._counter),
+            known=load.required,
         )
 
     def _note_tokens(self, load: Load, known: dict[int, int], index: int) -> int:
@@ -258,21 +263,24 @@ class Loader:
         """Cache the start of the next view; store it in the state as well if that would have saved a round trip."""
         if window.anchor is None or window.anchor >= len(load.rows):
             return
-        number, key = load.rows[window.anchor].entry, start_key(load.policy)
+        number, key, tail = load.rows[window.anchor].entry, start_key(load.policy), load.entries[-1].totals
         known = (load.rewinds.entry, load.state.revision, number)
-        if (last := load.cached.starts.get(key)) and (last.rewind_entry, last.revision, last.entry) == known:
-            return
-        begin = next(index for index, row in enumerate(load.rows) if row.entry == number)
+        last = load.cached.starts.get(key)
+        is_same = last is not None and (last.rewind_entry, last.revision, last.entry) == known
+        begin = bisect_left(load.rows, number, key=lambda row: row.entry)
         start = ViewStart(
-            load.rewinds.entry,
-            load.state.revision,
-            number,
+            *known,
             load.rows[begin].message.ordinal,
+            window.required.through,
+            window.required.position,
+            tail.link,
             self._counter.name,
             key,
-            load.results_before(begin),
+            last.results if last and is_same else load.results_before(begin),
         )
         load.cached.remember_start(start)
+        if is_same:
+            return
         system = load.cached.system if load.has_hints and load.state.system is None else None
         is_new = load.searches and load.state.start(key) != start
         if number > 1 and (is_new or system):

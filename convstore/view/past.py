@@ -87,7 +87,7 @@ class PastViews:
                 raise _missing(at)
             return _Point(at.entry, await self._summary(cached, at.summary))
         rows = await self._reader.messages_by_id(cached, [at]) if isinstance(at, str) else {}
-        row = rows.get(at) if isinstance(at, str) else await self._reader.message_at(cached, at)
+        row = rows.get(at) if isinstance(at, str) else await self._reader.log.message_at(cached.conversation, at)
         if row is None:
             raise _missing(at)
         entry = row.entry.number

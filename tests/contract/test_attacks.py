@@ -197,7 +197,7 @@ async def test_payloads_of_one_append_are_read_together(server_uri: str, databas
     """A hundred results of one batch cost two commands."""
     results = [ToolMessage("r" * 3_000, id=uuid.uuid4().hex, tool_call_id=f"c{number}") for number in range(100)]
     await chat.append(results)
-    log = (await chat._store.services()).reader._log
+    log = (await chat._store.services()).reader.log
     found, ranges = log._chunks, []
 
     async def counted(conversation, token, numbers):

@@ -634,7 +634,7 @@ async def test_an_import_that_stopped_between_any_two_appends_brings_everything_
     await lived(store)
     written = await exported(store)
     left = appends
-    log = other._services.reader._log
+    log = other._services.reader.log
     insert = log.insert
 
     async def stop(*given: Any, **more: Any) -> Any:

@@ -15,7 +15,7 @@ from strategies import PureLog, Round, log_of, policies, turn, turns
 
 from convstore.log.rows import Row, is_finished, leading_system, rows_of, shown_whole
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import choose_window
+from convstore.view.budget import NOTHING_REQUIRED, choose_window
 from convstore.view.load import is_continued_by
 
 _BEGINNINGS: list[list[BaseMessage]] = [
@@ -95,6 +95,19 @@ def test_the_start_never_moves_back(script, begin, policy):
     assume(policy.max_tokens is None or _alone(log, policy) <= policy.max_tokens)
     starts = [earlier.start(policy) for earlier, _ in _moments(log)]
     assert all(earlier <= later for earlier, later in pairwise(starts) if earlier and later)
+
+
+@given(scripts, beginnings, policies)
+@some
+def test_what_earlier_turns_require_need_not_be_weighed_again(script, begin, policy):
+    """With the position that any earlier window required, a view begins at the same message as without it."""
+    required = [NOTHING_REQUIRED]
+    for log, _ in _moments(log_of(script, begin=begin)):
+        _, window = log.window(policy)
+        assert window is not None
+        for known in required[-3:]:
+            assert log.window(policy, known=known)[1] == window
+        required += [window.required] if window.required.through else []
 
 
 def test_the_start_moves_seldom_and_by_large_steps():
