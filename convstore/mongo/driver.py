@@ -36,7 +36,7 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
-from convstore.values.addresses import ADDRESS_FORM, check_address, names_option, tells_of
+from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of, names_option
 
 __all__ = [
     "COMMAND_SECONDS",
@@ -204,7 +204,7 @@ def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any
             cause = error
     if cause is not None:
         # Raised outside the except block, so that the driver's error is not its context either.
-        is_safe = not tells_of(str(cause), uri)
+        is_safe = not contains_part_of(str(cause), uri)
         raise InvalidInputError(_refused(cause if is_safe else None)) from (cause if is_safe else None)
     _warn_again(caught, uri)
     return remote, database
@@ -219,7 +219,7 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
     """Repeat PyMongo's warnings about an address; one that quotes it is replaced by a general text."""
     for warning in caught:
         text = str(warning.message)
-        if tells_of(text, uri):
+        if contains_part_of(text, uri):
             text = "an option of the address is unknown, deprecated or has an invalid value; see PyMongo's options"
         warnings.warn(text, warning.category, stacklevel=2)  # a caller's source line may contain the address
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -80,14 +80,14 @@ def end_line(
 
 @dataclass(slots=True)
 class _Open:
-    """A conversation whose last line has not been read yet."""
+    """A conversation whose last line has not been read yet; with a problem, it becomes a `BadRecord`."""
 
-    where: str
-    scope: dict[str, str]
-    title: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    record: ConversationRecord
     items: list[RecordItem] = field(default_factory=list)
     problem: str = ""
+
+    def as_bad(self, problem: str = "") -> BadRecord:
+        return BadRecord(self.record.where, self.problem or problem)
 
 
 class ArchiveReader:
@@ -118,7 +118,7 @@ class ArchiveReader:
             self._open = self._begun(value, where)
             return
         if self._open is None:
-            self._open = _Open(where, {}, problem="the first line of its conversation is missing")
+            self._open = _Open(_record({}, where), problem="the first line of its conversation is missing")
         try:
             if "message" in value:
                 self._open.items.append(self._item(value, where))
@@ -128,32 +128,30 @@ class ArchiveReader:
             self.spoil(f"{where}: {error if isinstance(error, ValueError) else repr(error)}")
             if "message" in value:
                 return
-            record = BadRecord(self._open.where, self._open.problem)
+            record = self._open.as_bad()
         self._open = None
         yield record
 
     def close(self) -> Iterator[BadRecord]:
         """Yield a `BadRecord` if the open conversation has no last line."""
         if self._open:
-            yield BadRecord(
-                self._open.where, self._open.problem or "cut off: the last line of the conversation is missing"
-            )
+            yield self._open.as_bad("cut off: the last line of the conversation is missing")
         self._open = None
 
     def _begun(self, value: Mapping[str, Any], where: str) -> _Open:
-        scope = value.get("scope")
-        conversation = _Open(where, dict(scope) if isinstance(scope, dict) else {})
+        record = _record(value.get("scope"), where)
         if value["convstore"] != VERSION:
-            conversation.problem = (
-                f"an export of version {value['convstore']!r}; this convstore reads version {VERSION}"
+            return _Open(
+                record, problem=f"an export of version {value['convstore']!r}; this convstore reads version {VERSION}"
             )
-            return conversation
         try:
-            conversation.title = _unpack(self._codec, value["title"]) if "title" in value else None
-            conversation.metadata = _unpack(self._codec, value["metadata"]) if "metadata" in value else {}
+            title, metadata = self._optional(value, "title"), self._optional(value, "metadata")
         except (ValueError, TypeError) as error:
-            conversation.problem = str(error)
-        return conversation
+            return _Open(record, problem=str(error))
+        return _Open(replace(record, title=title, metadata=metadata or {}))
+
+    def _optional(self, value: Mapping[str, Any], name: str) -> Any:
+        return self._codec.decode(_text(value[name]), fetch=_no_payload) if name in value else None
 
     def _item(self, value: Mapping[str, Any], where: str) -> RecordItem:
         return RecordItem(
@@ -162,7 +160,7 @@ class ArchiveReader:
             at=datetime.fromisoformat(value["at"]),
             entry=int(value["entry"]),
             sources=str(value.get("sources", "")),
-            annotations=_unpack(self._codec, value["annotations"]) if "annotations" in value else {},
+            annotations=self._optional(value, "annotations") or {},
             seen=read_stamp(json.dumps(value["seen"]), "") if "seen" in value else None,
         )
 
@@ -170,24 +168,26 @@ class ArchiveReader:
         number = len(conversation.items)
         if not isinstance(end, Mapping):
             raise ValueError("the end of a conversation must be an object")
-        if not conversation.problem and end["messages"] != number:
-            conversation.problem = f"it has {number} messages, and should have {end['messages']}"
         if conversation.problem:
-            return BadRecord(conversation.where, conversation.problem)
+            return conversation.as_bad()
+        if end["messages"] != number:
+            return conversation.as_bad(f"it has {number} messages, and should have {end['messages']}")
         rewound = [(int(first), int(last)) for first, last in end.get("rewound", ())]
         summaries = len(end.get("summaries", ()))
-        return ConversationRecord(
-            id=json.dumps(conversation.scope, sort_keys=True),
+        return replace(
+            conversation.record,
             messages=conversation.items,
-            where=conversation.where,
-            fields=dict(conversation.scope),
-            scope=conversation.scope,
-            title=conversation.title,
-            metadata=conversation.metadata,
             rewound=[(first, last) for first, last in rewound if 1 <= first <= last <= number],
             sources_through=int(end.get("sources_through", 0)),
             notes=[f"{summaries} summaries are left out; compact makes new ones"] if summaries else [],
         )
+
+
+def _record(scope: Any, where: str) -> ConversationRecord:
+    values = dict(scope) if isinstance(scope, dict) else {}
+    return ConversationRecord(
+        id=json.dumps(values, sort_keys=True), messages=(), where=where, fields=dict(values), scope=values
+    )
 
 
 def _pack(codec: Codec, value: Any) -> str:
@@ -206,10 +206,6 @@ def _text(packed: Any) -> str:
     if not isinstance(packed, list) or not packed:
         raise ValueError("a value must be a list of lines")
     return "\n".join(_JSON.encode(line) for line in packed)
-
-
-def _unpack(codec: Codec, packed: Any) -> Any:
-    return codec.decode(_text(packed), fetch=_no_payload)
 
 
 def _no_payload(_start: int, _end: int) -> str:

@@ -5,10 +5,10 @@ Floor 7. Pure. ``importing`` rejects a record here, before any of its messages i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -68,12 +68,23 @@ class Batch:
 
 def make_ready(record: ConversationRecord, *, codec: Codec) -> Ready:
     """Read all messages of a record. A message without an id gets one made from the record's id."""
-    work = _Reading(record, codec)
+    messages, problems, seen = list[ReadyMessage](), list[Problem](), set[str]()
     for position, given in enumerate(record.messages, 1):
-        work.read(position, as_item(given))
-    notes = [*_note_of_dates(work.messages), *record.notes]
-    work.problems += [work.problem("changed", record.where, note) for note in notes]
-    return Ready(work.messages, work.problems)
+        item = as_item(given)
+        where = item.where or f"{record.where}, message {position}".removeprefix(", ")
+        try:
+            read, note = _read(item, seen, key=_key(f"{item.key or position}:{record.id}"))
+            placed = replace(item, where=where)
+            messages += [ReadyMessage(position, one, digest, placed) for one, digest in _with_digests(codec, read)]
+        except InvalidInputError as error:
+            reason = str(error).removeprefix("message 0, ").removeprefix("message 0: ")
+            problems.append(Problem("message", where, record.id, reason))
+            continue
+        seen |= {str(one.id) for one in read}
+        problems += [Problem("changed", where, record.id, note)] if note else []
+    notes = [*_note_of_dates(messages), *record.notes]
+    problems += [Problem("changed", record.where, record.id, note) for note in notes]
+    return Ready(messages, problems)
 
 
 def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
@@ -120,58 +131,25 @@ def _numbers(batch: Sequence[ReadyMessage]) -> list[int]:
         return []
 
 
-@dataclass(slots=True)
-class _Reading:
-    """State of reading one record."""
+def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[BaseMessage], str]:
+    """Return the message with an id, or several if it holds several, and a note if its id was replaced."""
+    if item.problem:
+        raise InvalidInputError(item.problem)
+    given: Any = item.message
+    id_, note = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None), ""
+    if id_ is not None and (problem := id_problem(id_) or ("belongs to an earlier message" if id_ in seen else "")):
+        note = f"its id {str(id_)[:80]!r} {problem}; it was given a new id"
+        given = {**given, "id": None} if isinstance(given, Mapping) else given.model_copy(update={"id": None})
+    return normalize_messages([given], key=key), note
 
-    record: ConversationRecord
-    codec: Codec
-    messages: list[ReadyMessage] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
 
-    def read(self, position: int, item: RecordItem) -> None:
-        where = item.where or f"{self.record.where}, message {position}".removeprefix(", ")
-        problem = item.problem
-        if not problem:
-            try:
-                messages, note = self._read(position, item)
-                digests = list(map(self._digest, messages))
-            except InvalidInputError as error:
-                problem = str(error).removeprefix("message 0, ").removeprefix("message 0: ")
-            else:
-                if note:
-                    self.problems.append(self.problem("changed", where, note))
-                self.seen |= {str(message.id) for message in messages}
-                placed = replace(item, where=where)
-                read = zip(messages, digests, strict=True)
-                self.messages += [ReadyMessage(position, message, digest, placed) for message, digest in read]
-                return
-        self.problems.append(self.problem("message", where, problem))
-
-    def problem(self, what: Literal["conversation", "message", "changed"], where: str, reason: str) -> Problem:
-        return Problem(what, where, self.record.id, reason)
-
-    def _read(self, position: int, item: RecordItem) -> tuple[list[BaseMessage], str]:
-        """Return the message with an id, or several if it holds several, and a note if its id was replaced."""
-        given: Any = item.message
-        id_ = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None)
-        note = ""
-        if id_ is not None and (problem := self._problem_of(id_)):
-            note = f"its id {str(id_)[:80]!r} {problem}; it was given a new id"
-            id_ = None
-            given = {**given, "id": None} if isinstance(given, Mapping) else given.model_copy(update={"id": None})
-        return normalize_messages([given], key=_key(f"{item.key or position}:{self.record.id}")), note
-
-    def _problem_of(self, id_: Any) -> str:
-        return id_problem(id_) or ("belongs to an earlier message" if id_ in self.seen else "")
-
-    def _digest(self, message: BaseMessage) -> bytes:
-        """Return the digests of body and payload, as entries store them; InvalidInputError if it cannot be stored."""
-        encoded = encode_message(self.codec, fields_of(message))
-        if len(encoded.body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES:
-            raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
-        return digest_of(encoded.body) + (digest_of(encoded.payload) if encoded.payload else b"")
+def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[BaseMessage, bytes]]:
+    """Return the messages with the digests of body and payload, as entries store them."""
+    encoded = [encode_message(codec, fields_of(message)) for message in messages]
+    if any(len(one.body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES for one in encoded):
+        raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
+    digests = [digest_of(one.body) + (digest_of(one.payload) if one.payload else b"") for one in encoded]
+    return list(zip(messages, digests, strict=True))
 
 
 def _key(text: str) -> str:

@@ -17,8 +17,6 @@ from convstore.values.stamps import ViewStamp
 
 __all__ = ["BadRecord", "ConversationRecord", "Message", "Problem", "RecordItem"]
 
-_NOTHING: Mapping[str, Any] = {}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordItem:
@@ -45,7 +43,7 @@ class RecordItem:
     unread_date: str = ""
     entry: int = 0
     sources: str = ""
-    annotations: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    annotations: Mapping[str, Any] = field(default_factory=dict)
     seen: ViewStamp | None = None
 
     def __post_init__(self) -> None:
@@ -79,10 +77,10 @@ class ConversationRecord:
     id: str
     messages: Sequence[Message]
     where: str = ""
-    fields: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
-    scope: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    scope: Mapping[str, str] = field(default_factory=dict)
     title: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     rewound: Sequence[tuple[int, int]] = ()
     sources_through: int = 0
     notes: Sequence[str] = ()

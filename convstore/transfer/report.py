@@ -82,9 +82,7 @@ class ImportReport(_Report):
 
     def settle(self, outcome: Literal["imported", "extended", "unchanged"]) -> None:
         """Count a finished conversation by its outcome."""
-        self.imported += outcome == "imported"
-        self.extended += outcome == "extended"
-        self.unchanged += outcome == "unchanged"
+        setattr(self, outcome, getattr(self, outcome) + 1)
 
     def add(self, part: ImportReport) -> None:
         """Add the counts of another import; its problems are noted one by one."""

@@ -18,8 +18,6 @@ from convstore.values.scope import check_scope
 
 __all__ = ["ScopeRule"]
 
-_NOTHING: Mapping[str, str] = {}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeRule:
@@ -36,9 +34,9 @@ class ScopeRule:
     """
 
     keys: Sequence[str]
-    constant: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    fields: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    match: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    constant: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    match: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for pattern in self.match.values():

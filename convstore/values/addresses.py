@@ -14,10 +14,10 @@ from convstore.exceptions import InvalidInputError
 __all__ = [
     "ADDRESS_FORM",
     "check_address",
+    "contains_part_of",
     "is_address",
     "names_option",
     "safe_address",
-    "tells_of",
     "without_addresses",
 ]
 
@@ -43,11 +43,7 @@ _BEGINNING = re.compile(
 
 
 def check_address(uri: object) -> str:
-    """Return the address if it is well-formed; the driver checks the rest.
-
-    Raises:
-        InvalidInputError: It is malformed. The message contains no part of it.
-    """
+    """Return the address if it is well-formed; the driver checks the rest. No error contains a part of it."""
     if not isinstance(uri, str):
         raise InvalidInputError(
             f"an address is a str such as 'mongodb://localhost:27017/app', not {type(uri).__name__}"
@@ -114,7 +110,7 @@ def names_option(uri: str, name: str) -> bool:
     return any(option.partition("=")[0] == name.lower() for option in options)
 
 
-def tells_of(text: str, uri: str) -> bool:
+def contains_part_of(text: str, uri: str) -> bool:
     """Return True if a text contains a word of the address, encoded or decoded, which may be part of a secret."""
     secret = uri.partition("://")[2].lower()
     words = re.findall(r"[^\W_]+", f"{secret} {unquote_plus(secret)}")

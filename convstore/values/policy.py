@@ -117,11 +117,7 @@ def start_key(policy: HistoryPolicy) -> str:
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
-    """Return the same policy; None means the default policy of the store.
-
-    Raises:
-        InvalidInputError: `policy` is anything else, such as a dict.
-    """
+    """Return the same policy, None for the store's; raise an InvalidInputError for anything else."""
     if policy is not None and not isinstance(policy, HistoryPolicy):
         raise InvalidInputError(f"policy is a HistoryPolicy, not {type(policy).__name__}")
     return policy

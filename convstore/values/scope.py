@@ -58,12 +58,9 @@ _MAX_KEYS = 8
 
 
 def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
-    """Raise unless a value is one of a few choices.
+    """Raise an InvalidInputError that lists the choices unless a value is one of them.
 
     >>> check_choice("skip", None, "skip", "raise", name="resent")
-
-    Raises:
-        InvalidInputError: The value is none of them; the message lists the choices.
     """
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         *first, last = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
@@ -71,19 +68,10 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
 
 
 def check_number(value: int, *, name: str, minimum: int, maximum: int | None = None) -> int:
-    """Return a number if it is an int within bounds; booleans are rejected.
+    """Return a number if it is an int within bounds, else raise an InvalidInputError; booleans are rejected.
 
     >>> check_number(7, name="limit", minimum=1, maximum=1_000)
     7
-
-    Args:
-        value: The caller's value.
-        name: Name of the parameter, for the error.
-        minimum: Minimum.
-        maximum: Maximum; None for no limit.
-
-    Raises:
-        InvalidInputError: The value is anything else; the message has the bounds and the value.
     """
     if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
         bounds = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
@@ -92,17 +80,10 @@ def check_number(value: int, *, name: str, minimum: int, maximum: int | None = N
 
 
 def check_seconds(value: float, *, name: str) -> float:
-    """Return a number of seconds if it is finite and not negative.
+    """Return a number of seconds if it is finite and not negative, else raise an InvalidInputError.
 
     >>> check_seconds(0.5, name="wait")
     0.5
-
-    Args:
-        value: The caller's value.
-        name: Name of the parameter, for the error.
-
-    Raises:
-        InvalidInputError: The value is anything else, such as NaN, infinity or a bool.
     """
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise InvalidInputError(f"{name} is a number of seconds from 0, not {value!r}")
@@ -110,13 +91,10 @@ def check_seconds(value: float, *, name: str) -> float:
 
 
 def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return a store's scope keys as a tuple.
+    """Return a store's scope keys as a tuple; raise an InvalidScopeError for any other than a few different names.
 
     >>> check_scope_keys(["user_id", "course_id"])
     ('user_id', 'course_id')
-
-    Raises:
-        InvalidScopeError: There are no keys or too many, or one is repeated, reserved or no name.
     """
     names = tuple(keys) if not isinstance(keys, str) and isinstance(keys, Iterable) else ()
     for key in names:
@@ -130,11 +108,7 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a complete scope, in the order of the store's keys.
-
-    Raises:
-        InvalidScopeError: A key is missing or unknown, or a value is not usable.
-    """
+    """Return the pairs of a complete scope, in the order of the store's keys, else raise an InvalidScopeError."""
     checked = dict(check_partial_scope(keys, values))
     if missing := [key for key in keys if key not in values]:
         raise InvalidScopeError(f"the scope lacks {', '.join(missing)}; this store's scope is {', '.join(keys)}")
@@ -142,11 +116,7 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
 
 
 def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a partial scope.
-
-    Raises:
-        InvalidScopeError: A key is unknown, or a value is not usable.
-    """
+    """Return the pairs of a partial scope; raise an InvalidScopeError for unknown keys and unusable values."""
     if unknown := [key for key in values if key not in keys]:
         raise InvalidScopeError(f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}")
     for key, value in values.items():
@@ -161,14 +131,11 @@ def scope_of_run(
 ) -> Scope:
     """Return the complete scope of an agent or graph run, from the values that the application started it with.
 
+    `given` values take precedence over those of the run's context, a mapping or an object with attributes, and of its
+    ``config["configurable"]``. None is an absent value in the run, but rejected in `given`.
+
     >>> scope_of_run(["user_id", "thread_id"], context={"user_id": "ada"}, configurable={"thread_id": "t1"})
     (('user_id', 'ada'), ('thread_id', 't1'))
-
-    Args:
-        keys: The store's scope keys.
-        context: The run's context, a mapping or an object with attributes; None if the run has none.
-        configurable: The run's ``config["configurable"]``.
-        given: Fixed values that take precedence over the run's. None is an absent value in the run, but rejected here.
 
     Raises:
         InvalidScopeError: A key is missing, unknown or ambiguous, or a value is not usable.
@@ -201,23 +168,14 @@ def _values_of_run(keys: Iterable[str], *, context: Any, configurable: Mapping[s
 
 
 def check_id(value: str, *, name: str) -> str:
-    """Return a caller's message id if it is valid.
-
-    Raises:
-        InvalidInputError: The value is not an id.
-    """
+    """Return a caller's message id if it is valid, else raise an InvalidInputError."""
     if problem := id_problem(value):
         raise InvalidInputError(f"{name} {problem}")
     return value
 
 
 def check_ids(ids: Any, *, name: str) -> list[str]:
-    """Return a caller's message ids as a list if all are valid.
-
-    Raises:
-        InvalidInputError: The value is not a list of ids.
-        TooManyIdsError: There are more than `MAX_IDS`.
-    """
+    """Return a caller's message ids as a list if all are valid; more than `MAX_IDS` are a TooManyIdsError."""
     if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
         raise InvalidInputError(f"{name} is a list of message ids, not {type(ids).__name__}")
     values = list(ids)

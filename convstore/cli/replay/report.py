@@ -42,11 +42,7 @@ class FileReport:
     """Measurements over the conversations of one file.
 
     Attributes:
-        file: Its name.
-        size: Bytes of it that were read.
-        conversations: Conversations replayed.
-        messages: Their messages.
-        loads: Views made.
+        size: Bytes of the file that were read.
         tokens_full: Over all loads, the log with every result in full.
         tokens_loaded: Over all loads, the view.
         context_full: Over all loads, characters of the results of earlier turns in the view, in full.
@@ -55,10 +51,9 @@ class FileReport:
         stable: Those that the next one began with.
         pages: Pages read back.
         sources: Sources asked for by number.
-        unreachable: Characters that no page held.
+        unreachable: Characters that no page holds.
         append_ms: Time of each append.
         load_ms: Time of each load.
-        problems: What is not as promised.
     """
 
     file: str
