@@ -1,6 +1,6 @@
 """Compose the entry that appends a prepared batch to a log with given totals.
 
-Floor 4; `pending` calls it, and calls it again after each collision with another writer. It adds everything that
+Floor 4; `writer` calls it, and calls it again after each collision with another writer. It adds everything that
 depends on the log so far: ordinals, numbers of sources, names of tools, stubs and running totals.
 """
 
@@ -21,12 +21,13 @@ from convstore.messages.compression import Chunk
 from convstore.messages.encoding import decode_message
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import calls_of
+from convstore.runtime.cache import CachedPayload
 from convstore.sources.shortening import with_stub
 from convstore.sources.source import write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, make_stub
 from convstore.values.scope import id_problem
 
-__all__ = ["MOST_AHEAD", "Composed", "compose"]
+__all__ = ["MOST_AHEAD", "Composed", "compose", "payloads_to_cache", "renumbered_by"]
 
 MOST_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
@@ -169,3 +170,24 @@ def _stub_tokens(one: Prepared, stub: str, batch: Batch) -> int:
     if one.has_large_fields:
         return count(batch.counter, with_stub(decode_message(batch.codec, one.body), stub))
     return count(batch.counter, one.message.model_copy(update={"content": stub, "artifact": None}))
+
+
+def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, CachedPayload]:
+    """Return the payloads that loads will need, by message id; of the first `finished` messages only shown parts."""
+    found = dict[str, CachedPayload]()
+    for index, (one, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
+        shown = one.ref.shown if one.ref and not message.stub else 0
+        if one.ref and index >= finished:  # a load in the middle of this turn needs all of it
+            found[one.id] = CachedPayload(one.payload, shown)
+        elif shown:
+            found[one.id] = CachedPayload(one.payload[:shown], shown, is_lasting=True)
+    return found
+
+
+def renumbered_by(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:
+    """Return old and new numbers of renumbered sources, by message id."""
+    changed: dict[str, dict[int, int]] = {}
+    for source in sources:
+        if source.given is not None:
+            changed.setdefault(source.message_id, {})[source.given] = source.id
+    return changed

@@ -16,10 +16,20 @@ from uuid import NAMESPACE_OID, uuid5
 from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import ValidationError
 
-from convstore.append.given import check_text, check_type, copied
 from convstore.exceptions import InvalidMessageError
 
-__all__ = ["Item", "field_error", "from_langchain", "is_langchain", "read_items"]
+__all__ = [
+    "Item",
+    "abbreviated",
+    "check_text",
+    "check_type",
+    "copied",
+    "field_error",
+    "from_langchain",
+    "is_langchain",
+    "read_items",
+    "type_name",
+]
 
 _Fields: TypeAlias = dict[str, Any]
 
@@ -249,3 +259,49 @@ class _Said:
 
 def _ended(said: _Said | None) -> list[Item]:
     return [Item(said.index, said.message())] if said else []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks of a caller's fields; each error names the index of the message and the field
+
+
+def type_name(value: object) -> str:
+    """Return the type of a value, in words."""
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def abbreviated(value: object) -> str:
+    """Return the beginning of a text, or the type of any other value."""
+    return (
+        repr(value[:40]) if isinstance(value, str) else type_name(value)
+    )  # the repr of a deep list may recurse too far
+
+
+def check_type(value: object, *allowed: type, field: str, index: int) -> None:
+    """Raise `InvalidMessageError` unless a value has one of some types."""
+    if not isinstance(value, allowed):
+        wanted = " or ".join("None" if one is NoneType else one.__name__ for one in allowed)
+        raise InvalidMessageError(f"must be {wanted}, not {type_name(value)}", index=index, field=field)
+
+
+def check_text(value: object, *, field: str, index: int) -> None:
+    """Raise `InvalidMessageError` unless a value is a non-empty text."""
+    if not isinstance(value, str) or not value:
+        raise InvalidMessageError(f"must be a non-empty str, not {abbreviated(value)}", index=index, field=field)
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of the value with every nested dict and list copied; other objects are shared."""
+    root = [value]
+    copies: dict[int, Any] = {}  # a container met twice, or inside itself, is copied once
+    pending: list[Any] = [root]
+    while pending:
+        parent = pending.pop()
+        for slot, child in list(parent.items() if type(parent) is dict else enumerate(parent)):
+            if type(child) not in (dict, list):
+                continue
+            if id(child) not in copies:
+                copies[id(child)] = child.copy()
+                pending.append(copies[id(child)])
+            parent[slot] = copies[id(child)]
+    return root[0]

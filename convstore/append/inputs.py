@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from itertools import starmap
 from types import NoneType
 from typing import Any, TypeAlias
 from uuid import NAMESPACE_OID, uuid4, uuid5
@@ -24,8 +25,16 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 from pydantic import BaseModel, ValidationError
 
-from convstore.append.formats import Item, field_error, read_items
-from convstore.append.given import check_text, check_type, copied, kind, shown
+from convstore.append.formats import (
+    Item,
+    abbreviated,
+    check_text,
+    check_type,
+    copied,
+    field_error,
+    read_items,
+    type_name,
+)
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 from convstore.values.scope import id_problem
 
@@ -140,14 +149,16 @@ def items_of(batch: Any) -> list[Item]:
         InvalidMessageError: The value is not a batch, or a dict of another format cannot be read.
     """
     if isinstance(batch, BaseMessage | Mapping):
-        return read_items([batch])
+        batch = [batch]
     # A str iterates over characters and a pydantic model over pairs: the caller meant neither.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
-        raise InvalidMessageError(f"a batch cannot be {kind(batch)}; pass {_WANTED}, or a list of them")
+        raise InvalidMessageError(f"a batch cannot be {type_name(batch)}; pass {_WANTED}, or a list of them")
     items = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
-    return read_items(items)
+    if any(isinstance(item, Mapping) for item in items):
+        return read_items(items)
+    return list(starmap(Item, enumerate(items)))
 
 
 def _message(item: object, *, index: int) -> BaseMessage:
@@ -155,11 +166,13 @@ def _message(item: object, *, index: int) -> BaseMessage:
     if isinstance(item, Mapping):
         return _from_dict(item, index=index)
     if not isinstance(item, BaseMessage):
-        raise InvalidMessageError(f"expected {_WANTED}, not {kind(item)}", index=index)
+        raise InvalidMessageError(f"expected {_WANTED}, not {type_name(item)}", index=index)
     if type(item) not in _WHOLE_CLASSES and type(item) not in _WHOLE_CLASS_OF:
         raise InvalidMessageError(_foreign_class(item), index=index)
     message = item if type(item) in _WHOLE_CLASSES else _from_chunk(item)
-    _check_content(getattr(message, "content", None), index=index)
+    content = getattr(message, "content", None)
+    if type(content) is not str:
+        _check_content(content, index=index)
     if needed := _NEEDED_TEXT.get(type(message)):
         check_text(getattr(message, needed, None), field=needed, index=index)
     return message
@@ -210,7 +223,7 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     fields.pop("id", None)
     role = fields.pop("role", None)
     if not isinstance(role, str) or role not in _CLASS_OF_ROLE:
-        problem = f"must be one of {', '.join(_CLASS_OF_ROLE)}, not {shown(role)}"
+        problem = f"must be one of {', '.join(_CLASS_OF_ROLE)}, not {abbreviated(role)}"
         raise InvalidMessageError(problem, index=index, field="role")
     if needed := _NEEDED_TEXT.get(_CLASS_OF_ROLE[role]):
         check_text(fields.get(needed), field=needed, index=index)

@@ -26,20 +26,18 @@ from convstore.append.resent import (
     parting,
     stored,
 )
-from convstore.append.writer import TailMoved, Writer, pause
+from convstore.append.writer import TailMoved, Writer, append_timeout, pause
 from convstore.exceptions import (
     ConversationDeletedError,
     HistoryDivergedError,
     ResentHistoryError,
     StoreError,
-    StoreUnavailableError,
 )
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.messages.values import Codec
 from convstore.mongo.digests import Digests
 from convstore.runtime.cache import CachedConversation, ConversationCache
-from convstore.runtime.clock import APPEND_SECONDS
 from convstore.runtime.log_reader import LogReader
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
@@ -122,14 +120,8 @@ class Resender:
         """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
         if not is_history(messages):
             return await self._writer.append(scope, messages, **options)
-        try:
-            async with asyncio.timeout(APPEND_SECONDS):
-                return await self._append(scope, messages, skip=skip, **options)
-        except TimeoutError as error:
-            raise StoreUnavailableError(
-                f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
-                "repeat it with the same messages"
-            ) from error
+        async with append_timeout():
+            return await self._append(scope, messages, skip=skip, **options)
 
     async def _append(self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, **options: Any) -> Receipt:
         batch = await self._compared(messages)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, is_heavy, prepare
-from convstore.append.compose import compose
-from convstore.append.pending import PendingAppend, renumbered_by
+from convstore.append.compose import Composed, compose, payloads_to_cache, renumbered_by
 from convstore.append.turn import Placed, check_turn
 from convstore.exceptions import (
     ContentConflictError,
@@ -28,8 +29,9 @@ from convstore.exceptions import (
     StoreUnavailableError,
     UnknownMessageError,
 )
-from convstore.log.entry import UNREAD, EntryMessage, Totals
+from convstore.log.entry import UNREAD, Entry, Totals
 from convstore.log.rewind import Rewinds
+from convstore.log.totals import preview_of
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
@@ -38,14 +40,16 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.open_heads import Burst, OpenHeads
+from convstore.runtime.open_heads import OpenHeads
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 
-__all__ = ["TailMoved", "Writer", "pause"]
+__all__ = ["TailMoved", "Writer", "append_timeout", "pause"]
+
+_Result = TypeVar("_Result")
 
 _TRIES = 1_000
 _BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
@@ -56,16 +60,80 @@ async def pause(tries: int) -> None:
     await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))))  # noqa: S311 - jitter
 
 
+@asynccontextmanager
+async def append_timeout() -> AsyncIterator[None]:
+    """Limit the time of an append.
+
+    Raises:
+        StoreUnavailableError: The append timed out.
+    """
+    try:
+        async with asyncio.timeout(APPEND_SECONDS):
+            yield
+    except TimeoutError as error:
+        raise StoreUnavailableError(
+            f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
+            "repeat it with the same messages"
+        ) from error
+
+
 class TailMoved(Exception):  # noqa: N818 - a result, caught by `resent_history`
     """The log does not end with the entry that an append has to follow."""
 
 
-class _WasPruned(Exception):  # noqa: N818 - a result, caught here
-    """The conversation was pruned during the append."""
+class _Replaced(Exception):  # noqa: N818 - a result, caught here
+    """The conversation was deleted, pruned, or replaced by a backup; the append belongs to another one."""
 
 
-class _WasReplaced(Exception):  # noqa: N818 - a result, caught here
-    """The scope has another conversation, or its log is not the cached one because a backup was restored."""
+@dataclass(slots=True)
+class _Append:
+    """One append to one conversation, and what the log already has of it.
+
+    Attributes:
+        batch: All its messages.
+        reserve: Number of source ids to reserve.
+        turn: The id of the human message whose turn the batch belongs to; "" for no turn.
+        after: The tail that the entry has to follow directly; None for any.
+        new: The messages that are still to be written.
+        stored: Ordinals of the messages found in the log, by id.
+        renumbered: Old and new numbers of sources found in the log, by message id.
+        sent: Numbers of the chunks that are written.
+        composed: The entry that was tried last, None if it was refused.
+    """
+
+    batch: Batch
+    reserve: int
+    turn: str
+    after: Totals | None
+    new: Batch
+    stored: dict[str, int] = field(default_factory=dict)
+    renumbered: dict[str, dict[int, int]] = field(default_factory=dict)
+    sent: set[int] = field(default_factory=set)
+    composed: Composed | None = None
+
+    @property
+    def needs_shown(self) -> bool:
+        """Return True if composing needs the sources that were shown before."""
+        return self.reserve > 0 or any(one.sources for one in self.new.prepared)
+
+    def receipt(self) -> Receipt:
+        """Return the receipt of the finished append."""
+        entry = self.composed.entry if self.composed else None
+        messages, sources = (entry.messages, entry.sources) if entry else ((), ())
+        by_id = self.stored | {message.id: message.ordinal for message in messages}
+        ordinals = tuple(by_id[id_] for id_ in self.batch.ids)
+        numbers = [source.id for source in sources]
+        return Receipt(
+            message_ids=tuple(self.batch.ids),
+            first=min(ordinals),
+            last=max(ordinals),
+            ordinals=ordinals,
+            written=len(messages),
+            entry=entry.number if entry else 0,
+            source_ids=(min(numbers), max(numbers)) if numbers else None,
+            omitted=self.batch.omitted,
+            renumbered=self.renumbered | renumbered_by(sources),
+        )
 
 
 class Writer:
@@ -122,7 +190,8 @@ class Writer:
     async def reserve(self, scope: Scope, number: int) -> range:
         """Reserve source ids; see `Conversation.reserve_source_ids`."""
         append = await self._write(scope, Batch((), self._codec, self._counter), reserve=number)
-        through = append.totals.sources_through
+        assert append.composed is not None  # noqa: S101 - an append without messages always writes
+        through = append.composed.entry.totals.sources_through
         return range(through - number + 1, through + 1)
 
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
@@ -137,36 +206,27 @@ class Writer:
 
     async def _write(
         self, scope: Scope, batch: Batch, *, reserve: int = 0, turn: str = "", after: Totals | None = None
-    ) -> PendingAppend:
-        try:
-            async with asyncio.timeout(APPEND_SECONDS):
-                return await self._write_and_retry(scope, batch, reserve, turn, after)
-        except TimeoutError as error:
-            raise StoreUnavailableError(
-                f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
-                "repeat it with the same messages"
-            ) from error
-
-    async def _write_and_retry(
-        self, scope: Scope, batch: Batch, reserve: int, turn: str, after: Totals | None
-    ) -> PendingAppend:
-        """Write to the scope's conversation; retry if it turns out to be deleted."""
-        while True:
-            cached = self._cache.get(scope) or await self._claim(scope, batch, turn)
-            async with cached.lock:
-                if not self._cache.is_current(cached):
-                    continue
-                append = PendingAppend(batch, batch, reserve, turn, after)
-                try:
-                    async with self._reader.reading(cached):
-                        await self._write_in_order(cached, append)
-                    return append
-                except (_WasPruned, _WasReplaced, ConversationDeletedError):
-                    self._cache.forget(cached)
-                    self._open_heads.mark_head_stale(cached)
-                except BaseException:
-                    cached.tail = None  # the insert's outcome is unknown
-                    raise
+    ) -> _Append:
+        """Write to the scope's conversation; start again if it turns out to be deleted."""
+        async with append_timeout():
+            while True:
+                cached = self._cache.get(scope) or await self._claim(scope, batch, turn)
+                append = _Append(batch, reserve, turn, after, new=batch)
+                async with cached.lock:
+                    if not self._cache.is_current(cached):
+                        continue
+                    try:
+                        async with self._reader.reading(cached):
+                            await self._write_in_order(cached, append)
+                        return append
+                    except (_Replaced, ConversationDeletedError):
+                        self._cache.forget(cached)
+                        self._open_heads.mark_head_stale(cached)
+                    except BaseException:
+                        cached.tail = None  # the insert's outcome is unknown
+                        raise
+                    finally:
+                        await self._drop_unused(cached, append)
 
     async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn creates none."""
@@ -184,264 +244,201 @@ class Writer:
             self._cache.confirm(claimed, Totals())
         return claimed
 
-    async def _write_in_order(self, cached: CachedConversation, append: PendingAppend) -> None:
+    async def _write_in_order(self, cached: CachedConversation, append: _Append) -> None:
         """Write one batch; the caller holds the conversation's lock."""
-        try:
-            for tries in range(_TRIES):
-                if tries:
-                    await self._look_up(cached, append)
-                if append.is_done:
-                    self._refresh_head_later(cached)
+        for tries in range(_TRIES):
+            tail = None if tries else await self._tail(cached, append)
+            if tail is None or self._must_look_up(cached, append, tail):
+                await self._look_up(cached, append)
+                if not append.new.prepared and not append.reserve:
+                    if cached.tail:  # the writer of the stored messages may have died before refreshing the head
+                        self._open_heads.refresh_later(cached, cached.tail)
                     return
-                tail = await self._tail(cached, append)
-                if not append.may_follow(tail):
-                    raise TailMoved
-                if not tries and (self._log.must_look_first or append.must_look_up(tail, cached.last_question)):
-                    # Checked after reading the tail: a later append by another writer would take this batch's number.
-                    await self._look_up(cached, append)
-                    if append.is_done:
-                        self._refresh_head_later(cached)
-                        return
+                if tail:
                     await self._check_continues(cached, tail, cached.tail or Totals())
-                await self._find_taken(cached, append, tail)
-                await self._compose(append, tail)
-                if append.totals.preview is UNREAD:
-                    cached.tail = None  # a load cached it without the preview
-                    tail, seen = await self._tail(cached, append), tail.entries
-                    if tail.entries != seen:
-                        append.composed = None  # another writer took this number
-                        continue
-                    await self._compose(append, tail)
-                if not await self._is_last(cached, append, tail):
-                    continue
-                acknowledged = cached.entries
-                if await self._insert(cached, append):
-                    self._finish(cached, append)
-                    if append.number <= acknowledged:  # the number was taken before: a backup was restored
-                        self._cache.forget(cached)
-                    return
-                await self._after_collision(cached, append, tries)
-            raise StoreError(
-                f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
-            )
-        finally:
-            await self._drop_unused(cached, append)
+                tail = await self._tail(cached, append)
+            taken = await self._taken_source_ids(cached, append, tail)
+            at, link = self._clock.now(), self._clock.link()
+            work = partial(compose, append.new, tail, at=at, link=link, reserve=append.reserve, taken=taken)
+            append.composed = await run_in_thread_if_long(work, characters=append.new.characters)
+            if not await self._is_last(cached, append.composed.entry, tail):
+                append.composed = None
+                continue
+            acknowledged = cached.entries
+            if await self._insert(cached, append, append.composed):
+                self._finish(cached, append.new, append.composed.entry)
+                if append.composed.entry.number <= acknowledged:  # the number was taken before: a backup was restored
+                    self._cache.forget(cached)
+                return
+            append.composed = cached.tail = None
+            await self._refuse_taken_source_ids(cached, append)
+            if tries:
+                await pause(tries)
+        raise StoreError(
+            f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
+        )
 
-    async def _is_last(self, cached: CachedConversation, append: PendingAppend, tail: Totals) -> bool:
+    def _must_look_up(self, cached: CachedConversation, append: _Append, tail: Totals) -> bool:
+        """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
+        continues_turn = append.turn and append.turn not in append.batch.ids
+        return self._log.must_look_first or bool(
+            continues_turn and cached.last_question != (append.turn, tail.active, tail.rewind_entry)
+        )
+
+    async def _tail(self, cached: CachedConversation, append: _Append) -> Totals:
+        """Return the tail with everything that this append needs of it; no command when warm.
+
+        Raises:
+            TailMoved: It is not the tail that the entry has to follow.
+        """
+        tail = cached.tail
+        if tail is None or not _is_sufficient(tail, append):
+            cached.tail = None
+            tail = await self._log.last_totals(cached.conversation, shown=append.needs_shown)
+            self._cache.confirm(cached, tail)
+        if tail.counter != self._counter.name:
+            tail = await self._reader.recount_tail(cached, tail)
+        cached.tail = tail
+        if append.after is not None and (append.after.entries, append.after.link) != (tail.entries, tail.link):
+            raise TailMoved
+        return tail
+
+    async def _look_up(self, cached: CachedConversation, append: _Append) -> None:
+        """Find the messages of the batch that are in the log, and check that their content is equal."""
+        batch, conversation = append.batch, cached.conversation
+        if not batch.prepared:
+            return
+        read_tail = self._log.last_totals(conversation, shown=append.needs_shown)
+        if append.turn or self._log.must_look_first:
+            tail = await read_tail  # read first, so a concurrent append makes the insert fail
+            found = await self._log.messages_by_id(conversation, {append.turn, *batch.ids} - {""})
+        else:
+            tail, found = await asyncio.gather(read_tail, self._log.messages_by_id(conversation, batch.ids))
+        cached.tail = None
+        self._cache.confirm(cached, tail)
+        for one in batch.prepared:
+            if one.id in found and found[one.id].message.identity != one.identity:
+                raise ContentConflictError(one.id)
+        if found:
+            rewinds = await self._reader.rewinds(cached, tail)
+            if inactive := [id_ for id_, row in found.items() if not rewinds.is_active(row.message.ordinal)]:
+                raise MessageRewoundError(inactive[0])
+        if append.turn:
+            positions = {id_: _placed(row, cached.rewinds) for id_, row in found.items()}
+            check_turn(append.turn, batch.ids, found=positions, tail=tail)
+        append.stored = {id_: row.message.ordinal for id_, row in found.items()}
+        append.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
+        append.new = batch.without(append.stored)
+        if self._log.must_look_first:
+            await self._refuse_taken_source_ids(cached, append)
+
+    async def _taken_source_ids(self, cached: CachedConversation, append: _Append, tail: Totals) -> frozenset[int]:
+        """Return the source numbers of the batch that are taken, if it may be renumbered; else refuse them.
+
+        An index keeps the numbers of tools apart, but not from those that the store gave.
+        """
+        numbers, renumber = append.new.kept_source_ids, append.batch.renumber
+        if not numbers or min(numbers) > (tail.sources_through if renumber else tail.given_through):
+            return frozenset()
+        if renumber:
+            return frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
+        await self._refuse_taken_source_ids(cached, append)
+        return frozenset()
+
+    async def _refuse_taken_source_ids(self, cached: CachedConversation, append: _Append) -> None:
+        """Raise an error if a source id that came with a new message is taken."""
+        numbers = append.new.kept_source_ids
+        if not numbers or append.batch.renumber:
+            return
+        taken = await self._log.taken_source_ids(cached.conversation, numbers)
+        if taken and not await self._log.messages_by_id(cached.conversation, append.new.ids):
+            raise SourceIdClashError(taken[0])
+
+    async def _is_last(self, cached: CachedConversation, entry: Entry, tail: Totals) -> bool:
         """Compare the cached id and tail with the database if they are old. One round trip, none if both are fresh.
 
         Returns:
             False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
 
         Raises:
-            _WasReplaced: The conversation was deleted, or its log no longer contains the tail.
+            _Replaced: The conversation was deleted, or its log no longer contains the tail.
         """
-        if self._cache.is_fresh(cached) and self._cache.is_confirmed(cached):
+        id_is_fresh, is_confirmed = self._cache.is_fresh(cached), self._cache.is_confirmed(cached)
+        if id_is_fresh and is_confirmed:
             return True
-        exists, last = await asyncio.gather(self._check_id(cached, append.totals), self._check_tail(cached, tail))
+        start = self._cache.own_start(cached)
+        exists, last = await asyncio.gather(
+            _done(True) if id_is_fresh else self._open_heads.refresh(cached, totals=entry.totals, start=start),
+            _done(tail) if is_confirmed else self._log.last_totals(cached.conversation),
+        )
         if not exists:
-            raise _WasReplaced
+            raise _Replaced
         await self._check_continues(cached, tail, last)
         if last is not tail:
             self._cache.confirm(cached, last)
-        if last.entries > tail.entries:
-            append.composed = None
         return last.entries == tail.entries
 
     async def _check_continues(self, cached: CachedConversation, tail: Totals, last: Totals) -> None:
         """Check that the log continues the cached tail, given the last entry just read.
 
         Raises:
-            _WasReplaced: The log is shorter, or has another entry at the number of the tail.
+            _Replaced: The log is shorter, or has another entry at the number of the tail.
         """
         if last.entries > tail.entries or (last.entries, last.link) == (tail.entries, tail.link):
             return
         head = await self._heads.find(dict(cached.scope))
         if head is not None and head.conversation == cached.conversation:
-            raise _WasReplaced
+            raise _Replaced
 
-    async def _check_id(self, cached: CachedConversation, totals: Totals) -> bool:
-        if self._cache.is_fresh(cached):
-            return True
-        return await self._refresh_head(cached, self._open_heads.begin(cached, totals), totals)
-
-    async def _check_tail(self, cached: CachedConversation, tail: Totals) -> Totals:
-        return tail if self._cache.is_confirmed(cached) else await self._log.last_totals(cached.conversation)
-
-    async def _compose(self, append: PendingAppend, tail: Totals) -> None:
-        work = partial(append.compose, tail, self._clock.now(), self._clock.link())
-        await run_in_thread_if_long(work, characters=append.pending.characters)
-
-    async def _tail(self, cached: CachedConversation, append: PendingAppend) -> Totals:
-        """Return the tail with everything that this append needs of it; no command when warm."""
-        tail = cached.tail
-        if tail is None or (tail.shown is None and tail.shown_at and append.needs_shown):
-            cached.tail = None
-            tail = await self._log.last_totals(cached.conversation, shown=append.needs_shown)
-            self._cache.confirm(cached, tail)
-        cached.tail = await self._reader.recount_tail(cached, tail)
-        return cached.tail
-
-    async def _find_taken(self, cached: CachedConversation, append: PendingAppend, tail: Totals) -> None:
-        """Find the source numbers that are taken. An index keeps the numbers of tools apart, but not from the store's.
-
-        Raises:
-            SourceIdClashError: One is taken, and the batch may not be renumbered.
-        """
-        numbers = append.pending.kept_source_ids
-        renumber = append.batch.renumber
-        if not numbers or min(numbers) > (tail.sources_through if renumber else tail.given_through):
-            return
-        if renumber:
-            append.taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
-        else:
-            await self._refuse_taken_source_ids(cached, append)
-
-    async def _insert(self, cached: CachedConversation, append: PendingAppend) -> bool:
+    async def _insert(self, cached: CachedConversation, append: _Append, composed: Composed) -> bool:
         """Insert the entry, and refresh the head if that is due; False if another writer took the number or an id."""
-        composed = append.composed
-        assert composed is not None  # noqa: S101 - composed just before
         chunks = [chunk for chunk in composed.chunks if chunk.number not in append.sent]
         insert = self._log.insert(cached.conversation, composed.entry, chunks, token=append.batch.token)
-        # Without a burst the head does not show that the conversation is in use, so prune() may end it at any moment.
-        running = self._open_heads.running(cached, append.number)
-        burst = running or self._open_heads.begin(cached, append.totals)
+        start = self._cache.own_start(cached)
         try:
-            with burst.appending():
-                if running:
-                    await insert
-                elif not await self._insert_and_refresh_head(insert, cached, burst, append.totals):
-                    # delete() also discards appends in flight; prune() only removes idle conversations.
-                    if await self._tombstones.was_pruned(cached.conversation):
-                        raise _WasPruned
-                    self._cache.forget(cached)
+            exists = await self._open_heads.insert(cached, insert, totals=composed.entry.totals, start=start)
         except SlotTaken:
             append.sent.update(chunk.number for chunk in chunks)
-            append.composed = None
             return False
-        burst.acknowledge(append.totals, self._cache.own_start(cached))
+        if not exists:
+            # delete() also discards appends in flight; prune() only removes idle conversations.
+            if await self._tombstones.was_pruned(cached.conversation):
+                raise _Replaced
+            self._cache.forget(cached)
         return True
 
-    async def _insert_and_refresh_head(
-        self, insert: Awaitable[None], cached: CachedConversation, burst: Burst, totals: Totals
-    ) -> bool:
-        """Insert the entry and refresh the head concurrently; False if there is no head.
-
-        A failed refresh is retried, as an append is acknowledged only once the head counts it.
-        """
-        outcome, exists = await asyncio.gather(
-            insert, self._refresh_head(cached, burst, totals), return_exceptions=True
-        )
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return await self._refresh_head(cached, burst, totals) if isinstance(exists, BaseException) else exists
-
-    async def _refresh_head(self, cached: CachedConversation, burst: Burst, totals: Totals) -> bool:
-        """Refresh the head; False if the scope has no such conversation any more."""
-        exists = await self._heads.refresh(
-            dict(cached.scope),
-            cached.conversation,
-            totals=totals,
-            start=self._cache.own_start(cached),
-            opening=burst.opening,
-        )
-        if exists:
-            self._cache.verify(cached)
-            burst.head_refreshed(totals)
-        else:
-            self._open_heads.forget(burst)
-        return exists
-
-    def _refresh_head_later(self, cached: CachedConversation) -> None:
-        """Schedule a refresh for a batch that was in the log already: its writer may have died before refreshing."""
-        if cached.tail:
-            self._open_heads.refresh_later(cached, cached.tail)
-
-    async def _after_collision(self, cached: CachedConversation, append: PendingAppend, tries: int) -> None:
-        cached.tail = None
-        await self._refuse_taken_source_ids(cached, append)
-        if tries:
-            await pause(tries)
-
-    async def _look_up(self, cached: CachedConversation, append: PendingAppend) -> None:
-        """Find the messages of the batch that are in the log, and check that their content is equal."""
-        batch = append.batch
-        if not batch.prepared:
-            return
-        if append.turn or self._log.must_look_first:
-            found = await self._look_up_after_tail(cached, append)
-        else:
-            found, tail = await asyncio.gather(
-                self._log.messages_by_id(cached.conversation, batch.ids),
-                self._log.last_totals(cached.conversation, shown=append.needs_shown),
-            )
-            cached.tail = None
-            self._cache.confirm(cached, tail)
-        for one in batch.prepared:
-            if one.id in found and found[one.id].message.identity != one.identity:
-                raise ContentConflictError(one.id)
-        await self._refuse_rewound(cached, [row.message for row in found.values()])
-        if append.turn:
-            positions = {id_: _placed(row, cached.rewinds) for id_, row in found.items()}
-            check_turn(append.turn, batch.ids, found=positions, tail=cached.tail or Totals())
-        append.stored = {id_: row.message.ordinal for id_, row in found.items()}
-        append.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
-        append.pending = batch.without(append.stored)
-        if self._log.must_look_first:
-            await self._refuse_taken_source_ids(cached, append)
-
-    async def _look_up_after_tail(
-        self, cached: CachedConversation, append: PendingAppend
-    ) -> dict[str, StoredMessageRow]:
-        """Return the messages of the batch, and the question of its turn, that are in the log.
-
-        The tail is read first, so a concurrent append makes the insert fail.
-        """
-        tail = await self._log.last_totals(cached.conversation, shown=append.needs_shown)
-        cached.tail = None
-        self._cache.confirm(cached, tail)
-        return await self._log.messages_by_id(cached.conversation, {append.turn, *append.batch.ids} - {""})
-
-    async def _refuse_rewound(self, cached: CachedConversation, stored: Sequence[EntryMessage]) -> None:
-        """Check that no stored message of the batch is rewound."""
-        if not stored or not cached.tail:
-            return
-        rewinds = await self._reader.rewinds(cached, cached.tail)
-        if inactive := [message.id for message in stored if not rewinds.is_active(message.ordinal)]:
-            raise MessageRewoundError(inactive[0])
-
-    async def _refuse_taken_source_ids(self, cached: CachedConversation, append: PendingAppend) -> None:
-        """Raise an error if a source id that came with a new message is taken."""
-        numbers = append.pending.kept_source_ids
-        if not numbers or append.batch.renumber:
-            return
-        taken = await self._log.taken_source_ids(cached.conversation, numbers)
-        if taken and not await self._log.messages_by_id(cached.conversation, append.pending.ids):
-            raise SourceIdClashError(taken[0])
-
-    def _finish(self, cached: CachedConversation, append: PendingAppend) -> None:
-        composed = append.composed
-        assert composed is not None  # noqa: S101 - it was just inserted
-        self._cache.confirm(cached, composed.entry.totals)
-        messages = composed.entry.messages
-        append.stored.update({message.id: message.ordinal for message in messages})
+    def _finish(self, cached: CachedConversation, batch: Batch, entry: Entry) -> None:
+        """Cache what the next append and the next loads need of an entry that was just inserted."""
+        self._cache.confirm(cached, entry.totals)
+        messages = entry.messages
         begins = max((index for index, message in enumerate(messages) if message.type == "human"), default=-1)
-        ends = any(message.type == "ai" and not message.calls for message in messages[-1:])
+        ends = bool(messages) and messages[-1].type == "ai" and not messages[-1].calls
         if begins >= 0:
-            position = composed.entry.active_through(messages[begins].ordinal)
-            cached.last_question = (messages[begins].id, position, composed.entry.totals.rewind_entry)
+            position = entry.active_through(messages[begins].ordinal)
+            cached.last_question = (messages[begins].id, position, entry.totals.rewind_entry)
         if begins >= 0 or ends:
             self._cache.end_turn(cached)
         finished = len(messages) if ends else begins
-        if payloads := append.payloads(finished):
+        if payloads := payloads_to_cache(batch, entry, finished):
             self._cache.keep_payloads(cached, {**(self._cache.payloads.get(cached) or {}), **payloads})
 
-    async def _drop_unused(self, cached: CachedConversation, append: PendingAppend) -> None:
+    async def _drop_unused(self, cached: CachedConversation, append: _Append) -> None:
         """Remove chunks that were sent for an entry that finally did not need them."""
         used = {chunk.number for chunk in append.composed.chunks} if append.composed else set()
         if unused := sorted(append.sent - used):
             with suppress(StoreError):  # must not hide the append's own outcome; a sweep removes them after a day
                 await self._log.drop_chunks(cached.conversation, append.batch.token, unused)
+
+
+async def _done(result: _Result) -> _Result:
+    return result
+
+
+def _is_sufficient(tail: Totals, append: _Append) -> bool:
+    """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
+    if tail.shown is None and tail.shown_at and append.needs_shown:
+        return False
+    return tail.preview is not UNREAD or any(preview_of(one.message) for one in append.new.prepared)
 
 
 def _placed(row: StoredMessageRow, rewinds: Rewinds) -> Placed:

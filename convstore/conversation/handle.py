@@ -76,7 +76,8 @@ class Conversation(ConversationReader):
         """
         whole = whole_messages(given := items_of(messages), key=key)
         receipt = await self._append(whole, unencodable, on_source_clash, resent=resent, seen=seen)
-        copy_ids(whole, given)
+        if resent:
+            copy_ids(whole, given)  # messages that were in the log already have the log's ids
         return receipt
 
     async def _append(

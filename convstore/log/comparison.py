@@ -52,18 +52,16 @@ def content_digest(message: BaseMessage, codec: Codec) -> bytes:
         blocks = content if isinstance(content, list) else [content]
         text = "".join(_texts(blocks))
         rest = [_written(block, codec) for block in blocks if _counts(block, message)]
-    head = [message.type, _speaker(message), rest, _calls(message, codec)]
+    # The type alone does not say the role of a chat message or the name of a function message.
+    speaker = message.role if isinstance(message, ChatMessage) else ""
+    if isinstance(message, FunctionMessage):
+        speaker = str(message.name)
+    calls = _calls(message, codec) if isinstance(message, AIMessage) else []
+    head = [message.type, speaker, rest, calls]
     digest = hashlib.blake2b(json.dumps(head).encode(), digest_size=CONTENT_DIGEST_BYTES)
     digest.update(b"\0")  # separates head and text unambiguously, because JSON contains no null byte
     digest.update(text.strip().encode("utf-8", "surrogatepass"))
     return digest.digest()
-
-
-def _speaker(message: BaseMessage) -> str:
-    """Return the role of a chat message or the name of a function message, which their type alone does not say."""
-    if isinstance(message, ChatMessage):
-        return message.role
-    return str(message.name) if isinstance(message, FunctionMessage) else ""
 
 
 def _texts(blocks: list[Any]) -> Iterator[str]:
@@ -117,10 +115,8 @@ def _data(block: dict[str, Any]) -> str:
     return ""
 
 
-def _calls(message: BaseMessage, codec: Codec) -> list[list[str]]:
+def _calls(message: AIMessage, codec: Codec) -> list[list[str]]:
     """Return names and arguments of a message's calls."""
-    if not isinstance(message, AIMessage):
-        return []
     calls: list[Mapping[str, Any]] = [*message.tool_calls, *message.invalid_tool_calls]
     return [[_canonical(call.get("name"), codec), _canonical(call.get("args"), codec)] for call in calls]
 

@@ -19,7 +19,15 @@ from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, result_id
 from convstore.messages.values import Codec
 
-__all__ = ["MOST_SHOWN", "SHOWN_ENTRIES", "RunningTotals", "ShownSources", "totals_after", "totals_through"]
+__all__ = [
+    "MOST_SHOWN",
+    "SHOWN_ENTRIES",
+    "RunningTotals",
+    "ShownSources",
+    "preview_of",
+    "totals_after",
+    "totals_through",
+]
 
 MOST_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
@@ -204,8 +212,7 @@ class RunningTotals:
             self._calls.begin_turn()
         self._calls.open(message, calls)
         self._use(message)
-        if message.type in ("human", "ai") and (text := _own_text(message)):
-            self._preview = Preview(message.type, text)
+        self._preview = preview_of(message) or self._preview
         if not isinstance(message, ToolMessage):
             return _NO_CALL
         self._results += 1
@@ -231,14 +238,15 @@ def _arguments(message: BaseMessage, call: Call) -> str:
     return text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS] if call.position < len(calls) else ""
 
 
-def _own_text(message: BaseMessage) -> str:
-    """Return the beginning of a message's text, in one line."""
+def preview_of(message: BaseMessage) -> Preview | None:
+    """Return the beginning of a human or AI message's text in one line, or None if it has none."""
+    if message.type not in ("human", "ai"):
+        return None
     content = message.content
     blocks = [content] if isinstance(content, str) else content if isinstance(content, list) else []
     texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
-    return " ".join(" ".join(text[: 2 * _PREVIEW_CHARACTERS] for text in texts if isinstance(text, str)).split())[
-        :_PREVIEW_CHARACTERS
-    ]
+    words = " ".join(text[: 2 * _PREVIEW_CHARACTERS] for text in texts if isinstance(text, str)).split()
+    return Preview(message.type, " ".join(words)[:_PREVIEW_CHARACTERS]) if words else None
 
 
 def _model(message: BaseMessage) -> str:

@@ -64,12 +64,14 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
     (9, 11)
     """
-    return sum(map(_approximately, messages))
+    return sum(map(_approximate, messages))
 
 
-def _approximately(message: BaseMessage) -> int:
-    if not isinstance(message.content, list):
-        return _by_langchain(message) + _extra_for_script(message.content)
+def _approximate(message: BaseMessage) -> int:
+    content: Any = message.content
+    if not isinstance(content, list):
+        is_latin = isinstance(content, str) and content.isascii()
+        return _by_langchain(message) + (0 if is_latin else _extra_for_script(content))
     others = [block for block in message.content if not _is_image(block)]
     images = len(message.content) - len(others)
     plain = message.model_copy(update={"content": others}) if images else message

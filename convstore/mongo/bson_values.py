@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import bson
+
 __all__ = [
+    "encoded",
     "from_stored",
+    "storable",
     "stored_bytes",
     "stored_list",
     "stored_number",
@@ -30,6 +34,23 @@ def to_stored(text: str) -> str | bytes:
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
     return text
+
+
+def storable(value: Any) -> Any:
+    """Return a value of lists, dicts and plain values with every text in the form of `to_stored`."""
+    if isinstance(value, str):
+        return to_stored(value)
+    if isinstance(value, dict):
+        return {key: storable(part) for key, part in value.items()}
+    return [storable(part) for part in value] if isinstance(value, list) else value
+
+
+def encoded(document: dict[str, Any]) -> bytes:
+    """Return a document in BSON; texts with lone surrogates are stored as bytes."""
+    try:
+        return bson.encode(document)
+    except UnicodeEncodeError:
+        return bson.encode(storable(document))
 
 
 def from_stored(stored: str | bytes) -> str:

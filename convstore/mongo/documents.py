@@ -66,7 +66,7 @@ __all__ = [
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
-    """Return the document of an entry."""
+    """Return the document of an entry, whose texts may have lone surrogates: see `bson_values.encoded`."""
     document: dict[str, Any] = {
         "_id": entry_id(conversation, entry.number),
         "conversation": conversation,
@@ -223,11 +223,11 @@ def _preview_from(value: Any) -> Preview | None:
 
 
 def message_document(message: EntryMessage) -> dict[str, Any]:
-    """Return a message in the form that entries store."""
+    """Return a message in the form that entries store; its texts may have lone surrogates."""
     document: dict[str, Any] = {
         "id": message.id,
         "type": message.type,
-        "body": to_stored(message.body),
+        "body": message.body,
         "digest": message.digest,
         "tokens": message.tokens,
         "view_tokens": message.view_tokens,
@@ -235,9 +235,9 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
     }
     optional = {
         "calls": message.calls,
-        "tool": to_stored(message.tool),
+        "tool": message.tool,
         "call": message.call,
-        "arguments": to_stored(message.arguments),
+        "arguments": message.arguments,
         "sources": message.sources,
         "stub": message.stub,
         "payload": _payload_document(message.payload) if message.payload else None,

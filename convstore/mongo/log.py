@@ -22,6 +22,7 @@ from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, To
 from convstore.log.rewind import Rewinds
 from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk, decompress
+from convstore.mongo.bson_values import encoded
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.key_ranges import between, count_range, delete_range
@@ -363,7 +364,7 @@ def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
 
 def _encoded(conversation: str, entry: Entry) -> bytes:
     """Return the document of an entry in BSON; refuse one that is too large."""
-    data = bson.encode(entry_document(conversation, entry))
+    data = encoded(entry_document(conversation, entry))
     if len(data) > _ENTRY_BYTES:
         raise BatchTooLargeError(
             f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is {_ENTRY_BYTES:,}; "

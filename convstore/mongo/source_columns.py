@@ -7,6 +7,7 @@ A column whose values are all the default is left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
@@ -19,7 +20,6 @@ from convstore.mongo.bson_values import (
     stored_number,
     stored_number_or_none,
     stored_text,
-    to_stored,
 )
 from convstore.sources.places import SOURCE_PARTS, Part, SourcePlace
 from convstore.sources.source import TEXT_DIGEST_BYTES
@@ -52,20 +52,14 @@ def source_filter(numbers: Iterable[int]) -> dict[str, Any]:
 def source_documents(entry: Entry) -> list[dict[str, Any]]:
     """Return an entry's sources in columns: one document for each run of adjacent ids in one result."""
     positions = {message.id: position for position, message in enumerate(entry.messages)}
-    runs: list[list[EntrySource]] = []
-    for source in entry.sources:
-        last = runs[-1][-1] if runs else None
-        if last and _follows(source, last):
-            runs[-1].append(source)
-        else:
-            runs.append([source])
-    return [_run_document(run, positions[run[0].message_id]) for run in runs]
+    runs = groupby(enumerate(entry.sources), key=_run_of)
+    return [_run_document([source for _, source in run], positions[key[0]]) for key, run in runs]
 
 
-def _follows(source: EntrySource, last: EntrySource) -> bool:
-    """Return True if a source continues the run that ends with another one."""
-    is_next = source.id == last.id + 1 and source.message_id == last.message_id
-    return is_next and source.kept == last.kept and source.place.part == last.place.part
+def _run_of(numbered: tuple[int, EntrySource]) -> tuple[str, bool, Part, int]:
+    """Return what the sources of one run share; the difference of id and index is constant for adjacent ids."""
+    index, source = numbered
+    return source.message_id, source.kept, source.place.part, source.id - index
 
 
 def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
@@ -74,28 +68,25 @@ def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
         "message": position,
         "first": run[0].id,
         "last": run[-1].id,
-        "titles": [to_stored(source.title) for source in run],
+        "titles": [source.title for source in run],
         "digests": b"".join(source.digest for source in run),
         "starts": [place.middle for place in places],
         "ends": [place.end for place in places],
         "lengths": [place.length for place in places],
     }
-    optional = {
-        "kept": int(run[0].kept),
-        "part": "" if places[0].part == "content" else places[0].part,
-        "urls": _unless_all([to_stored(source.url) for source in run], ""),
-        "texts": _unless_all([place.start - place.middle for place in places], 0),
-        "pieces": _unless_all([to_stored(source.piece) for source in run], ""),
-        "given": _unless_all([source.given for source in run], None),
-        "earlier": _unless_all([source.earlier for source in run], None),
-        "bare": _unless_all([int(source.bare) for source in run], 0),
+    if run[0].kept:
+        document["kept"] = 1
+    if places[0].part != "content":
+        document["part"] = places[0].part
+    columns: dict[str, list[Any]] = {
+        "urls": [source.url for source in run],
+        "texts": [place.start - place.middle for place in places],
+        "pieces": [source.piece for source in run],
+        "given": [source.given for source in run],
+        "earlier": [source.earlier for source in run],
+        "bare": [int(source.bare) for source in run],
     }
-    return document | {name: column for name, column in optional.items() if column}
-
-
-def _unless_all(column: list[Any], value: Any) -> list[Any]:
-    """Return a column, or an empty one if it has the same value everywhere."""
-    return [] if all(one == value for one in column) else column
+    return document | {name: column for name, column in columns.items() if any(column)}
 
 
 def sources_from(document: Mapping[str, Any], messages: Sequence[Any]) -> tuple[EntrySource, ...]:

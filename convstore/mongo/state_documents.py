@@ -19,6 +19,7 @@ from convstore.log.state import LeadingSystem, State, ViewStart, system_of
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.bson_values import (
     from_stored,
+    storable,
     stored_bytes,
     stored_list,
     stored_number,
@@ -202,7 +203,7 @@ def system_document(system: LeadingSystem) -> dict[str, Any]:
     """Return leading system messages in the form that states store."""
     messages = [{**message_document(one), "ordinal": one.ordinal, "entry": one.entry} for one in system.messages]
     return {
-        "messages": messages,
+        "messages": storable(messages),
         "through": system.through,
         "rewound": [list(one) for one in system.rewound],
         "counter": to_stored(system.counter),

@@ -17,8 +17,7 @@ import math
 import secrets
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
@@ -80,18 +79,6 @@ class Burst:
         """Return True if the head may differ from the log."""
         return self.unsure > 0 or self.totals.entries > self.counted
 
-    @contextmanager
-    def appending(self) -> Iterator[None]:
-        """Count an append as in flight, which keeps the head open."""
-        self.in_flight += 1
-        try:
-            yield
-        except BaseException:
-            self.refreshed = 0  # the next append refreshes the head again
-            raise
-        finally:
-            self.in_flight -= 1
-
     def acknowledge(self, totals: Totals, start: ViewStart) -> None:
         """Record the totals of an acknowledged append, and the start of the next view."""
         self.start = start
@@ -103,11 +90,6 @@ class Burst:
         """Record totals that are known to be in the log, by any writer."""
         if totals.entries > self.totals.entries:
             self.totals = replace(totals, shown=None)  # heads do not store it, and it may be large
-
-    def head_refreshed(self, totals: Totals) -> None:
-        """Record that the head now counts an entry that is about to be inserted."""
-        self.counted = max(self.counted, totals.entries)
-        self.refreshed = totals.entries
 
 
 class OpenHeads:
@@ -127,15 +109,65 @@ class OpenHeads:
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
         self._pending_work: set[asyncio.Future[tuple[None]]] = set()
 
-    def running(self, cached: CachedConversation, number: int) -> Burst | None:
-        """Return the burst of an entry, or None if its append has to refresh the head."""
-        burst = self._running.get(cached.conversation)
-        if burst is None or self._clock.monotonic() >= burst.ends or (burst.is_backdated and not is_backdated()):
-            return None
-        is_counted = burst.refreshed == number if burst.unsure else burst.counted > 0
-        return burst if is_counted else None
+    async def insert(
+        self, cached: CachedConversation, insert: Awaitable[None], *, totals: Totals, start: ViewStart
+    ) -> bool:
+        """Await the insert of an entry with these totals, and refresh the head along with it if that is due.
 
-    def begin(self, cached: CachedConversation, totals: Totals) -> Burst:
+        Returns:
+            False if the scope has no such conversation any more.
+        """
+        burst = self._running.get(cached.conversation)
+        # Without a burst the head does not show that the conversation is in use, so prune() may end it at any moment.
+        is_due = burst is None or self._must_refresh(burst, totals.entries)
+        burst = self._begin(cached, totals) if burst is None or is_due else burst
+        burst.in_flight += 1  # keeps the head open
+        exists = True
+        try:
+            if is_due:
+                exists = await self._insert_and_refresh(cached, burst, insert, totals, start)
+            else:
+                await insert
+        except BaseException:
+            burst.refreshed = 0  # the next append refreshes the head again
+            raise
+        finally:
+            burst.in_flight -= 1
+        burst.acknowledge(totals, start)
+        return exists
+
+    def _must_refresh(self, burst: Burst, number: int) -> bool:
+        """Return True if the append of an entry has to refresh the head."""
+        if self._clock.monotonic() >= burst.ends or (burst.is_backdated and not is_backdated()):
+            return True
+        return burst.refreshed != number if burst.unsure else burst.counted == 0
+
+    async def _insert_and_refresh(
+        self, cached: CachedConversation, burst: Burst, insert: Awaitable[None], totals: Totals, start: ViewStart
+    ) -> bool:
+        """Insert and refresh concurrently; retry a failed refresh, as the head must count acknowledged entries."""
+        refresh = self._refresh(cached, burst, totals, start)
+        outcome, exists = await asyncio.gather(insert, refresh, return_exceptions=True)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return await self._refresh(cached, burst, totals, start) if isinstance(exists, BaseException) else exists
+
+    async def refresh(self, cached: CachedConversation, *, totals: Totals, start: ViewStart) -> bool:
+        """Refresh the head before an append; False if the scope has no such conversation any more."""
+        return await self._refresh(cached, self._begin(cached, totals), totals, start)
+
+    async def _refresh(self, cached: CachedConversation, burst: Burst, totals: Totals, start: ViewStart) -> bool:
+        scope, opening = dict(cached.scope), burst.opening
+        if not await self._heads.refresh(scope, cached.conversation, totals=totals, start=start, opening=opening):
+            self._queue.pop(burst, None)
+            self._stop(burst)
+            return False
+        cached.verified_at = self._clock.monotonic()
+        burst.counted = max(burst.counted, totals.entries)
+        burst.refreshed = totals.entries
+        return True
+
+    def _begin(self, cached: CachedConversation, totals: Totals) -> Burst:
         """Start a burst or a further refresh of one, before the refresh is sent; even if that fails, it is closed."""
         now = self._clock.monotonic()
         burst = self._running.get(cached.conversation)
@@ -153,11 +185,6 @@ class OpenHeads:
         with as_of(None):  # an import is backdated, but its burst is not
             until = self._clock.now() + timedelta(seconds=OPEN_SECONDS)
         return Opening(f"{_name(until)}-{secrets.token_hex(6)}", until)
-
-    def forget(self, burst: Burst) -> None:
-        """Drop a burst whose conversation was deleted."""
-        self._queue.pop(burst, None)
-        self._stop(burst)
 
     def mark_head_stale(self, cached: CachedConversation) -> None:
         """Make the next refresh read the log first, because it is not the one that was cached."""

@@ -204,11 +204,8 @@ class FoundSource:
         """Return its title, its address, and its other fields without the number; "" for a missing text."""
         title_key, title = _first_text(self.fields, _TITLE_KEYS)
         url_key, url = _address(self.fields)
-        rest = dict(self.fields)
-        for key in (title_key, url_key, "source_id" if self.kept_id is not None else ""):
-            if key:
-                rest.pop(key, None)
-        return title, url, rest
+        used = {key for key in (title_key, url_key, self.kept_id and "source_id") if key}
+        return title, url, {key: value for key, value in self.fields.items() if key not in used}
 
     @property
     def title(self) -> str:

@@ -20,7 +20,7 @@ from strategies import NOW, PureLog, any_text, turn, turns
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import UNREAD, Entry, Totals
-from convstore.mongo.bson_values import from_stored, to_stored
+from convstore.mongo.bson_values import encoded, from_stored, to_stored
 from convstore.mongo.documents import entry_document, entry_from, totals_document, totals_from
 from convstore.mongo.indexes import LOG_INDEXES, head_indexes
 from convstore.mongo.keys import chunk_id, chunk_range, conversation_range, entry_id, entry_range, head_id
@@ -33,7 +33,7 @@ def _document(entry: Entry) -> dict[str, Any]:
 
 
 def _through_bson(document: dict[str, Any], *, tz_aware: bool = True) -> dict[str, Any]:
-    return bson.decode(bson.encode(document), codec_options=CodecOptions(tz_aware=tz_aware))
+    return bson.decode(encoded(document), codec_options=CodecOptions(tz_aware=tz_aware))
 
 
 def _odd_log() -> PureLog:
