@@ -70,7 +70,7 @@ class Prepared:
         id: Its id.
         body: Its encoded fields.
         digest: Digest of the body, without edges.
-        content: Its content digest.
+        content_digest: Its content digest, see `log.comparison`.
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn, unless that shows its stub.
         payload: The parts outside the body; "" for none.
@@ -84,13 +84,14 @@ class Prepared:
         wants_stub: The result gets a stub, unless the result is not large, and not longer than its stub.
         is_large: The payload holds its content, or the artifact that its sources are in.
         has_large_fields: The payload holds other fields than content and artifact.
+        seen: Stamp of the view that it answers, "" for none.
     """
 
     message: BaseMessage
     id: str
     body: str
     digest: bytes
-    content: bytes
+    content_digest: bytes
     tokens: int
     view_tokens: int
     payload: str = ""
@@ -104,6 +105,7 @@ class Prepared:
     wants_stub: bool = False
     is_large: bool = False
     has_large_fields: bool = False
+    seen: str = ""
 
     @property
     def identity(self) -> bytes:
@@ -122,7 +124,6 @@ class Batch:
         token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
         renumber: Give sources another number if theirs is taken.
-        seen: Stamp of the view that the first AI message answers, "" for none.
     """
 
     prepared: tuple[Prepared, ...]
@@ -131,7 +132,6 @@ class Batch:
     token: str = ""
     omitted: tuple[str, ...] = ()
     renumber: bool = False
-    seen: str = ""
 
     @property
     def ids(self) -> list[str]:
@@ -190,7 +190,10 @@ def prepare(
         except UnencodableError as error:
             raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
         omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
-    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, seen)
+    answer = next((index for index, one in enumerate(prepared) if seen and one.message.type == "ai"), None)
+    if answer is not None:
+        prepared[answer] = replace(prepared[answer], seen=seen)
+    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber)
 
 
 def is_heavy(messages: Sequence[BaseMessage]) -> bool:
@@ -255,7 +258,7 @@ class _Preparation:
             id=str(message.id),
             body=encoded.body,
             digest=digest_of(plain.body),
-            content=content_digest(message, self.codec),
+            content_digest=content_digest(message, self.codec),
             tokens=tokens,
             view_tokens=self._view_tokens(message, encoded, tokens),
             payload=encoded.payload,
@@ -285,7 +288,7 @@ class _Preparation:
             id=str(message.id),
             body=encoded.body,
             digest=digest_of(encoded.body),
-            content=content_digest(message, self.codec),
+            content_digest=content_digest(message, self.codec),
             tokens=tokens,
             view_tokens=tokens if wants_stub and is_large else self._view_tokens(message, encoded, tokens),
             payload=payload,
@@ -314,7 +317,8 @@ class _Preparation:
             shown = leave_out(
                 decode_message(self.codec, encoded.body, fetch=lambda start, end: part[start:end], limit=len(part))
             )
-        shown = without_media(shown)
+        if type(shown.content) is list:
+            shown = without_media(shown)
         return tokens if shown is message else count(self.counter, shown)
 
     def _stored(self, encoded: EncodedMessage, payload: str) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from langchain_core.messages import ToolMessage
 
 from convstore.append.batch import Batch, Prepared, PreparedSource
 from convstore.exceptions import SourceIdClashError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals, is_long
+from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, is_long
 from convstore.log.totals import RunningTotals
 from convstore.messages.compression import Chunk
 from convstore.messages.encoding import decode_message
@@ -52,8 +52,7 @@ def compose(
 ) -> Composed:
     """Compose the entry that appends a batch to a log with these totals.
 
-    Ordinals continue the log's. Sources without a number get the next free ones, which their stubs name. Then `reserve`
-    more numbers are reserved.
+    Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved.
 
     Args:
         batch: The messages to append.
@@ -71,94 +70,80 @@ def compose(
     if clashes and not batch.renumber:
         raise SourceIdClashError(min(clashes))
     running = RunningTotals(after, max([after.sources_through, *kept]))
-    work = _Composition(running, set(taken))
-    messages = tuple(work.add(one, batch) for one in batch.prepared)
+    in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
+    for one in batch.prepared:
+        calls = calls_of(one.message)
+        call = running.follow(one.message, calls)
+        own = [_numbered(source, one.id, running, in_use) for source in one.sources]
+        message = _message(one, batch, running.next_ordinal, calls=len(calls), call=call, sources=own)
+        running.add_size(message)
+        messages.append(message)
+        sources += own
     running.sources_through += reserve
-    sources = tuple(work.sources)
     entry = Entry(
         first=after.messages + 1,
         at=at,
-        messages=_with_stamp(messages, batch.seen),
+        messages=tuple(messages),
         totals=running.totals(at, shown_now=bool(sources), counter=batch.counter.name, link=link),
         after=after.link,
-        sources=sources,
+        sources=tuple(sources),
     )
     return Composed(entry, tuple(chunk for one in batch.prepared for chunk in one.chunks))
 
 
-def _with_stamp(messages: Sequence[EntryMessage], seen: str) -> tuple[EntryMessage, ...]:
-    """Attach a stamp to the first AI message."""
-    answer = next((one for one in messages if one.type == "ai"), None) if seen else None
-    return tuple(replace(one, seen=seen) if one is answer else one for one in messages)
+def _numbered(source: PreparedSource, message_id: str, running: RunningTotals, in_use: set[int]) -> EntrySource:
+    """Number a source; its own number is replaced if that is taken or would exhaust later ones."""
+    number = source.kept
+    if number is None or number in in_use or number > running.after.sources_through + MOST_AHEAD:
+        running.sources_through += 1
+        number = running.given_through = running.sources_through
+    in_use.add(number)
+    return EntrySource(
+        number,
+        message_id,
+        source.title,
+        source.url,
+        source.place,
+        source.digest,
+        source.piece,
+        None if source.kept == number else source.kept,
+        running.shown.add(source.digest, number),
+        source.kept == number,
+        source.bare,
+    )
 
 
-@dataclass(slots=True)
-class _Composition:
-    """Builds the messages and sources of an entry, one after the other."""
-
-    running: RunningTotals
-    taken: set[int]
-    sources: list[EntrySource] = field(default_factory=list)
-
-    def add(self, one: Prepared, batch: Batch) -> EntryMessage:
-        """Add one message and its sources."""
-        calls = calls_of(one.message)
-        call = self.running.follow(one.message, calls)
-        numbers = [self._add_source(source, one.id) for source in one.sources]
-        tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
-        named = one.read_back if tool == RETRIEVAL_TOOL else numbers
-        ids = write_ids(named) if named else ""
-        stub = _stub(one, tool, ids, count=len(set(named)))
-        message = EntryMessage(
-            ordinal=self.running.next_ordinal,
-            id=one.id,
-            type=one.message.type,
-            body=one.body,
-            digest=one.digest,
-            tokens=one.tokens,
-            view_tokens=one.view_tokens if stub is None else _stub_tokens(one, stub, batch),
-            content_digest=one.content,
-            calls=len(calls),
-            tool=tool,
-            call="" if id_problem(call.id) else call.id,
-            arguments=call.arguments,
-            sources=ids,
-            stub=stub,
-            payload=one.ref,
-            is_long=is_long(one.message.type, one.view_tokens),
-        )
-        self.running.add_size(message)
-        return message
-
-    def _add_source(self, source: PreparedSource, message_id: str) -> int:
-        """Number a source; its own number is replaced if that is taken or would exhaust later ones."""
-        running, number = self.running, source.kept
-        if number is None or number in self.taken or number > running.after.sources_through + MOST_AHEAD:
-            running.sources_through += 1
-            number = running.given_through = running.sources_through
-        self.taken.add(number)
-        self.sources.append(
-            EntrySource(
-                number,
-                message_id,
-                source.title,
-                source.url,
-                source.place,
-                source.digest,
-                source.piece,
-                None if source.kept == number else source.kept,
-                running.shown.add(source.digest, number),
-                source.kept == number,
-                source.bare,
-            )
-        )
-        return number
+def _message(
+    one: Prepared, batch: Batch, ordinal: int, *, calls: int, call: OpenCall, sources: Sequence[EntrySource]
+) -> EntryMessage:
+    """Return a prepared message as its entry stores it, with its stub; `call` is the one that a result answers."""
+    tool = (one.message.name or call.tool) if isinstance(one.message, ToolMessage) else ""
+    numbers = one.read_back if tool == RETRIEVAL_TOOL else [source.id for source in sources]
+    ids = write_ids(numbers) if numbers else ""
+    stub = _stub(one, tool, ids, count=len(set(numbers))) if one.wants_stub else None
+    return EntryMessage(
+        ordinal=ordinal,
+        id=one.id,
+        type=one.message.type,
+        body=one.body,
+        digest=one.digest,
+        tokens=one.tokens,
+        view_tokens=one.view_tokens if stub is None else _stub_tokens(one, stub, batch),
+        content_digest=one.content_digest,
+        calls=calls,
+        tool=tool,
+        call="" if id_problem(call.id) else call.id,
+        arguments=call.arguments,
+        sources=ids,
+        stub=stub,
+        payload=one.ref,
+        is_long=is_long(one.message.type, one.view_tokens),
+        seen=one.seen,
+    )
 
 
 def _stub(one: Prepared, tool: str, ids: str, *, count: int) -> str | None:
     """Return the stub of a result with `count` sources, or None if a small result is not longer than its stub."""
-    if not one.wants_stub:
-        return None
     stub = make_stub(
         tool=tool, tool_message_id=one.id, content=one.text, source_count=count, source_ids=ids, error=one.error
     )

@@ -78,12 +78,12 @@ _NULL_MEANS_ABSENT = ("audio", "function_call")
 _WANTED = "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
 
 
+def _random_id() -> str:
+    return str(uuid4())
+
+
 def normalize_messages(
-    batch: MessageBatch,
-    *,
-    key: str | None = None,
-    start: int = 0,
-    new_id: Callable[[], str] = lambda: str(uuid4()),
+    batch: MessageBatch, *, key: str | None = None, start: int = 0, new_id: Callable[[], str] = _random_id
 ) -> list[BaseMessage]:
     """Return the batch as whole LangChain messages, each with an id of its own, or raise and change nothing.
 
@@ -118,11 +118,7 @@ def normalize_messages(
 
 
 def whole_messages(
-    items: list[Item],
-    *,
-    key: str | None = None,
-    start: int = 0,
-    new_id: Callable[[], str] = lambda: str(uuid4()),
+    items: list[Item], *, key: str | None = None, start: int = 0, new_id: Callable[[], str] = _random_id
 ) -> list[BaseMessage]:
     """Convert the items that `items_of` returned, as `normalize_messages` does: one message for each item."""
     if key is not None and (problem := id_problem(key)):

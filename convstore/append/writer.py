@@ -184,7 +184,11 @@ class Writer:
             renumber=renumber,
             seen=seen,
         )
+        # Each step takes up to a millisecond. Without a pause in between, many users at once stall the event loop for
+        # the sum of their steps.
+        await asyncio.sleep(0)
         batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
+        await asyncio.sleep(0)
         return (await self._write(scope, batch, turn=turn, after=after)).receipt()
 
     async def reserve(self, scope: Scope, number: int) -> range:

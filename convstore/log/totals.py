@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
@@ -35,24 +36,17 @@ MOST_SHOWN = 200
 SHOWN_ENTRIES = 60
 """Number of the last entries whose sources a process reads that does not know the log."""
 
-
 _MAX_OPEN_CALLS, _MAX_LATE_CALLS = 200, 20
-
 
 _MAX_MODELS, _OTHER_MODELS = 20, "other"
 
-
 _ARGUMENT_CHARACTERS, _PREVIEW_CHARACTERS, _MODEL_CHARACTERS = 120, 120, 100
-
 
 _TOOL_CHARACTERS, _CALL_ID_CHARACTERS = 200, 10_000  # some providers write a signature into the id
 
-
 _USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
 
-
 _MODEL_KEYS = ("model_name", "model", "model_id")
-
 
 _NO_CALL = OpenCall("", "", "")
 
@@ -210,18 +204,19 @@ class RunningTotals:
         if message.type == "human":
             self._turns += 1
             self._calls.begin_turn()
-        self._calls.open(message, calls)
-        self._use(message)
+        if calls:
+            self._calls.open(message, calls)
+        if isinstance(message, AIMessage) and message.usage_metadata:
+            self._add_usage(message, message.usage_metadata)
         self._preview = preview_of(message) or self._preview
         if not isinstance(message, ToolMessage):
             return _NO_CALL
         self._results += 1
         return self._calls.answer(message)
 
-    def _use(self, message: BaseMessage) -> None:
-        counts = message.usage_metadata if isinstance(message, AIMessage) else None
-        if not isinstance(counts, dict) or not counts:
-            return
+    def _add_usage(self, message: AIMessage, counts: Any) -> None:
+        if not isinstance(counts, dict):
+            return  # a message built without validation may hold any value here
         model = _model(message)
         if model not in self._usage and len(self._usage) >= _MAX_MODELS:
             model = _OTHER_MODELS

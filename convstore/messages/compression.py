@@ -18,13 +18,10 @@ __all__ = ["CHUNK_BYTES", "Chunk", "compress", "compress_bytes", "cut", "decompr
 CHUNK_BYTES = 1_000_000
 """Maximum bytes of text in one chunk."""
 
-
 _LEVEL = 3
-
 
 _BYTES_PER_CHARACTER = 4
 """Maximum length of a character in UTF-8."""
-
 
 _local = threading.local()
 

@@ -15,7 +15,6 @@ __all__ = ["fold", "in_one_line", "indented", "text_of"]
 
 _SLICE = 100
 
-
 _PLAIN_ID = re.compile(r"[\w.:;/|@#+*=~%$&!?-]+")
 
 

@@ -170,7 +170,6 @@ def _has_results(entry: Entry) -> bool:
 
 _any_number = partial(stored_number, minimum=None)
 
-
 _NUMBERS = (
     *("entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
     *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),

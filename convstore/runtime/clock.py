@@ -20,10 +20,8 @@ __all__ = ["APPEND_SECONDS", "ID_LIFETIME", "Clock", "as_of", "is_backdated"]
 
 _said: ContextVar[datetime | None] = ContextVar("said", default=None)
 
-
 ID_LIFETIME = 10.0
 """Seconds after which a cached conversation id is checked before use."""
-
 
 APPEND_SECONDS = 60.0
 """Timeout of an append; a later sweep finds everything that it may have written."""

@@ -39,26 +39,19 @@ __all__ = [
 MAX_SOURCES = 1_000
 """Maximum number of sources in one result; a longer list is data, such as the rows of a table."""
 
-
 TEXT_DIGEST_BYTES = 8
 """Length of a source's digest; sufficient to distinguish the sources of one conversation."""
 
-
 _LABEL_CHARACTERS = 150
-
 
 TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 """Keys of the text in a dict item, in order of preference."""
 
-
 _TITLE_KEYS = ("title", "name", "filename")
-
 
 _URL_KEYS = ("url", "link", "uri")
 
-
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
-
 
 _DETAILS = ("metadata", "_source", "payload")
 """Keys under which vector stores nest the text and other fields of a match: Pinecone, Elasticsearch, Qdrant."""

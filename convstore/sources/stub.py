@@ -15,9 +15,7 @@ __all__ = ["PREVIEW_CHARACTERS", "RETRIEVAL_TOOL", "failure_in", "make_stub"]
 RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that reads the full content."""
 
-
 PREVIEW_CHARACTERS = 200
-
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
