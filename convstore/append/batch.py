@@ -166,16 +166,6 @@ def prepare(
 ) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
 
-    Args:
-        messages: In order.
-        codec: Encodes values.
-        counter: Counts tokens.
-        token: Random token in the keys of the chunks.
-        extractors: Functions that find the sources in a tool's results, by tool name.
-        omit: Leave out values of unknown types instead of refusing them.
-        renumber: Give sources another number if theirs is taken.
-        seen: Stamp of the view that the first AI message answers, "" for none.
-
     Raises:
         InvalidInputError: An extractor failed.
         UnencodableError: The codec cannot encode the type of a value, unless `omit`.

@@ -53,14 +53,7 @@ def compose(
     """Compose the entry that appends a batch to a log with these totals.
 
     Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved.
-
-    Args:
-        batch: The messages to append.
-        after: Totals of the log before it; with `shown` if the batch has sources.
-        at: Date of the entry.
-        link: Random number of the entry.
-        reserve: Number of source ids to reserve.
-        taken: Numbers in use, for a batch whose sources may be renumbered.
+    `after` needs `shown` if the batch has sources; `taken` are numbers in use, if the batch may be renumbered.
 
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.

@@ -91,15 +91,8 @@ def normalize_messages(
     becomes a message, or several, see ``formats``. Ids are assigned last, once the whole batch is valid. They are also
     set on the caller's messages and chunks, so appending the same objects again writes nothing twice.
 
-    Args:
-        batch: Messages and dicts in any iterable, or a single one.
-        key: Text from which missing ids are derived, together with the index in the batch. So a batch made again
-            from the same request gets the same ids. Existing ids stay.
-        start: Index of the first message, for a batch that is the rest of a longer one.
-        new_id: Makes missing ids without a ``key``.
-
-    Returns:
-        The messages, in the order of the batch; a dict of another format may be several, see ``formats``.
+    With a ``key``, missing ids are derived from it and the index in the batch, which begins with ``start``: a batch
+    made again from the same request gets the same ids. Else ``new_id`` makes them.
 
     Raises:
         InvalidMessageError: An item is not a message that can be stored; names its index and field.

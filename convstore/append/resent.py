@@ -100,10 +100,6 @@ def compare(batch: Sequence[Comparable], log: Sequence[Comparable]) -> Match:
     - The end of the log is its last message, or its last question if that has no answer yet.
     - With an empty log, all of the batch is new.
 
-    Args:
-        batch: The messages that a client sent.
-        log: The active messages of the log, in order; or its end, long enough for any possible match.
-
     >>> a, b, c = (Comparable("human", False, name.encode(), name) for name in "abc")
     >>> compare([b, c], [a, b]).known, compare([a, c], [a, b]).after.id
     (1, 'a')

@@ -32,12 +32,7 @@ def turn_messages(
 ) -> list[BaseMessage]:
     """Return the messages of a turn, or of its answer, each with an id; see `Conversation.append_turn`.
 
-    Args:
-        turn_id: Becomes the id of the human message.
-        human: The human message; None if it is in the log already.
-        messages: The messages that follow it.
-        key: Text from which missing ids are derived, together with the index in the turn, where the human message has
-            index 0; None for `turn_id`.
+    Missing ids are derived from the key and the index in the turn, where the human message has index 0.
 
     Raises:
         InvalidMessageError: One of `messages` is invalid, or begins another turn.

@@ -52,11 +52,7 @@ def compress(text: str, ends: list[int]) -> list[bytes]:
 def decompress(frame: bytes, *, characters: int | None = None) -> str:
     """Return the text of one chunk.
 
-    Never allocates more memory than a chunk can need, so a forged frame cannot exhaust it.
-
-    Args:
-        frame: The compressed chunk.
-        characters: Expected length of the text, which also lowers the memory limit; None if it is unknown.
+    Never allocates more memory than a chunk of this many characters can need, so a forged frame cannot exhaust it.
 
     Raises:
         ValueError: The frame was not written by `compress`, exceeds the limit, or has another number of characters.

@@ -223,14 +223,10 @@ def encode_message(
     omitted: list[str] | None = None,
     max_edges: int = 0,
 ) -> EncodedMessage:
-    """Split a message's fields into body and payload.
+    """Split a message's fields, as `fields_of` returns them, into body and payload.
 
-    Args:
-        codec: Encodes the values.
-        fields: The result of `fields_of`.
-        artifact: The encoded artifact of a tool result, if it is encoded already.
-        omitted: If given, values of unknown types are left out and their paths appended here.
-        max_edges: Maximum characters that the body keeps of long texts in the payload.
+    `artifact` is the encoded artifact of a tool result, if it is encoded already. `max_edges` limits the characters of
+    long texts that the body keeps. With `omitted`, values of unknown types are left out and their paths appended to it.
     """
     payload = _Payload(codec, omitted, max_edges)
     if fields["type"] == "tool":
@@ -287,11 +283,7 @@ def decode_message(
 ) -> BaseMessage:
     """Restore a message from its body.
 
-    Args:
-        codec: Decodes the values.
-        body: The body.
-        fetch: Returns the characters of a range of the payload. Without it, ranges stay in the message.
-        limit: Number of payload characters that are available; ranges that end after them stay in the message.
+    `fetch` returns a range of the payload; without it, and beyond `limit`, ranges stay in the message.
 
     Raises:
         ValueError: The body was not written by `encode_message`.

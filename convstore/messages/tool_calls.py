@@ -148,12 +148,6 @@ def calls_of(message: BaseMessage) -> list[Call]:
     A call in `tool_calls` without an id is included with the id "". An invalid call without an id or a name is not:
     langchain-anthropic 1.7 leaves it out of the request, so a result for it would be rejected.
 
-    Args:
-        message: Any message; only an AI message has calls.
-
-    Returns:
-        The calls; empty for every other message.
-
     >>> message = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
     >>> calls_of(message)
     [Call(id='call_1', tool='search', position=0)]
@@ -176,10 +170,7 @@ def calls_of(message: BaseMessage) -> list[Call]:
 def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
     """Return the id of the result of a call: the same in every process, another for every AI message.
 
-    Args:
-        ai_message_id: Id of the AI message with the call.
-        call_id: Id of the call, which other messages may have too.
-        position: Its place among the calls of the message that have this id.
+    `position` is the index of the call among those of its message that have this call id.
 
     >>> result_id("ai-1", "call_1") == result_id("ai-1", "call_1") != result_id("ai-2", "call_1")
     True
@@ -200,13 +191,8 @@ def has_calls(message: BaseMessage) -> bool:
 def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
     """Generate the result for a call that has none; equal arguments give equal messages.
 
-    Args:
-        call: The call, as returned by `calls_of`.
-        ai_message_id: Id of the message with the call. The result's id is derived from it and the call's position, so
-            that two calls with the same call id get different messages. If it is None, the result has no id.
-
-    Returns:
-        A tool message with status "error", marked ``{"convstore": {"kind": "missing_result"}}``.
+    Its id is derived from the message and the position, as two calls may have the same id; without a message id, it has
+    none.
 
     >>> result = missing_result(Call("call_1", "search", 0), ai_message_id="m7")
     >>> result.id, result.name, result.tool_call_id, result.status
@@ -230,12 +216,6 @@ def pair(messages: Sequence[BaseMessage]) -> Pairing:
     The result is stable when the log grows: everything before the first generated result stays the beginning of the
     paired list. If none of the missing results arrives later, the whole list does. Time is linear in the number of
     messages and calls.
-
-    Args:
-        messages: Any messages in the order of the log.
-
-    Returns:
-        The valid list and the changes that were made.
 
     >>> call = AIMessage("", id="m1", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
     >>> late = ToolMessage("found", id="m3", tool_call_id="call_1")
@@ -278,11 +258,8 @@ def without_orphans(messages: Sequence[BaseMessage], calls: Mapping[str, str] | 
     Such a text comes after the run of results that contained the result, because nothing may separate a call from its
     results. It keeps the result's id and blocks such as images, and is marked
     ``{"convstore": {"kind": "late_result"}}``. All other messages are the same objects. The choice is stable: appending
-    messages never turns a text into a result, or a result into a text.
-
-    Args:
-        messages: Any messages in the order of the log.
-        calls: Descriptions of calls by the id of their result, where more than the tool's name is known.
+    messages never turns a text into a result, or a result into a text. `calls` describes calls by the id of their
+    result, where more than the tool's name is known.
 
     >>> [message.text for message in without_orphans([ToolMessage("2 orcas", name="count", tool_call_id="x")])]
     ['[Result of an earlier call of count]\n2 orcas']
@@ -305,12 +282,6 @@ def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
     """Return all violations of this module's rule in a list; empty if the list is valid.
 
     Shares only `calls_of` with `pair`, so that each can test the other.
-
-    Args:
-        messages: The list as it would go to a model.
-
-    Returns:
-        One sentence per violation, with the index of the message, in order.
 
     >>> check_pairing([ToolMessage("found", tool_call_id="call_1")])
     ["message 0: the result for 'call_1' answers no call of the AI message directly before it"]

@@ -113,14 +113,7 @@ class Located(NamedTuple):
 
 
 def place_sources(found: FoundSources, spans: Sequence[Span], codec: Codec, omitted: list[str] | None) -> Located:
-    """Return the places of the sources of a tool result.
-
-    Args:
-        found: The sources.
-        spans: Values in its content, see `located_json`.
-        codec: Encodes artifact and copies.
-        omitted: If given, values of unknown types are left out and their paths appended here.
-    """
+    """Return the places of the sources of a tool result."""
     artifact, ranges = _in_artifact(found, codec, omitted) if found.rebuild else (None, _in_content(found, spans))
     part: Part = "artifact" if found.rebuild else "content"
     places, copies, length = [], [], 0

@@ -86,11 +86,6 @@ def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
     one two three four
     [486 characters left out to save context, call retrieve_previous_sources with message id m7 to read them]
     two three four five
-
-    Args:
-        text: A text, or the range of a long text in an unread payload, with its edges.
-        tokens: Maximum size of a text that stays whole.
-        message_id: Id of its message.
     """
     room = tokens * CHARACTERS_PER_TOKEN
     if isinstance(text, PayloadRange):
@@ -109,13 +104,7 @@ def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
 
 
 def with_short_texts(message: BaseMessage, tokens: int, *, arguments: bool = False) -> BaseMessage:
-    """Return a human or AI message with `shorten_text` applied; the same object if no text is too long.
-
-    Args:
-        message: Any message.
-        tokens: Maximum size of a text that stays whole.
-        arguments: Also shorten texts in the arguments of calls.
-    """
+    """Return a human or AI message with `shorten_text` applied; the same object if no text is too long."""
     if message.type not in SHORTENED:
         return message
     shorten = partial(_shortened, tokens=tokens, message_id=str(message.id))

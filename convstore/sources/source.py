@@ -119,17 +119,12 @@ def plain_item(
     url: Sequence[str] = (),
     without: Collection[str] = (),
 ) -> dict[Any, Any]:
-    """Return a dict item with its text under ``content``, along with its other fields.
+    """Return a dict item with its text under ``content``, along with its other fields but those `without`.
+
+    `title` and `url` are further keys that title and address may have.
 
     >>> plain_item({"source": "https://a", "rank": 1, "title": None}, "text", url=["source"])
     {'content': 'text', 'url': 'https://a', 'rank': 1, 'title': None}
-
-    Args:
-        fields: The fields that the tool gave.
-        text: The text of the source.
-        title: Alternative keys of the title, after ``title``.
-        url: Alternative keys of the address, after ``url``.
-        without: Keys to drop, because their values are binary or already part of the item.
     """
     label_keys = {
         label: key

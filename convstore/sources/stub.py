@@ -34,14 +34,6 @@ def make_stub(
     >>> print(make_stub(tool="search", tool_message_id="m3", content="…", source_count=10, source_ids="11-20"))
     {"success": true, "tool": "search", "result_count": 10, "message": "Retrieved 10 sources. \
 Use retrieve_previous_sources to access full content.", "tool_message_id": "m3", "source_ids": "11-20"}
-
-    Args:
-        tool: Name of the tool, "" if unknown.
-        tool_message_id: Id under which the full content can be retrieved.
-        content: The text of the result, see `text_of`.
-        source_count: Number of sources in it.
-        source_ids: Their ids, as formatted by `write_ids`.
-        error: Text of the error if the call failed.
     """
     stub: dict[str, Any] = {"success": error is None, "tool": tool}
     if source_count:
