@@ -118,9 +118,10 @@ def whole_messages(
         raise InvalidInputError(f"key {problem}")
     messages = [_message(item.value, index=item.position) for item in items]
     ids = _ids(items, key=key, start=start, new_id=new_id)
-    for message, message_id in zip(messages, ids, strict=True):
+    for message, item, message_id in zip(messages, items, ids, strict=True):
         message.id = message_id
-    copy_ids(messages, items)
+        if isinstance(item.value, BaseMessage):  # a chunk is not its whole message
+            item.value.id = message_id
     return messages
 
 

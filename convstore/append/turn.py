@@ -13,10 +13,11 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import MessageBatch, normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError, TurnConflictError, UnknownMessageError
-from convstore.log.entry import Totals
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.rewind import Rewinds
 from convstore.values.scope import check_id
 
-__all__ = ["Placed", "check_turn", "turn_messages"]
+__all__ = ["Placed", "check_turn", "placed", "turn_messages"]
 
 
 class Placed(NamedTuple):
@@ -25,6 +26,12 @@ class Placed(NamedTuple):
     type: str
     turn: int
     active: int
+
+
+def placed(message: EntryMessage, entry: Entry, rewinds: Rewinds) -> Placed:
+    """Return the position of an active message in its entry."""
+    [entry] = rewinds.corrected([entry])
+    return Placed(message.type, entry.turn_at(message.ordinal), entry.active_through(message.ordinal))
 
 
 def turn_messages(

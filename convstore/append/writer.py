@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, is_heavy, prepare
 from convstore.append.compose import Composed, compose, payloads_to_cache, renumbered_by
-from convstore.append.turn import Placed, check_turn
+from convstore.append.turn import check_turn, placed
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
@@ -30,12 +30,11 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.entry import UNREAD, Entry, Totals
-from convstore.log.rewind import Rewinds
 from convstore.log.totals import preview_of
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Heads
-from convstore.mongo.log import Log, SlotTaken, StoredMessageRow
+from convstore.mongo.log import Log, SlotTaken
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import APPEND_SECONDS, Clock
@@ -201,8 +200,7 @@ class Writer:
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
         """Return the numbers under which some texts were shown; see `Conversation.find_shown_sources`."""
         cached = self._cache.get(scope)
-        is_fresh = cached is not None and self._cache.is_fresh(cached) and self._cache.is_confirmed(cached)
-        shown = cached.tail.shown if cached and cached.tail and is_fresh else None
+        shown = cached.tail.shown if cached and cached.tail and self._cache.is_warm(cached) else None
         if shown is None and (cached := await self._reader.find(scope)):
             async with self._reader.reading(cached):
                 shown = (await self._log.last_totals(cached.conversation, shown=True)).shown
@@ -230,7 +228,8 @@ class Writer:
                         cached.tail = None  # the insert's outcome is unknown
                         raise
                     finally:
-                        await self._drop_unused(cached, append)
+                        if append.sent:
+                            await self._drop_unused(cached, append)
 
     async def _claim(self, scope: Scope, batch: Batch, turn: str) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn creates none."""
@@ -265,7 +264,7 @@ class Writer:
             at, link = self._clock.now(), self._clock.link()
             work = partial(compose, append.new, tail, at=at, link=link, reserve=append.reserve, taken=taken)
             append.composed = await run_in_thread_if_long(work, characters=append.new.characters)
-            if not await self._is_last(cached, append.composed.entry, tail):
+            if not self._cache.is_warm(cached) and not await self._is_last(cached, append.composed.entry, tail):
                 append.composed = None
                 continue
             acknowledged = cached.entries
@@ -328,7 +327,7 @@ class Writer:
             if inactive := [id_ for id_, row in found.items() if not rewinds.is_active(row.message.ordinal)]:
                 raise MessageRewoundError(inactive[0])
         if append.turn:
-            positions = {id_: _placed(row, cached.rewinds) for id_, row in found.items()}
+            positions = {id_: placed(row.message, row.entry, cached.rewinds) for id_, row in found.items()}
             check_turn(append.turn, batch.ids, found=positions, tail=tail)
         append.stored = {id_: row.message.ordinal for id_, row in found.items()}
         append.renumbered = renumbered_by([source for row in found.values() for source in row.sources])
@@ -359,7 +358,7 @@ class Writer:
             raise SourceIdClashError(taken[0])
 
     async def _is_last(self, cached: CachedConversation, entry: Entry, tail: Totals) -> bool:
-        """Compare the cached id and tail with the database if they are old. One round trip, none if both are fresh.
+        """Compare the cached id and tail with the database, as far as they are old. One round trip.
 
         Returns:
             False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
@@ -368,8 +367,6 @@ class Writer:
             _Replaced: The conversation was deleted, or its log no longer contains the tail.
         """
         id_is_fresh, is_confirmed = self._cache.is_fresh(cached), self._cache.is_confirmed(cached)
-        if id_is_fresh and is_confirmed:
-            return True
         start = self._cache.own_start(cached)
         exists, last = await asyncio.gather(
             _done(True) if id_is_fresh else self._open_heads.refresh(cached, totals=entry.totals, start=start),
@@ -443,8 +440,3 @@ def _is_sufficient(tail: Totals, append: _Append) -> bool:
     if tail.shown is None and tail.shown_at and append.needs_shown:
         return False
     return tail.preview is not UNREAD or any(preview_of(one.message) for one in append.new.prepared)
-
-
-def _placed(row: StoredMessageRow, rewinds: Rewinds) -> Placed:
-    ordinal, [entry] = row.message.ordinal, rewinds.corrected([row.entry])
-    return Placed(row.message.type, entry.turn_at(ordinal), entry.active_through(ordinal))

@@ -64,14 +64,16 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
     (9, 11)
     """
-    return sum(map(_approximate, messages))
+    return sum(_with_blocks(one) if isinstance(one.content, list) else _with_text(one) for one in messages)
 
 
-def _approximate(message: BaseMessage) -> int:
+def _with_text(message: BaseMessage) -> int:
     content: Any = message.content
-    if not isinstance(content, list):
-        is_latin = isinstance(content, str) and content.isascii()
-        return _by_langchain(message) + (0 if is_latin else _extra_for_script(content))
+    is_latin = isinstance(content, str) and content.isascii()
+    return _by_langchain(message) + (0 if is_latin else _extra_for_script(content))
+
+
+def _with_blocks(message: BaseMessage) -> int:
     others = [block for block in message.content if not _is_image(block)]
     images = len(message.content) - len(others)
     plain = message.model_copy(update={"content": others}) if images else message

@@ -67,11 +67,12 @@ __all__ = [
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     """Return the document of an entry, whose texts may have lone surrogates: see `bson_values.encoded`."""
+    number, last = entry.totals.entries, entry.totals.messages
     document: dict[str, Any] = {
-        "_id": entry_id(conversation, entry.number),
+        "_id": entry_id(conversation, number),
         "conversation": conversation,
         "first": entry.first,
-        "count": entry.last - entry.first + 1,
+        "count": last - entry.first + 1,
         "at": entry.at,
         "messages": [message_document(message) for message in entry.messages],
         "totals": totals_document(entry.totals),
@@ -79,7 +80,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     }
     if not entry.messages:
         del document["messages"]  # the unique index covers documents that have message ids
-    if entry.totals.rewind_entry == entry.number:
+    if entry.totals.rewind_entry == number:
         document |= {"rewound": [list(one) for one in entry.rewound], "undo": entry.undo}
     if entry.repair:
         document["repair"] = _repair_document(entry.repair)

@@ -243,6 +243,10 @@ class ConversationCache:
         """Return True if the cached tail may be used without comparing it with the log first."""
         return self._clock.monotonic() - cached.confirmed_at < TAIL_LIFETIME
 
+    def is_warm(self, cached: CachedConversation) -> bool:
+        """Return True if id and tail may both be used without a command."""
+        return self.is_fresh(cached) and self.is_confirmed(cached)
+
     def is_current(self, cached: CachedConversation) -> bool:
         """Return True if the scope still has this conversation in the cache."""
         return self._by_scope.get(cached.scope) is cached

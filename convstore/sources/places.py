@@ -78,7 +78,7 @@ class SourcePlace:
 
     def moved(self, by: int) -> SourcePlace:
         """Return the place in a text that begins earlier."""
-        return SourcePlace(self.part, self.start + by, self.middle + by, self.end + by, self.length) if by else self
+        return SourcePlace(self.part, self.start + by, self.middle + by, self.end + by, self.length)
 
 
 class Located(NamedTuple):
@@ -106,7 +106,7 @@ class Located(NamedTuple):
         for place in self.places:
             start, text = parts[place.part]
             if start >= 0:
-                stored.append((place.moved(start), ""))
+                stored.append((place.moved(start) if start else place, ""))
             else:
                 stored.append((place.moved(-place.start), text[place.start : place.end]))
         return encoded.payload + (self.copies if keeps_copies else ""), stored

@@ -184,7 +184,7 @@ class FoundSource:
     def digest(self, codec: Codec) -> bytes:
         """Return the digest of its text or, if it has none, of its fields without the number."""
         if self.text:
-            return text_digest(self.text)
+            return digest_of(self.text)[:TEXT_DIGEST_BYTES]
         fields = {key: value for key, value in self.fields.items() if key != "source_id"}
         return text_digest(codec.encode(fields, omitted=[]))
 
@@ -317,7 +317,7 @@ def _number(text: str) -> int:
 def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
     """Return the first of the keys whose value is a text, and the text; ("", "") if there is none."""
     for key in keys:
-        if is_text(text := fields.get(key)):
+        if key in fields and is_text(text := fields[key]):
             return key, text
     return "", ""
 
