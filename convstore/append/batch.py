@@ -5,7 +5,7 @@ Floor 4; `writer` calls it. `prepare` runs once, even if the writer then retries
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count as counting
 from typing import Any, NamedTuple
@@ -32,8 +32,9 @@ __all__ = ["Batch", "Prepared", "PreparedSource", "is_heavy", "prepare"]
 _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
 _TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 _HEAVY = 200_000
-_PER_MESSAGE = 500
-"""Cost of a message in addition to its text, in characters."""
+_PER_MESSAGE, _PER_VALUE = 500, 20
+"""Cost of a message, and of a value in it, in addition to its text, in characters."""
+_TEXTS, _CONTAINERS = (str, bytes), (dict, list, tuple)
 _MAXIMUM_EDGES = 100_000
 _NO_SOURCES = FoundSources()
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
@@ -188,20 +189,20 @@ def prepare(
 
 def is_heavy(messages: Sequence[BaseMessage]) -> bool:
     """Return True if encoding should run in a thread; stops looking as soon as that is clear."""
-    budget, seen = _HEAVY, 0
-    todo: list[Any] = [message.__dict__ for message in messages]
-    while todo and budget > 0 and seen < _HEAVY // 20:
+    budget, todo = _HEAVY, list[Any](message.__dict__ for message in messages)
+    while todo and budget > 0:
         value = todo.pop()
-        seen += 1
-        if isinstance(value, str | bytes):
-            budget -= len(value)
-        elif isinstance(value, dict):
-            todo.extend(value.values())
-        elif isinstance(value, list | tuple):
-            todo.extend(value[:_HEAVY])
-        elif hasattr(value, "page_content"):
-            todo.append(value.page_content)
-    return bool(todo) or budget <= 0
+        if isinstance(value, dict):
+            children: Iterable[Any] = value.values()
+        else:
+            children = value[:_HEAVY] if isinstance(value, _CONTAINERS) else (value.page_content,)
+        for child in children:
+            budget -= _PER_VALUE
+            if isinstance(child, _TEXTS):
+                budget -= len(child)
+            elif child is not None and (isinstance(child, _CONTAINERS) or hasattr(child, "page_content")):
+                todo.append(child)
+    return budget <= 0
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, FunctionMessage
 
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
+from convstore.messages.encoding import MESSAGE_TYPES
 from convstore.messages.values import Codec
 
 __all__ = ["content_digest"]
@@ -32,6 +33,7 @@ _MEDIA_DATA: Final = ("base64", "data", "file_data", "bytes", "text", "url", "im
 # The block's id, and fields that only some providers' clients add.
 _NOT_CONTENT: Final = frozenset({"id", "index", "extras", "cache_control", "citations", "annotations"})
 _MAX_LEVELS: Final = 200
+_TEXT_HEADS: Final = {type_: json.dumps([type_, "", [], []]).encode() for type_ in MESSAGE_TYPES}
 
 
 def content_digest(message: BaseMessage, codec: Codec) -> bytes:
@@ -57,8 +59,9 @@ def content_digest(message: BaseMessage, codec: Codec) -> bytes:
     if isinstance(message, FunctionMessage):
         speaker = str(message.name)
     calls = _calls(message, codec) if isinstance(message, AIMessage) else []
-    head = [message.type, speaker, rest, calls]
-    digest = hashlib.blake2b(json.dumps(head).encode(), digest_size=CONTENT_DIGEST_BYTES)
+    is_text = not speaker and not rest and not calls
+    head = _TEXT_HEADS[message.type] if is_text else json.dumps([message.type, speaker, rest, calls]).encode()
+    digest = hashlib.blake2b(head, digest_size=CONTENT_DIGEST_BYTES)
     digest.update(b"\0")  # separates head and text unambiguously, because JSON contains no null byte
     digest.update(text.strip().encode("utf-8", "surrogatepass"))
     return digest.digest()
