@@ -266,7 +266,7 @@ class CompactContract:
     ) -> None:
         """Each begins with the one before until the next compaction; warm, cold and another process agree."""
         chat, policy, last = compacting, HistoryPolicy(max_tokens=700), list[Any]()
-        for number in range(1, 40):
+        for number in range(1, 24):
             await chat.append(HumanMessage(f"question {number} " + "why " * 60))
             history = await chat.load_history(policy)
             cold = await new_store().conversation(**chat.scope).load_history(policy)
@@ -278,7 +278,7 @@ class CompactContract:
             await chat.append(AIMessage(f"answer {number}"))
             if (await chat.compact()).status == "done":
                 last = []
-        assert len(await chat.summaries()) <= 16
+        assert 1 <= len(await chat.summaries()) <= 10
 
     async def test_without_a_summarizer_the_error_says_what_to_do(self, chat: Conversation) -> None:
         """A typed error that names the argument."""

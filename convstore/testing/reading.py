@@ -174,7 +174,7 @@ class ReadBackContract:
     ) -> None:
         """In results and messages, small and large, best first; every match is on one page, others' are on none."""
         filler = "Nothing of that kind is said in this line.\n"
-        for index in range(30):
+        for index in range(12):
             found = [(f"{filler * 40}NEEDLE s{index} {filler * 40}", {"title": f"T{index}"})]
             text = f"{filler * 500}needle h{index}." if index % 10 == 0 else f"Where is the Needle h{index}?"
             result = ToolMessage(found[0][0], artifact=found, id=f"r{index}", tool_call_id=f"c{index}", name="search")
@@ -197,7 +197,7 @@ class ReadBackContract:
             cursor = page.artifact.next_cursor
         read = "\n".join(pages)
         found_in = re.findall(r"(?i)needle ([hs]\d+)", read)
-        assert sorted(found_in) == sorted(f"{kind}{index}" for index in range(30) for kind in "sh")
+        assert sorted(found_in) == sorted(f"{kind}{index}" for index in range(12) for kind in "sh")
         assert "gone" not in read
         assert "Her needle" not in read
         assert "a copy" not in read

@@ -17,14 +17,13 @@ from typing import Any
 
 import pytest
 from canary import LOGIN, checked
+from command_line import convstore, lines, recording, turn
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pymongo import MongoClient
-from typer.testing import CliRunner, Result
 
 from convstore import History, StoreUnavailableError, __version__
 from convstore.cli import main, output
 from convstore.cli import pages as readback
-from convstore.cli.commands import app
 from convstore.cli.demo import corpus
 from convstore.cli.replay import assertions as checks
 from convstore.mongo.driver import open_client
@@ -34,45 +33,6 @@ from convstore.store import handle
 from convstore.view.loader import Loader
 
 ROOT = Path(__file__).parents[2]
-LONG = "The tide comes in twice a day, and what it brings it takes again. "
-
-Records = list[dict[str, Any]]
-
-
-def recording(name: str, *, turns: int = 3) -> dict[str, Any]:
-    """A conversation that searches once a turn."""
-    messages = [message for number in range(turns) for message in turn(number)]
-    return {"id": name, "messages": messages}
-
-
-def turn(number: int) -> Records:
-    """A question, a call, its result with two sources, and the answer."""
-    call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": '{"q": "tide"}'}}
-    sources = [
-        {"title": f"T{number}.{place}", "text": f"{number}.{place} {LONG * 30}", "score": 0.5} for place in (1, 2)
-    ]
-    shown = "\n".join(source["text"] for source in sources)
-    return [
-        {"role": "user", "content": f"What of the tide, {number}?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": f"c{number}", "name": "search", "content": shown, "sources": sources},
-        {"role": "assistant", "content": "It comes and goes [1].", "timestamp": 1_724_708_469.5},
-    ]
-
-
-def lines(*records: Any) -> str:
-    """A file's text: a record a line, a str as it stands."""
-    return "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in records)
-
-
-def convstore(*arguments: str | Path, width: int = 80) -> Result:
-    """Run the command line; it must not end in an exception of Python."""
-    result = CliRunner(env={"COLUMNS": str(width), "FORCE_COLOR": None}).invoke(
-        app, [str(argument) for argument in arguments]
-    )
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert "Traceback" not in result.output
-    return checked(result, result.output)
 
 
 def figures(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:

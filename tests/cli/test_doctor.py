@@ -11,12 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from canary import LOGIN, checked
+from canary import LOGIN
+from command_line import convstore
 from pymongo import MongoClient
-from typer.testing import CliRunner, Result
 
 from convstore import ConversationStore
-from convstore.cli.commands import app
 from convstore.runtime.clock import Clock
 from convstore.testing.samples import rag_turn
 from convstore.verify import verifier
@@ -54,13 +53,6 @@ def failing(uri: str, command: str, code: int) -> Iterator[None]:
             yield
         finally:
             client.admin.command("configureFailPoint", "failCommand", mode="off")
-
-
-def convstore(*arguments: str) -> Result:
-    """Run the command line; it must not end in an exception of Python."""
-    result = CliRunner(env={"COLUMNS": "80", "FORCE_COLOR": None}).invoke(app, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return checked(result, result.output)
 
 
 def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t") -> None:

@@ -12,6 +12,7 @@ import sys
 
 import httpx
 import pytest
+from command_line import convstore
 from langchain_core.messages import HumanMessage
 from programs import ROOT
 from pymongo import MongoClient
@@ -94,10 +95,6 @@ def test_a_port_in_use_is_named():
     """In one line that says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "convstore", "demo", "--inspect", "--port", str(port)]
-        done = subprocess.run(  # noqa: S603 - our own program
-            command, capture_output=True, text=True, env=environment, check=False
-        )
-    assert done.returncode == 1
+        done = convstore("demo", "--inspect", "--port", str(port))
+    assert done.exit_code == 1
     assert re.fullmatch(rf"convstore: port {port} cannot be used: .*; choose another with --port\n", done.stderr)

@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 import pytest
+from command_line import convstore, lines, recording
 from pymongo import MongoClient
 from rich.console import Console
-from test_cli import convstore, lines, recording
 
 from convstore.cli.list_ import LIST
 from convstore.cli.output import plain, screen

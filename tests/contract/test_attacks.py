@@ -180,14 +180,16 @@ async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str
     store = await ConversationStore.connect(f"{host}/{database_name}{options}")
     await store.setup()
     tool = store.conversation(user_id="a", thread_id=uuid.uuid4().hex).retrieve_previous_sources_tool()
-    stop = threading.Event()
+    loop, stop, answered = asyncio.get_running_loop(), threading.Event(), [asyncio.Event() for _ in range(4)]
 
-    def ask() -> None:
+    def ask(first: asyncio.Event) -> None:
         while not stop.is_set():
             tool.invoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": [1]}})
+            loop.call_soon_threadsafe(first.set)
 
-    askers = [asyncio.create_task(asyncio.to_thread(ask)) for _ in range(6)]
-    await asyncio.sleep(0.2)
+    askers = [asyncio.create_task(asyncio.to_thread(ask, first)) for first in answered]
+    for first in answered:
+        await first.wait()
     await store.close()
     stop.set()
     await asyncio.wait_for(asyncio.gather(*askers), 20)

@@ -284,9 +284,9 @@ def test_sets_nested_without_end_are_refused():
 
 
 def test_a_path_of_any_length_is_shortened():
-    """An error stays readable when the refused value lies 100,000 levels deep."""
+    """An error stays readable when the refused value lies 20,000 levels deep."""
     value: Any = object()
-    for _ in range(100_000):
+    for _ in range(20_000):
         value = [value]
     with pytest.raises(UnencodableError) as refused:
         CODEC.encode(value)

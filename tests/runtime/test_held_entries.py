@@ -213,15 +213,15 @@ async def test_what_another_counter_wrote_is_counted_once_and_in_a_thread(
 async def test_payloads_of_idle_conversations_make_room(store: ConversationStore, commands: Commands) -> None:
     """A turn in progress has its payloads in memory, however many turns broke off before it."""
     assert store._known.payloads._limit.maximum == 32_000_000
-    store._known.payloads._limit.maximum = 3_200_000
-    for number in range(48):
+    store._known.payloads._limit.maximum = 800_000
+    for number in range(12):
         chat = store.conversation(user_id="idle", thread_id=uuid.uuid4().hex)
         await chat.append(rag_turn(f"What about fish {number}?", words=13_000)[:3])
-        assert store._known.payloads.size + store._known.ends.size <= 3_200_000
+        assert store._known.payloads.size + store._known.ends.size <= 800_000
         with commands.counted():
             await chat.load_history()
         assert commands.names == ["find"]
-    assert store._known.payloads.size > 2_300_000
+    assert store._known.payloads.size > 575_000
 
 
 async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore, scope: dict[str, str]) -> None:

@@ -389,10 +389,10 @@ async def test_a_message_that_no_entry_can_hold_is_found_out_first(store):
 
 async def test_a_huge_result_is_taken_over(store):
     """Size is no limit for a tool result, nor for a pasted text."""
-    result = {"role": "tool", "tool_call_id": "c", "content": "0123456789\n" * 3_000_000}
+    result = {"role": "tool", "tool_call_id": "c", "content": "0123456789\n" * 1_600_000}
     given = ConversationRecord(id="one", messages=[{"role": "user", "content": "é" * 2_000_000}, result])
     assert (await taken(store, given)).messages == 2
-    assert [len(text) for text in await texts_of(chat_of(store))] == [2_000_000, 33_000_000]
+    assert [len(text) for text in await texts_of(chat_of(store))] == [2_000_000, 17_600_000]
 
 
 async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(store):

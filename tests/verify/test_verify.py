@@ -251,7 +251,7 @@ async def test_a_conversation_that_just_ended_is_no_leftover(database, store, fu
 
 async def test_other_conversations_are_not_taken_for_strays(database, store, full):
     """Many conversations beside a lost one, in the order of their random ids."""
-    for number in range(40):
+    for number in range(15):
         await store.conversation(user_id=f"u{number}", thread_id="t").append(HumanMessage("hi"))
     await database["heads"].delete_one({"conversation": full})
     assert {one.conversation for one in (await store.verify()).findings} == {full}
@@ -271,7 +271,7 @@ async def test_the_cost_of_rewinds(client, commands, database, store):
     """Rewound messages are read once more, and hardly anything else."""
     counted = []
     looker = ConversationStore(client[database.name], clock=LATER)
-    for turns in (20, 40):
+    for turns in (10, 20):
         chat = store.conversation(user_id="ada", thread_id=str(turns))
         for number in range(turns):
             await chat.append([HumanMessage("Why?"), AIMessage("So.", id=f"{number}")])
@@ -284,8 +284,8 @@ async def test_the_cost_of_rewinds(client, commands, database, store):
         assert (findings(report), report.entries) == ([], 3 * turns)
         counted.append((len(counting.sent), counting.documents))
     (few, read), (more, read_more) = counted
-    assert more - few <= 20 + 2
-    assert read_more - read <= 20 * (3 + 3)
+    assert more - few <= 10 + 2
+    assert read_more - read <= 10 * (3 + 3)
 
 
 async def test_a_fresh_database_is_as_it_should_be(store):

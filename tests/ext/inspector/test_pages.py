@@ -272,10 +272,11 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse, store
 async def test_turns_are_listed_with_a_chart(browse, store):
     """At most 100 at a time, from outlines; the table has the numbers of the chart."""
     chat = store.conversation(user_id="ada", thread_id="turns")
-    for number in range(120):
-        await chat.append(HumanMessage(f"Question {number}?"))
-        stamp = (await chat.load_history()).stamp
-        await chat.append(AIMessage("Yes."), seen=stamp)
+    for number in range(119):
+        await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes.")])
+    await chat.append(HumanMessage("Question 119?"))
+    stamp = (await chat.load_history()).stamp
+    await chat.append(AIMessage("Yes."), seen=stamp)
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, f"{here}/turns")
     assert len(re.findall(r'<rect class="fill-full"', body)) == len(re.findall(r'<tr><th scope="row">', body)) == 100

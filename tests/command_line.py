@@ -1,0 +1,53 @@
+"""Runs the command line in the tests' own process, on recordings that are made here."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import typer.testing
+from canary import checked
+
+from convstore.cli.commands import app
+
+LONG = "The tide comes in twice a day, and what it brings it takes again. "
+
+# The runner would build the parsers of all commands for each call, which takes longer than most commands.
+typer.testing._get_command = functools.cache(typer.main.get_command)
+
+
+def convstore(*arguments: str | Path, width: int = 80, **environment: str) -> typer.testing.Result:
+    """Run the command line; it must not end in an exception of Python, nor show a password."""
+    runner = typer.testing.CliRunner(env={"COLUMNS": str(width), "FORCE_COLOR": None, **environment})
+    result = runner.invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return checked(result, result.output)
+
+
+def recording(name: str, *, turns: int = 3) -> dict[str, Any]:
+    """Return a conversation that searches once a turn."""
+    messages = [message for number in range(turns) for message in turn(number)]
+    return {"id": name, "messages": messages}
+
+
+def turn(number: int) -> list[dict[str, Any]]:
+    """Return a question, a call, its result with two sources, and the answer."""
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": '{"q": "tide"}'}}
+    sources = [
+        {"title": f"T{number}.{place}", "text": f"{number}.{place} {LONG * 30}", "score": 0.5} for place in (1, 2)
+    ]
+    shown = "\n".join(source["text"] for source in sources)
+    return [
+        {"role": "user", "content": f"What of the tide, {number}?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{number}", "name": "search", "content": shown, "sources": sources},
+        {"role": "assistant", "content": "It comes and goes [1].", "timestamp": 1_724_708_469.5},
+    ]
+
+
+def lines(*records: Any) -> str:
+    """Return the text of a file with one record in each line; a string is a line as it is."""
+    return "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in records)
