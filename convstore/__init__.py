@@ -1,7 +1,7 @@
 """convstore: the conversation store for agent backends on MongoDB.
 
-Keeps every message of a conversation, whole and for ever; hands the model only what the next call needs; everything
-left out has an id that brings it back.
+Stores every message of a conversation in full, and builds the short history that the next model call needs. Everything
+left out of it can be read by its id.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class StatsReader:
             saved_by_stubs=sum(head.tokens - head.view_tokens for head in heads),
             saved_by_summaries=sum(folded - shown for folded, shown in summaries),
             summarized=len(summaries),
-            bytes=_sizes(amounts) if sizes else {},
+            bytes={kind: sum(one.size for one in amounts if one.kind == kind) for kind in _KINDS} if sizes else {},
             growth=_growth(heads, amounts) if sizes else [],
         )
 
@@ -62,11 +62,6 @@ def _batches(heads: Sequence[HeadTotals] | None) -> list[list[str] | None]:
         return [None]
     ids = [head.conversation for head in heads]
     return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
-
-
-def _sizes(amounts: Sequence[Amount]) -> dict[str, int]:
-    """Return the bytes of each kind."""
-    return {kind: sum(amount.size for amount in amounts if amount.kind == kind) for kind in _KINDS}
 
 
 def _growth(heads: Sequence[HeadTotals], amounts: Sequence[Amount]) -> list[Growth]:

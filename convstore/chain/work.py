@@ -102,7 +102,9 @@ class Work:
         while count := sections_to_fold(self._chain, config=self._config):
             older = self._chain.sections[:count]
             headers = [section.header for section in older]
-            jobs = [self._fold_job(older), *self._human_jobs(headers)]
+            pairs = [pair for section in older for pair in section.body]
+            fold = self._job("qa", headers, pairs, cost=fold_cost(older), limit=fold_reserve(self._config))
+            jobs = [fold, *self._human_jobs(headers)]
             text, *of_humans = yield from ask_all(list(map(self._summary, jobs)))
             header = Header(headers[0].system, self._joined_human(headers, *of_humans), before=headers[0].before)
             pair = replace(self._summary_pair(jobs[0], text), after=messages_to_keep(older))
@@ -134,10 +136,6 @@ class Work:
             if isinstance(answer, str):
                 body[position] = self._summary_pair(job, answer)
         self._put({index: body})
-
-    def _fold_job(self, older: Sequence[Section]) -> _Job:
-        headers, pairs = [section.header for section in older], [pair for section in older for pair in section.body]
-        return self._job("qa", headers, pairs, cost=fold_cost(older), limit=fold_reserve(self._config))
 
     def _human_jobs(self, headers: Sequence[Header]) -> list[_Job]:
         """Return the job that summarises human messages, if one is wanted and makes them smaller."""

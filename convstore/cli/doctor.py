@@ -73,8 +73,8 @@ def doctor_command(
 
     report = run(work(), as_document=as_document)
     if as_document:
-        said = {"database": safe_address(uri), "repair": repair, "ok": report.ok}
-        write_json({**said, **report.model_dump(mode="json")})
+        head = {"database": safe_address(uri), "repair": repair, "ok": report.ok}
+        write_json({**head, **report.model_dump(mode="json")})
     else:
         _print_report(screen(), report, repair=repair)
     if not report.ok:
@@ -86,8 +86,8 @@ def _counts_of(report: VerifyReport) -> str:
 
 
 def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:
-    looked = report.model_dump(exclude={"findings", "counts", "left"})
-    console.print(table_of(("looked at", ""), [(name.replace("_", " "), f"{n:,}") for name, n in looked.items()]))
+    checked = report.model_dump(exclude={"findings", "counts", "left"})
+    console.print(table_of(("checked", ""), [(name.replace("_", " "), f"{n:,}") for name, n in checked.items()]))
     if report.findings:
         console.print()
     for finding in report.findings[:_SHOWN]:
@@ -109,7 +109,7 @@ def _state(finding: Finding) -> str:
 
 def _verdict(report: VerifyReport, total: int, *, repair: bool) -> str:
     if not total:
-        return "All is as it should be."
+        return "No damage found."
     text = f"{total:,} found, {total - report.left:,} repaired."
     if not repair and any(finding.repairable for finding in report.findings):
         text += " Run it again with --repair."

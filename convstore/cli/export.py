@@ -56,13 +56,13 @@ class _Format(StrEnum):
 def export_command(
     *,
     uri: Uri,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else it is printed.")] = None,
-    format_: Annotated[_Format, typer.Option("--format", help="What is written.")] = _Format.CONVSTORE,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; stdout if not given.")] = None,
+    format_: Annotated[_Format, typer.Option("--format", help="The format.")] = _Format.CONVSTORE,
     scope: ScopeValues = None,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations, newest first; all if not given.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_document: Json = False,
 ) -> None:
     """See `EXPORT`."""

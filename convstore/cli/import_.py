@@ -71,7 +71,7 @@ def import_command(
     limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each source; all if not given.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and compare everything; write nothing.")] = False,
     skip_messages: Annotated[bool, typer.Option("--skip-messages", help="Leave out single messages only.")] = False,
-    report: Annotated[Path | None, typer.Option(help="A file for all that was left out, as JSON lines.")] = None,
+    report: Annotated[Path | None, typer.Option(help="File for everything left out, as JSON lines.")] = None,
     as_document: Json = False,
 ) -> None:
     """See `IMPORT`."""
@@ -116,11 +116,11 @@ def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> No
     rows = (
         (report.conversations, "conversations read"),
         (report.imported, f"{will}imported"),
-        (report.extended, f"{will}completed: the first part was there"),
-        (report.unchanged, "were there already"),
+        (report.extended, f"{will}completed: their first part was stored before"),
+        (report.unchanged, "unchanged"),
         (report.left_out, "left out"),
         (report.messages, f"messages {will}written"),
-        (report.known, "messages were there already"),
+        (report.known, "messages stored before"),
         (report.messages_left_out, "messages left out"),
         (report.changed, "changes, named below"),
     )

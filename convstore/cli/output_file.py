@@ -29,7 +29,7 @@ def open_output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes],
             yield sys.stdout.buffer.write
             sys.stdout.buffer.flush()
         elif path.exists() and not force:
-            raise InvalidInputError(f"{name} is there already; name another file, or replace it with --force")
+            raise InvalidInputError(f"{name} already exists; choose another file, or replace it with --force")
         else:
             with _whole_file(path) as write:
                 yield write

@@ -129,7 +129,7 @@ class Compactor:
         await self._background.close()
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
-        """Summarise now if the rule says so; see `Conversation.compact`."""
+        """Summarise now if the rule requires it; see `Conversation.compact`."""
         rule = self.rule
         cached = await self._reader.find(scope)
         if cached is None:

@@ -43,7 +43,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
     Args:
         chat: The conversation.
         policy: The policy of the view; None for the store's.
-        clear: The effect of `clear`. "delete" removes the conversation for ever, as other histories do. "rewind"
+        clear: The effect of `clear`. "delete" removes the conversation permanently, as other histories do. "rewind"
             removes its messages from views and listings and keeps them in the log; `Conversation.undo_rewind` restores
             them.
     """
@@ -108,7 +108,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         self._wait("aclear", self._empty)
 
     async def aclear(self) -> None:
-        """Delete the conversation for ever, or rewind all of it with ``clear="rewind"``; it then has no messages."""
+        """Delete the conversation permanently, or rewind all of it with ``clear="rewind"``; it then has no messages."""
         await self._empty(self.chat)
 
     async def _load(self, chat: Conversation) -> list[BaseMessage]:

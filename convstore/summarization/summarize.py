@@ -83,7 +83,7 @@ def summarize_messages(
             and the open question may exceed it; then `SummarizationResult.over_budget` is True.
         max_tokens_before_summary: Summarise up to the message where the new messages reach this and the rest fits; an
             open question or call there is kept if it fits. The default is `max_tokens`.
-        max_summary_tokens: Room kept for the summary message. The model is not told: bind its own limit to it.
+        max_summary_tokens: Room kept for the summary message. The model does not know it: bind its own limit to it.
         token_counter: Returns the size of a list of messages; is called with one message at a time.
         initial_summary_prompt: Asks for the first summary; variable `messages`.
         existing_summary_prompt: Asks for an extended one; variables `messages` and `existing_summary`.
@@ -287,7 +287,7 @@ def _with_summary(
     """Return the messages of the final prompt: the summary, then the messages that follow it.
 
     Every message that the prompt adds is marked as a summary and has an id made from the last summarised message, or
-    from all their ids, so that it is recognised when it comes back.
+    from all their ids, so that a later call recognises it.
     """
     given = without_orphans(rest)
     made = prompt.format_messages(system_message=list(system), summary=running.summary, messages=given)

@@ -7,7 +7,6 @@ Fields that the format cannot hold are named, so that an export reports them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
@@ -37,7 +36,9 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
         made["name"] = message.name
     calls = extra.pop("tool_calls", None)
     if isinstance(message, AIMessage):
-        calls = calls if isinstance(calls, list) else _calls(message)
+        if not isinstance(calls, list):
+            made_calls = (*message.tool_calls, *message.invalid_tool_calls)
+            calls = [_call(call.get("id"), call.get("name"), call.get("args")) for call in made_calls]
         if calls:
             made["tool_calls"] = calls
             made["content"] = None if message.content == "" else message.content
@@ -94,13 +95,7 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _calls(message: AIMessage) -> Sequence[dict[str, Any]]:
-    """Return the calls of a message; arguments that are not JSON keep their text."""
-    valid = [_call(call["id"], call["name"], call["args"]) for call in message.tool_calls]
-    invalid = [_call(call.get("id"), call.get("name"), call.get("args")) for call in message.invalid_tool_calls]
-    return valid + invalid
-
-
 def _call(id_: str | None, name: str | None, args: Any) -> dict[str, Any]:
+    # Arguments that are not JSON keep their text.
     text = args if isinstance(args, str) else _dumped(args or {})
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}

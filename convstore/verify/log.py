@@ -128,9 +128,9 @@ class LogCheck:
         else:
             self._check_content(entry, payloads)
         await self._active.add(entry)
-        for problem in self._active.problems(entry):
-            if not self._is_recounted(entry):
-                self._report("totals", key, problem)
+        is_recounted = self._repair and self._repair.entry <= entry.number < self._repair.until
+        for problem in self._active.problems(entry) if not is_recounted else ():
+            self._report("totals", key, problem)
         self._record(entry)
 
     def _check_order(self, entry: Entry, key: str) -> None:
@@ -151,10 +151,6 @@ class LogCheck:
         if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
             self._report("hole", key, f"ordinals continue with {entry.first}, not {self._messages + 1}")
         self._link, self._messages = entry.totals.link, entry.last
-
-    def _is_recounted(self, entry: Entry) -> bool:
-        """Return True if a repair recounted the totals of an entry."""
-        return bool(self._repair and self._repair.entry <= entry.number < self._repair.until)
 
     def _find_hole(self, key: str) -> None:
         number = number_in(key) or self._next

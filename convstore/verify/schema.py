@@ -103,15 +103,13 @@ class SchemaCheck:
         """Return True if an index is for a scope key that no conversation has, although conversations exist."""
         return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, given="scope")
 
-    async def _create_leased(self, collection: str, index: Index) -> None:
-        name, keys = self._prefix + collection, list(index.keys)
-        await self._driver.create_index(name, index.name, keys, unique=index.unique, present=index.present)
-
     async def _create_index(self, findings: Findings, collection: str, index: Index) -> None:
         problem, repaired = "the index is missing", False
         if findings.repair:
             try:
-                await self._migrator.leased(partial(self._create_leased, collection, index))
+                name, keys = self._prefix + collection, list(index.keys)
+                create = partial(self._driver.create_index, name, index.name, keys)
+                await self._migrator.leased(partial(create, unique=index.unique, present=index.present))
                 repaired = True
             except StoreError as error:
                 problem = f"the index is missing and cannot be created: {error}"

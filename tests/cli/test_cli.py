@@ -269,7 +269,7 @@ def test_messages_in_another_order_are_found(broken):
         for pair in reversed([pair async for pair in iterate(self, scope)]):
             yield pair
 
-    assert broken(LogReader, "iterate", backwards) == ["the messages came in another order"]
+    assert broken(LogReader, "iterate", backwards) == ["the messages are in another order"]
 
 
 def test_an_unreachable_passage_is_found(broken):
@@ -319,7 +319,7 @@ def test_a_view_that_hides_turns_is_found(broken):
         return history.model_copy(update={"messages": history.messages[-1:]})
 
     found = broken(Loader, "load", loads_as(last_turn))
-    assert "view 2: it says that 0 turns are left out, but 1 are" in found
+    assert "view 2: it reports 0 turns as left out, but 1 are" in found
     assert "view 2: 1 turns are left out, though the whole log fits in the budget" in found
 
 

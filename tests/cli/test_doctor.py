@@ -74,7 +74,7 @@ def test_all_is_well(uri):
     assert (result.exit_code, result.stderr) == (0, "")
     rows = [line.split() for line in result.stdout.splitlines()[1:4]]
     assert rows == [["conversations", "1"], ["entries", "1"], ["messages", "4"]]
-    assert result.stdout.endswith("All is as it should be.\n")
+    assert result.stdout.endswith("No damage found.\n")
 
 
 def test_damage_is_reported_and_repaired(uri, database):

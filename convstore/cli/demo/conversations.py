@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
+from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage, as_text
 from convstore.cli.options import open_store
 from convstore.conversation import Conversation
 from convstore.store import ConversationStore
@@ -57,7 +57,8 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
         ]
         try:
             await _reading_list(chats[0])
-            await _one_question(chats[1])
+            # A turn in progress, so that its result is whole.
+            await chats[1].append([_SYSTEM, *_searched("What are transformers?", DEEP_LEARNING[:2])])
             await _lesson(chats[2])
             yield store
         finally:
@@ -92,11 +93,6 @@ async def _lesson(chat: Conversation) -> None:
     await chat.update(title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"})
 
 
-async def _one_question(chat: Conversation) -> None:
-    """Append one question whose turn is in progress, so that its result is whole."""
-    await chat.append([_SYSTEM, *_searched("What are transformers?", DEEP_LEARNING[:2])])
-
-
 async def _reading_list(chat: Conversation) -> None:
     """Append more turns than the budget holds."""
     for passage in [*MACHINE_LEARNING, *DEEP_LEARNING] * 2:
@@ -106,7 +102,7 @@ async def _reading_list(chat: Conversation) -> None:
 
 async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str) -> str:
     """Append a question and its answer; return the answer's id."""
-    said = _answer(answer)
+    said = AIMessage(answer, id=f"answer-{secrets.token_hex(6)}", **_used(1_200, len(answer) // 4))
     await _say(chat, [*question, said])
     return str(said.id)
 
@@ -120,21 +116,12 @@ async def _say(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
 
 def _searched(question: str, passages: Sequence[Passage]) -> list[BaseMessage]:
     call = f"call-{secrets.token_hex(4)}"
-    shown = "\n\n".join(f"{one['title']}\nURL: {one['url']}\n{one['text']}" for one in passages)
-    result = ToolMessage(shown, artifact=list(passages), name="rag_search_tool", tool_call_id=call)
-    return [
-        HumanMessage(question),
-        _call("rag_search_tool", {"query": question}, call),
-        result,
-    ]
+    result = ToolMessage(as_text(passages), artifact=list(passages), name="rag_search_tool", tool_call_id=call)
+    return [HumanMessage(question), _call("rag_search_tool", {"query": question}, call), result]
 
 
 def _call(tool: str, arguments: dict[str, str], id_: str) -> AIMessage:
     return AIMessage("", tool_calls=[{"name": tool, "args": arguments, "id": id_}], **_used(600, 20))
-
-
-def _answer(text: str) -> AIMessage:
-    return AIMessage(text, id=f"answer-{secrets.token_hex(6)}", **_used(1_200, len(text) // 4))
 
 
 def _used(read: int, wrote: int) -> dict[str, object]:

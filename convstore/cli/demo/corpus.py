@@ -5,10 +5,11 @@ Floor 8. A small handbook of our own making, as long and as wordy as what a retr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
-__all__ = ["DEEP_LEARNING", "MACHINE_LEARNING", "Passage"]
+__all__ = ["DEEP_LEARNING", "MACHINE_LEARNING", "Passage", "as_text"]
 
 
 class Passage(TypedDict):
@@ -17,6 +18,11 @@ class Passage(TypedDict):
     title: str
     url: str
     text: str
+
+
+def as_text(passages: Iterable[Passage]) -> str:
+    """Return passages as the content of a tool's result."""
+    return "\n\n".join(f"{one['title']}\nURL: {one['url']}\n{one['text']}" for one in passages)
 
 
 def _passages(address: str, file: str) -> tuple[Passage, ...]:

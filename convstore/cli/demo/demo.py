@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage
+from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, Passage, as_text
 from convstore.cli.options import open_store
 from convstore.cli.output import new_table, percent, plain, short
 from convstore.cli.pages import cut_page, pages_of
@@ -97,11 +97,7 @@ def demo_as_json(demo: Demo) -> dict[str, Any]:
             "source_ids": _sources_on(demo.pages),
         },
         "tokens": _tokens(demo.history),
-        "summary": {
-            "text": demo.later.summary,
-            "stands_for_messages": demo.expanded,
-            "tokens": _tokens(demo.later),
-        },
+        "summary": {"text": demo.later.summary, "stands_for_messages": demo.expanded, "tokens": _tokens(demo.later)},
     }
 
 
@@ -112,7 +108,7 @@ def print_demo(console: Console, demo: Demo) -> None:
     _heading(console, "2. What the model gets at the third question", "The same messages, old results as stubs.")
     console.print(_view_table(demo))
     _heading(console, "3. What the model reads back", f"The result {_FIRST_RESULT}, page 1 of {len(demo.pages)}.")
-    console.print(_call_text())
+    console.print(Text(f'retrieve_previous_sources(tool_message_ids=["{_FIRST_RESULT}"])\n', style="yellow"))
     console.print(_page_text(demo))
     _heading(console, "4. What it saves", "")
     console.print(_savings(demo.history))
@@ -152,10 +148,10 @@ async def _go_on(chat: Conversation) -> tuple[History, int]:
 
 def _rest_of_turn(number: int, query: str, passages: tuple[Passage, ...], answer: str) -> list[BaseMessage]:
     call = {"name": "rag_search_tool", "args": {"query": query}, "id": f"call-{number}"}
-    shown = "\n\n".join(f"{one['title']}\nURL: {one['url']}\n{one['text']}" for one in passages)
+    ids = {"id": f"result-{number}", "tool_call_id": call["id"]}
     return [
         AIMessage("", tool_calls=[call], id=f"search-{number}"),
-        ToolMessage(shown, artifact=list(passages), name=call["name"], tool_call_id=call["id"], id=f"result-{number}"),
+        ToolMessage(as_text(passages), artifact=list(passages), name=call["name"], **ids),
         AIMessage(answer, id=f"answer-{number}"),
     ]
 
@@ -207,10 +203,6 @@ def _reads(message: BaseMessage) -> str:
     return short(message.text or called, maximum=_SHOWN)
 
 
-def _call_text() -> Text:
-    return Text(f'retrieve_previous_sources(tool_message_ids=["{_FIRST_RESULT}"])\n', style="yellow")
-
-
 def _page_text(demo: Demo) -> Text:
     """Return a page as the model gets it, with the text of each passage shortened."""
     page = demo.pages[0]
@@ -220,10 +212,10 @@ def _page_text(demo: Demo) -> Text:
         text.append(f"{passage.label}, characters {passage.start}-{end} of {passage.length}\n", style="cyan")
         text.append(short(passage.text, maximum=_SHOWN) + "\n")
     text.append(page.text.rpartition("\n")[2], style="cyan")
-    rest = (
-        f"{len(demo.pages) - 1} more pages bring the rest of sources {_sources_on(demo.pages)} and the result itself."
+    sources = _sources_on(demo.pages)
+    return text.append(
+        f"\n\n{len(demo.pages) - 1} more pages bring the rest of sources {sources} and the result itself."
     )
-    return text.append(f"\n\n{rest}")
 
 
 def _sources_on(pages: list[ToolMessage]) -> str:

@@ -55,9 +55,9 @@ def check_log(appended: Sequence[BaseMessage], read: Sequence[BaseMessage]) -> l
     problems += [f"message {id_} ({found[id_].type}) was never appended" for id_ in found if id_ not in wanted]
     problems += [change for id_ in wanted if id_ in found for change in _changes(wanted[id_], found[id_])]
     if len(read) != len(found):
-        problems.append(f"{len(read) - len(found)} messages came twice")
+        problems.append(f"{len(read) - len(found)} messages were returned twice")
     if not problems and list(wanted) != list(found):
-        problems.append("the messages came in another order")
+        problems.append("the messages are in another order")
     return problems
 
 
@@ -68,11 +68,11 @@ def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]
         if message is None or record is None or message.id != record.tool_message_id:
             return [
                 *problems,
-                f"{len(appended)} tool messages were asked for by id, {len(records)} came, or in disorder",
+                f"of {len(appended)} tool messages read by id, {len(records)} were returned, or in another order",
             ]
         kept = {"content": record.content, "artifact": record.artifact, "status": record.status}
         wrong = [name for name, value in kept.items() if not _same(value, getattr(message, name))]
-        problems.extend(f"message {message.id}, asked for by id: {name} changed" for name in wrong)
+        problems.extend(f"message {message.id}, read by id: {name} changed" for name in wrong)
     return problems
 
 
@@ -110,7 +110,7 @@ def check_left_out(appended: Mapping[str, BaseMessage], history: History, *, bud
     missing = [one.type for id_, one in appended.items() if id_ not in shown and not isinstance(one, ToolMessage)]
     turns = max(missing.count("human"), 1) if missing else 0
     reported = history.report.left_out_turns
-    problems = [] if turns == reported else [f"it says that {reported} turns are left out, but {turns} are"]
+    problems = [] if turns == reported else [f"it reports {reported} turns as left out, but {turns} are"]
     if turns and history.report.tokens_before <= budget:
         problems.append(f"{turns} turns are left out, though the whole log fits in the budget")
     return problems

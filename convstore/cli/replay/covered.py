@@ -1,7 +1,7 @@
-"""Finds the parts of a value that no page shows, where pages show each text once.
+"""Finds the parts of a value that no page shows, although pages show each text only once.
 
-Floor 8. A page says `[text of source 3]` for a text that content or artifact repeat, so the text of that
-source is put back in its place, as it is and as JSON writes it, before a line is looked for.
+Floor 8. A page says `[text of source 3]` for a text that content or artifact repeat, so the
+text of that source replaces it, as it is and as JSON writes it, before a line is searched for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Pool:
 
     def __init__(self, passages: Sequence[str], sources: Mapping[int, str]) -> None:
         self._sources = sources
-        held = dict.fromkeys(said for passage in passages for said in _unpacked(passage))
-        self._texts = [*sources.values(), *(text for said in held for text in self._expanded(said))]
+        texts = dict.fromkeys(text for passage in passages for text in _unpacked(passage))
+        self._texts = [*sources.values(), *(text for one in texts for text in self._expanded(one))]
 
     def missing(self, value: Any) -> int:
         """Count the characters of a value, by lines and other leaves, that are in none of the texts."""

@@ -25,7 +25,6 @@ context saved: what views save of the results of earlier turns
 stable: views that the view of the next turn begins with
 ms: median and 95th percentile
 """
-_ENDINGS = (".gz", ".jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class FileReport:
         prefixes: Views that another one followed in the same conversation.
         stable: Those that the next one began with.
         pages: Pages read back.
-        sources: Sources asked for by number.
+        sources: Sources read by number.
         unreachable: Characters that no page holds.
         append_ms: Time of each append.
         load_ms: Time of each load.
@@ -98,11 +97,7 @@ class FileReport:
                 "reduction": self.reduction,
             },
             "prefix": {"stable": self.stable, "total": self.prefixes, "stability": self.stability},
-            "read_back": {
-                "pages": self.pages,
-                "sources": self.sources,
-                "unreachable_characters": self.unreachable,
-            },
+            "read_back": {"pages": self.pages, "sources": self.sources, "unreachable_characters": self.unreachable},
             "append_ms": _times(self.append_ms),
             "load_ms": _times(self.load_ms),
             "errors": len(self.problems),
@@ -143,7 +138,7 @@ def _table(reports: Sequence[FileReport]) -> Table:
 def _row(report: FileReport) -> list[str | Text]:
     errors = len(report.problems)
     return [
-        plain(_without_endings(report.file)),
+        plain(report.file.removesuffix(".gz").removesuffix(".jsonl")),
         str(report.conversations),
         str(report.messages),
         compact(report.tokens_full),
@@ -154,12 +149,6 @@ def _row(report: FileReport) -> list[str | Text]:
         _median_and_p95(report.load_ms),
         Text(str(errors), style="red" if errors else "green"),
     ]
-
-
-def _without_endings(name: str) -> str:
-    for ending in _ENDINGS:
-        name = name.removesuffix(ending)
-    return name
 
 
 def _times(times: Sequence[float]) -> dict[str, float | None]:

@@ -100,7 +100,7 @@ class ReplayRunner:
                 self._note(check_dict(raw, message))
         receipt = await self._timed(self.chat.append(batch, key=key), self.report.append_ms)
         if receipt.written != len(batch):
-            self._note([f"of {len(batch)} messages {receipt.written} were written"])
+            self._note([f"{receipt.written} of {len(batch)} messages were written"])
         self.appended.update((str(message.id), message) for message in wanted)
 
     def _measure_context(self, view: Sequence[BaseMessage]) -> None:
@@ -144,7 +144,7 @@ class ReplayRunner:
                     break
                 cursor = page.next_cursor
         wrong = [number for number, text in enumerate(wanted, 1) if text and found.get(number) != text]
-        self._note([f"source {number}, asked for by number, is not what its tool gave" for number in wrong])
+        self._note([f"source {number}, read by its number, is not what its tool returned" for number in wrong])
 
     async def _check_read_back(self, ids: set[str]) -> None:
         """Read every tool result, and every message with placeholders, through the tool."""

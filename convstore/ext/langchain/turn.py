@@ -74,17 +74,13 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
         if not read or read[0].message.id != turn_id:
             return None
         later = [one.message for one in read[1:]]
-        earlier = await _before(chat, first) if strays(later) else []
+        # A run that was not over when the question came has its results after the question.
+        before = await chat.list_messages(before=first, limit=_PAGE) if strays(later) else []
+        earlier = [one.message for one in before]
         turn = LoggedTurn(read[0].message, first, own_messages(later, turn_id, earlier))
         is_over = turn.is_finished and any(map(is_question, later))
         if is_over or len(page) < _PAGE or len(read) >= _MAX_READ:
             return turn
-
-
-async def _before(chat: Conversation, first: int) -> list[BaseMessage]:
-    """Read messages before a question, without payloads; a run not over then has its results after the question."""
-    page = await chat.list_messages(before=first, limit=_PAGE)
-    return [one.message for one in page]
 
 
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
