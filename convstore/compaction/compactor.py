@@ -59,10 +59,11 @@ _NO_SUMMARIZER = (
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A planned summary: the rows it covers and the earlier summary it extends."""
+    """A planned summary: the last entry it saw, the rows it covers and the earlier summary it extends."""
 
     state: State
     cached: CachedConversation
+    entry: int
     rewinds: Rewinds
     rows: Sequence[Row]
     cut: int
@@ -155,13 +156,14 @@ class Compactor:
         if earlier and (earlier.last > totals.messages or not fits(earlier, rewinds)):
             earlier = None
         if not force and self._is_within(rule, end, rewinds, earlier):
-            return _Plan(end.state, cached, rewinds, (), 0, earlier)
+            return _Plan(end.state, cached, totals.entries, rewinds, (), 0, earlier)
         start = earlier.entry if earlier else rewinds.active_after(1)
         entries = await self._entries(cached, rewinds, start, maximum=_MAX_TRIGGERS * rule.max_tokens_before_summary)
         rows = rows_of(entries, rewinds, earlier)
         if earlier is None:
             rows = rows[len(leading_system(rows)) :]
-        return _Plan(end.state, cached, rewinds, rows, plan_compaction(rows, rule, force=force), earlier)
+        cut = plan_compaction(rows, rule, force=force)
+        return _Plan(end.state, cached, totals.entries, rewinds, rows, cut, earlier)
 
     def _is_within(self, rule: CompactionRule, end: LogEnd, rewinds: Rewinds, earlier: SummaryRecord | None) -> bool:
         """Return True if the last entry alone shows that a finished log is within the limit of the rule."""
@@ -194,7 +196,8 @@ class Compactor:
             if record is None:
                 return Compaction(status="not_needed")
             await self._summaries.insert(plan.cached.conversation, record)
-            is_committed = await self._states.commit(plan.state, record, entry=plan.cached.entries, owner=owner)
+            last = max(plan.entry, plan.cached.entries)  # more may have been appended since
+            is_committed = await self._states.commit(plan.state, record, entry=last, owner=owner)
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
                 await self._summaries.drop(plan.cached.conversation, record.token)

@@ -68,6 +68,10 @@ class LogReader:
         self._heads, self.log, self._cache, self._codec = heads, log, cache, codec
         self._counter = counter
 
+    def with_codec(self, codec: Codec) -> LogReader:
+        """Return a reader that decodes with another codec."""
+        return LogReader(self._heads, self.log, self._cache, codec=codec, counter=self._counter)
+
     async def find(self, scope: Scope) -> CachedConversation | None:
         """Return the scope's conversation, or None. No command while the cached id is fresh."""
         cached = self._cache.get(scope)

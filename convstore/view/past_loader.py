@@ -53,7 +53,7 @@ class PastLoader(Loader):
 
     def with_codec(self, codec: Codec) -> PastLoader:
         """Return a loader that decodes with another codec."""
-        services = self._reader, self._ends, self._log, self._states, self._cache
+        services = self._reader.with_codec(codec), self._ends, self._log, self._states, self._cache
         return PastLoader(*services, codec=codec, counter=self._counter)
 
     async def load_past(
