@@ -239,7 +239,7 @@ class Compactor:
             size=size,
             cuts=replacement_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
-            summary_messages=self._reader.summary_messages(replace(earlier, results=())) if earlier else (),
+            summary_messages=self._reader.summary_messages(replace(earlier, results=()), hint=False) if earlier else (),
         )
         result = await self._while_leased(plan, owner, strategy.fold(request))
         if result is None:

@@ -145,14 +145,15 @@ class Services:
         self.directory = Catalog(on.heads, on.log, cache, self.open_heads, codec=codec, clock=clock)
         self.stats = StatsReader(on.statistics, self.open_heads)
         self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
-        self.verifier = Verifier(on.inspection, on.log, SchemaCheck(driver, migrator, prefix=prefix), clock=clock)
+        schema, seal = SchemaCheck(driver, migrator, prefix=prefix), self.sealer.seal if self.sealer else None
+        self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, seal=seal)
 
     def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:
         reader, logs = self.reader, LogParts(self.reader, on.newest, on.segments if index else None, codec=codec)
         everything = index == "across"
         sealer = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=everything) if index else None
         self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer, codec=codec)
-        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher)
+        self.across = AcrossSearcher(reader, logs, on.segments, self.searcher, sealer)
 
 
 class ServiceHost(Protocol):

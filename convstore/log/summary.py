@@ -126,13 +126,16 @@ def is_summary(message: BaseMessage) -> bool:
     return kind_of(message) == "summary"
 
 
-def summary_messages(record: SummaryRecord, codec: Codec, *, talk: bool = False) -> list[BaseMessage]:
+def summary_messages(
+    record: SummaryRecord, codec: Codec, *, talk: bool = False, hint: bool = True
+) -> list[BaseMessage]:
     """Return the messages that show a summary to a model; equal summaries give equal messages.
 
     Args:
         record: The summary.
         codec: Decodes them.
         talk: For a view without tool messages, show a summary stored as a call and its result as an AI message.
+        hint: Say how to read the replaced messages, also after a summary that was stored as messages.
 
     Raises:
         ValueError: The stored messages are damaged.
@@ -143,7 +146,7 @@ def summary_messages(record: SummaryRecord, codec: Codec, *, talk: bool = False)
     if talk:
         messages = [one for message in messages if (one := _as_talk(message)) is not None]
     last = max((index for index, message in enumerate(messages) if is_summary(message) and message.content), default=-1)
-    if record.results and last >= 0:
+    if hint and last >= 0:
         content = f"{messages[last].content}\n[{how_to_read(record.results)}]"
         messages[last] = messages[last].model_copy(update={"content": content})
     return messages

@@ -301,12 +301,12 @@ class LogReader:
                 raise
             check_dense(cached, entries, first=first, last=last)
 
-    def summary_messages(self, summary: SummaryRecord | None, *, talk: bool = False) -> list[BaseMessage]:
-        """Return the messages that present a summary; `talk` for a view without tool messages."""
+    def summary_messages(self, summary: SummaryRecord | None, **options: bool) -> list[BaseMessage]:
+        """Return the messages that present a summary; `options` are those of `log.summary.summary_messages`."""
         if summary is None:
             return []
         try:
-            return summary_messages(summary, self._codec, talk=talk)
+            return summary_messages(summary, self._codec, **options)
         except (TypeError, ValueError) as error:
             key, collection = summary.place
             raise CorruptDocumentError(key, f"the messages of a summary: {error}", collection=collection) from error

@@ -20,6 +20,7 @@ from convstore.runtime.parallel import in_parallel
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogParts, SearchedLog
 from convstore.search.request import SearchRequest
+from convstore.search.sealer import Sealer
 from convstore.search.searcher import RANKING_COST, Match, Searcher
 
 __all__ = ["AcrossSearcher"]
@@ -38,8 +39,11 @@ _Conversation = tuple[CachedConversation, Totals]
 class AcrossSearcher:
     """Searches any conversations of a store together."""
 
-    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments, searcher: Searcher) -> None:
-        self._reader, self._logs, self._segments, self._searcher = reader, logs, segments, searcher
+    def __init__(
+        self, reader: LogReader, logs: LogParts, segments: Segments, searcher: Searcher, sealer: Sealer | None
+    ) -> None:
+        self._reader, self._logs, self._segments = reader, logs, segments
+        self._searcher, self._sealer = searcher, sealer
 
     async def search(
         self, conversations: Sequence[_Conversation], request: SearchRequest
@@ -84,6 +88,8 @@ class AcrossSearcher:
             logs.append(SearchedLog([segment.part for segment in chain]))
             if totals.entries > (chain[-1].until if chain else 0):
                 unsealed.append(index)
+                if self._sealer:
+                    self._sealer.note(cached.scope, cached.conversation, totals)
         is_wanted = only_terms_of(request.groups)
 
         async def read(index: int) -> SearchedLog:

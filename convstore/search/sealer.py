@@ -31,6 +31,8 @@ __all__ = ["Sealer"]
 _MAX_CHARACTERS = 4_000_000
 """Maximum size of the texts in a segment, which bounds time and memory of sealing."""
 _MAX_REMEMBERED = 10_000
+_CLOSE_SECONDS = 1.0
+"""Time for which a store that is closed goes on sealing."""
 _GROWTH = 4
 """A segment takes in the one before it unless that is this many times larger, so few segments are rewritten often."""
 
@@ -74,23 +76,21 @@ class Sealer:
         await asyncio.gather(*own, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel the running work of this event loop; another store seals what is due."""
+        """Seal what is due for a moment; the next searches and appends seal the rest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.settled()
         self._is_closed = True
-        loop = asyncio.get_running_loop()
-        for work in self._work:
-            if work.get_loop() is loop:
-                work.cancel()
-        await self.settled()
 
     async def _seal_owed(self) -> None:
         while self._owed and not self._is_closed:
             _, scope = self._owed.popitem()
             # A damaged log is reported by its readers, an unreachable server by every call.
             with suppress(ConvstoreError):
-                await self.seal(scope, force=True)
+                await self.seal(scope)
 
-    async def seal(self, scope: Scope, *, force: bool = False) -> None:
-        """Seal a conversation if enough of it is in no segment, or in any case (`force`).
+    async def seal(self, scope: Scope, *, force: bool = True) -> None:
+        """Seal a conversation; without `force`, only if enough of it is in no segment.
 
         It ends within the time of the longest append, so that a sweep finds what it wrote.
 

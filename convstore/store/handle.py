@@ -204,10 +204,10 @@ class ConversationStore(StoreReader):
         self._is_closed = True
         try:
             await self._services.compactor.close()
-            if self._services.sealer:
-                await self._services.sealer.close()
             if self._is_ready:
                 await self._services.open_heads.close()
+            if self._services.sealer:
+                await self._services.sealer.close()
         finally:
             if self._twin is not None:
                 await self._twin.close()

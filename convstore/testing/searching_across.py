@@ -84,6 +84,20 @@ class SearchAcrossContract:
         assert (await store.search("", user_id=ada)).conversations == []
         await store.close()
 
+    async def test_a_search_across_seals_what_it_had_to_name(self, new_store: Callable[..., ConversationStore]) -> None:
+        """Conversations that no store has sealed are searched whole by a later call."""
+        writer, store, ada = new_store(search_index=False), new_store(search_index="across"), new_id()
+        await store.setup()
+        for number in range(23):
+            await _said(writer, ada, f"t{number}", "orcas")
+        assert len((await store.search("orcas", user_id=ada)).incomplete) == 3
+        sealer = (await store.services()).sealer
+        assert sealer is not None
+        await sealer.settled()
+        result = await store.search("orcas", user_id=ada, limit=200)
+        assert (len(result.conversations), result.incomplete) == (23, [])
+        await store.close()
+
     @pytest.mark.parametrize(
         ("options", "error"),
         [

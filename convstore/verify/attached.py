@@ -1,13 +1,13 @@
 """Checks the annotations and the search segments of one conversation.
 
-Floor 4. `conversation` calls it. Segments are derived from the log: damaged ones are removed, and the next search or
-append builds them again.
+Floor 4. `conversation` calls it. Segments are derived from the log: damaged ones are removed and built again.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.bson_values import from_stored, stored_number, utc
@@ -58,8 +58,8 @@ async def _current_last(subject: Subject, log: Log) -> int:
         return sys.maxsize
 
 
-async def check_segments(subject: Subject) -> None:
-    """Check that segments can be read and were made from this log; remove the others if asked to."""
+async def check_segments(subject: Subject, rebuild: Callable[[], Awaitable[None]]) -> None:
+    """Check that segments can be read and were made from this log; build the others again if asked to."""
     damaged = []
     async for document in subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation):
         subject.checked["search_segments"] += 1
@@ -68,6 +68,8 @@ async def check_segments(subject: Subject) -> None:
             subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)
     if damaged and subject.repair:
         await subject.inspection.remove(SEARCH, damaged)
+        with suppress(CorruptDocumentError):  # damage in the log is reported by itself
+            await rebuild()
 
 
 async def _segment_problem(subject: Subject, document: Document) -> str:

@@ -8,6 +8,7 @@ belong to an append in flight.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
 from convstore.mongo.state_documents import start_document
 from convstore.runtime.clock import Clock
+from convstore.values.scope import Scope
 from convstore.verify.attached import check_annotations, check_segments
 from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import Recheck, check_head, read_head
@@ -32,12 +34,16 @@ _BREAKS = ("hole", "fork")
 
 @dataclass(slots=True)
 class ConversationCheck:
-    """Checks the conversation that a head names; a repair of its log takes times and link tokens from the clock."""
+    """Checks the conversation that a head names; a repair of its log takes times and link tokens from the clock.
+
+    `seal` builds the search segments of a scope; None if the store keeps none.
+    """
 
     head: Document
     subject: Subject
     log: Log
     clock: Clock
+    seal: Callable[[Scope], Awaitable[None]] | None
     _state: Document | None = None
 
     async def run(self, findings: Findings) -> Recheck | None:
@@ -51,10 +57,14 @@ class ConversationCheck:
             recheck = await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
             await check_annotations(subject, self.log, check.tail.messages)
-            await check_segments(subject)
+            await check_segments(subject, self._seal)
         if not subject.findings or await self._still_exists():
             findings.add(subject)
         return recheck
+
+    async def _seal(self) -> None:
+        if self.seal and not read_head(self.head)[1]:
+            await self.seal(tuple(self.head["scope"].items()))
 
     async def _checked_log(self) -> LogCheck:
         """Check the log; repair entries that do not follow each other, if asked to, and check it again."""

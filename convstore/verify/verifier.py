@@ -7,7 +7,7 @@ looks for documents that no head refers to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
 from convstore.messages.values import Codec
@@ -29,10 +29,18 @@ _HEADS, _PARALLEL, _MAX_RECHECKS = 100, 4, 1_000
 
 
 class Verifier:
-    """Checks a database, or the conversations of a part of a scope."""
+    """Checks a database, or the conversations of a part of a scope; `seal` builds the search segments of a scope."""
 
-    def __init__(self, inspection: Inspection, log: Log, schema: SchemaCheck, *, clock: Clock) -> None:
-        self._inspection, self._log, self._schema, self._clock = inspection, log, schema, clock
+    def __init__(
+        self,
+        inspection: Inspection,
+        log: Log,
+        schema: SchemaCheck,
+        *,
+        clock: Clock,
+        seal: Callable[[Scope], Awaitable[None]] | None,
+    ) -> None:
+        self._inspection, self._log, self._schema, self._clock, self._seal = inspection, log, schema, clock, seal
         self._codec = Codec()
         self._codec.keep_unknown()
 
@@ -68,7 +76,7 @@ class Verifier:
         conversation = name if isinstance(name, str) else ""
         async with gate:
             subject = Subject(conversation, self._inspection, self._codec, now, findings.repair)
-            return await ConversationCheck(head, subject, self._log, self._clock).run(findings)
+            return await ConversationCheck(head, subject, self._log, self._clock, self._seal).run(findings)
 
     async def _look_again(self, rechecks: list[Recheck], findings: Findings) -> None:
         """Wait once for all suspicious heads, then report those that no writer has fixed meanwhile."""
