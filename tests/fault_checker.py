@@ -161,6 +161,8 @@ async def _check_conversation(database: Any, thread: str, notes: Notes, findings
     _check_log(stored, notes, findings)
     _check_told(stored, notes, findings)
     _check_seen(stored, notes, findings)
+    _check_hits(stored, notes, findings)
+    await _check_search(database, stored, findings)
     _check_sources(stored, notes, findings)
     await _check_payloads(stored, findings)
     await _check_summaries(stored, notes, findings)
@@ -171,9 +173,11 @@ async def _check_conversation(database: Any, thread: str, notes: Notes, findings
 async def _check_deleted(database: Any, thread: str, notes: Notes, findings: Findings) -> None:
     """Conversations begun after the last deletion are whole; nothing is left of ended ones."""
     chat = ConversationStore(database).conversation(user_id=USER, thread_id=thread)
+    _check_hits_after_deletions(notes, findings)
     if (await chat.info()).created_at:
         stored = await _read(database, chat)
         _check_log(stored, notes, findings)
+        await _check_search(database, stored, findings)
         await _check_payloads(stored, findings)
         await _sweep(database, chat, findings)
     await _check_ended(database, findings)
@@ -196,7 +200,7 @@ async def _check_ended(database: Any, findings: Findings) -> None:
 
 async def _conversations(database: Any) -> set[str]:
     """Those that there is anything of."""
-    names = ("log", "summaries", "annotations")
+    names = ("log", "summaries", "annotations", "search")
     return {one for name in names for one in await _collection(database, name).distinct("conversation")}
 
 
@@ -279,6 +283,51 @@ def _check_seen(stored: Stored, notes: Notes, findings: Findings) -> None:
             findings.wrong("invalid view", str(note))
         if note["what"] == "saw payload" and not note["equal"]:
             findings.wrong("payload", str(note))
+
+
+def _check_hits(stored: Stored, notes: Notes, findings: Findings) -> None:
+    """Hits are messages of the log, each once; the turn that was asked for is among them unless it was rewound."""
+    ids = stored.ids
+    gone = gone_in(stored.entries[stored.entries[-1].totals.rewind_entry - 1].rewound) if stored.entries else set[int]()
+    for note in (one for one in notes if one["what"] == "saw hits"):
+        ordinals = [ordinal for ordinal, _ in note["hits"]]
+        if len(set(ordinals)) < len(ordinals):
+            findings.wrong("doubled", str(note))
+        if any(ordinal > len(ids) or ids[ordinal - 1] != id_ for ordinal, id_ in note["hits"]):
+            findings.wrong("foreign", str(note))
+        question = f"{note['turn']}|0"
+        found = [id_ for _, id_ in note["hits"]]
+        if note["turn"] and question not in found and question in ids and ids.index(question) + 1 not in gone:
+            findings.wrong("lost", str(note))
+        for other in notes:
+            is_earlier = other["at"] < note["begun"] and other["client"] == note["client"]
+            if other["what"] == "rewound" and is_earlier and other["id"] in found:
+                findings.wrong("unrewound", str(note))
+
+
+def _check_hits_after_deletions(notes: Notes, findings: Findings) -> None:
+    """No client finds a turn that it appended before it deleted the conversation."""
+    told, deleted = dict[str, set[str]](), dict[tuple[str, str], float]()
+    for note in notes:
+        client = note["client"]
+        if note["what"] == "told":
+            told.setdefault(client, set()).add(note["turn"])
+        elif note["what"] == "deleted":
+            deleted |= {(client, turn): note["at"] for turn in told.pop(client, ())}
+        elif note["what"] == "saw hits":
+            ids = [id_ for _, id_ in note["hits"]]
+            if len(set(ids)) < len(ids):
+                findings.wrong("doubled", str(note))
+            if any(deleted.get((client, id_.rpartition("|")[0]), note["at"]) < note["begun"] for id_ in ids):
+                findings.wrong("foreign", str(note))
+
+
+async def _check_search(database: Any, stored: Stored, findings: Findings) -> None:
+    """Segments give the hits of a scan, whoever was killed while sealing."""
+    scanning = ConversationStore(database, search_index=False).conversation(**stored.chat.scope)
+    for query in ("reef tide", "what is it", *(str(message.text)[:40] for message in stored.messages[-1:])):
+        if await stored.chat.search(query, limit=50) != await scanning.search(query, limit=50):
+            findings.wrong("search", f"{stored.chat.scope}: segments and scan differ for {query!r}")
 
 
 def _log_marks(stored: Stored) -> set[tuple[str, str]]:

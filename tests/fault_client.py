@@ -139,6 +139,8 @@ class Client:
     def __init__(self, store: ConversationStore, name: str, journal: Journal, begun: str) -> None:
         self.store, self.name, self.journal, self.begun = store, name, journal, begun
         self.number = 0
+        self.told: dict[str, str] = {}
+        """By thread the turn that was appended last."""
         self.is_working = False
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -205,7 +207,15 @@ class Client:
                     self.journal.write("rewound", chat, id=last, count=count)
                 case 2 | 3 | 4, "summed":
                     await self._compact(chat)
+                case 6 | 7, _:
+                    await self._until_told(lambda: self._seal(chat))
             await asyncio.sleep(random.uniform(0, 0.1))
+
+    async def _seal(self, chat: Conversation) -> None:
+        """Seal the end of the log, as the timer does; often at the same time as other clients."""
+        sealer = (await self.store.services()).sealer
+        assert sealer is not None
+        await sealer.seal(tuple(chat.scope.items()))
 
     async def _append(self, chat: Conversation, turn: str) -> str:
         """Append a turn, sometimes cancelled in the middle and repeated; the id of its last message."""
@@ -228,6 +238,7 @@ class Client:
                 refused=refused,
                 seconds=time.time() - begun,
             )
+        self.told[chat.scope["thread_id"]] = turn
         return str(messages[-1].id)
 
     async def _append_cancelled(self, chat: Conversation, messages: list[BaseMessage]) -> None:
@@ -251,7 +262,7 @@ class Client:
     async def _read(self, chat: Conversation) -> None:
         """Read all the time, as different readers do, and write down what was seen."""
         is_kept = not chat.scope["thread_id"].startswith("deleted")
-        reads = (self._see_log, self._see_page, self._see_view) if is_kept else (self._see_log,)
+        reads = (self._see_log, self._see_hits, *((self._see_page, self._see_view) if is_kept else ()))
         while self.is_working:
             for read in reads:
                 try:
@@ -280,6 +291,13 @@ class Client:
         self.journal.write("saw view", chat, mark=str(Marks(ids)), summary=history.summary, wrong=len(wrong))
         if history.report.stubbed:
             await self._see_payload(chat, random.choice(history.report.stubbed))
+
+    async def _see_hits(self, chat: Conversation) -> None:
+        """Search for the turn that this client appended last."""
+        begun, turn = time.time(), self.told.get(chat.scope["thread_id"], "")
+        hits = await chat.search(f"what is {turn}", limit=50)
+        found = [[hit.ordinal, hit.message_id] for hit in hits]
+        self.journal.write("saw hits", chat, begun=begun, turn=turn, hits=found)
 
     async def _see_payload(self, chat: Conversation, id_: str) -> None:
         """Read the payload of a stub in a view."""

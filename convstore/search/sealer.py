@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from convstore.exceptions import ConvstoreError
+from convstore.exceptions import ConversationDeletedError, ConvstoreError
 from convstore.index.part import IndexBuilder
 from convstore.index.segment import merged, sections_of
 from convstore.log.entry import Totals
@@ -105,8 +105,8 @@ class Sealer:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
                 while await self._seal_once(cached, force=force or self._everything):
                     pass
-        except TimeoutError:
-            return  # the rest is sealed by the next call
+        except (TimeoutError, ConversationDeletedError):
+            return  # the rest, if there is any, is sealed by the next call
 
     async def _seal_once(self, cached: CachedConversation, *, force: bool) -> bool:
         """Seal up to the maximum size of a segment; return True if there may be more."""

@@ -195,13 +195,13 @@ class Machine(RuleBasedStateMachine):
         self.seconds += 200
         assert self.run(self.store().verify(user_id=self.user)).findings == ()
 
-    def store(self, summarizer: Any = None) -> ConversationStore:
+    def store(self, summarizer: Any = None, **options: Any) -> ConversationStore:
         """A store as another process has it."""
         start = datetime(2026, 3, 1, tzinfo=UTC)
         clock = Clock(
             now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds, sleep=_no_pause
         )
-        return ConversationStore(self.database, summarizer=summarizer, clock=clock)
+        return ConversationStore(self.database, summarizer=summarizer, clock=clock, **options)
 
     def chat(self, side: int, scope: int, store: ConversationStore | None = None) -> Conversation:
         """One of the conversations, in one of the stores."""
@@ -457,12 +457,33 @@ class Machine(RuleBasedStateMachine):
         """The view is the one that the model tells."""
         self.check_view(self.run(self.chat(side, scope).load_history(policy)), scope, policy)
 
-    @rule(side=sides, scope=sides)
-    def seal(self, side: int, scope: int) -> None:
-        """What is searched from segments later is what is searched from the log now."""
+    async def sealed(self, side: int, scope: int) -> None:
+        """Seal a conversation in one of the processes."""
         chat = self.chat(side, scope)
-        sealer = self.run(chat.store.services()).sealer
-        self.run(sealer.seal(tuple(chat.scope.items()), force=True))
+        sealer = (await chat.store.services()).sealer
+        assert sealer is not None
+        await sealer.seal(tuple(chat.scope.items()))
+
+    @rule(scope=sides, processes=st.sampled_from([(0,), (1,), (0, 1)]))
+    def seal(self, scope: int, processes: tuple[int, ...]) -> None:
+        """What is searched from segments later is what is searched from the log now, whoever seals."""
+
+        async def seal_all() -> None:
+            await asyncio.gather(*(self.sealed(side, scope) for side in processes))
+
+        self.run(seal_all())
+
+    @rule(side=sides, scope=sides)
+    def delete_during_a_seal(self, side: int, scope: int) -> None:
+        """A segment that comes too late belongs to nobody."""
+
+        async def both() -> None:
+            await asyncio.gather(self.sealed(side, scope), self.chat(1 - side, scope).delete())
+
+        self.run(both())
+        self.talks[scope] = Talk()
+        self.seconds += LEARNT
+        self.look(side, scope)
 
     @rule(side=sides, scope=sides, place=places)
     def search(self, side: int, scope: int, place: int) -> None:
@@ -475,6 +496,8 @@ class Machine(RuleBasedStateMachine):
         assert {hit.ordinal for hit in hits} <= set(talk.live)
         assert all(hit.message_id == talk.ids[hit.ordinal - 1] for hit in hits)
         assert not words or not live or ordinal in [hit.ordinal for hit in hits]
+        scanning = self.chat(side, scope, self.store(search_index=False))
+        assert hits == self.run(scanning.search(" ".join(words[:3]), limit=200))
 
     @rule(side=sides, scope=sides, some=st.lists(places, max_size=5))
     def read(self, side: int, scope: int, some: list[int]) -> None:

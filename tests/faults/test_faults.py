@@ -125,6 +125,9 @@ FALSE_NOTES: dict[str, tuple[str, dict[str, Any]]] = {
     "a summary that is not there": ("lost", {"what": "compacted", "version": 1, "last": 4, "text": "through"}),
     "a number that a source has": ("source number", {"what": "reserved", "first": 1, "last": 3}),
     "a rewind that is not there": ("unrewound", {"what": "rewound", "id": "first", "count": 1}),
+    "a hit of another conversation": ("foreign", {"what": "saw hits", "begun": 0.0, "turn": "", "hits": [[1, "x|0"]]}),
+    "a hit twice": ("doubled", {"what": "saw hits", "begun": 0.0, "turn": "", "hits": [[1, "first"], [1, "first"]]}),
+    "a turn that is not found": ("lost", {"what": "saw hits", "begun": 0.0, "turn": "first", "hits": []}),
     "another payload": ("payload", {"what": "saw payload", "id": "first", "equal": False}),
 }
 
@@ -136,6 +139,9 @@ async def test_the_checker_finds_what_does_not_hold(forged: Forged, told: str) -
     forged.note(**({"id": forged.ids[0]} | note if note.get("id") == "first" else note))
     if note.get("id") == "first":
         forged.notes[-1]["id"] = forged.ids[0]
+    if note["what"] == "saw hits":
+        hits = [[ordinal, forged.ids[0] if id_ == "first" else id_] for ordinal, id_ in note["hits"]]
+        forged.notes[-1] |= {"hits": hits, "turn": note["turn"] and forged.notes[0]["turn"]}
     assert set((await forged.check()).problems) == {name}
 
 
@@ -196,6 +202,14 @@ async def test_the_checker_knows_what_a_deletion_leaves(ended: Forged) -> None:
     assert (findings.problems, findings.deleted) == ({}, 1)
     assert await ended.database["heads"].count_documents({}) == 1
     assert len([message async for message in ended.chat.messages()]) == len(make_turn("after"))
+
+
+async def test_the_checker_finds_hits_of_a_deleted_conversation(ended: Forged) -> None:
+    """A client that deleted its turn finds it no more."""
+    ended.note("saw hits", begun=time.time() - 3600, turn="", hits=[[1, ended.ids[0]]])
+    assert (await ended.check()).problems == {}
+    ended.note("saw hits", begun=time.time(), turn="", hits=[[1, ended.ids[0]]])
+    assert set((await ended.check()).problems) == {"foreign"}
 
 
 @pytest.mark.parametrize("collection", ["log", "summaries", "annotations"])
