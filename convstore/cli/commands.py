@@ -13,19 +13,19 @@ import typer
 from typer.core import TyperGroup
 
 from convstore import __version__
-from convstore.cli.demo.command import DEMO, demo_command
-from convstore.cli.doctor import DOCTOR, doctor_command
-from convstore.cli.erase import ERASE, erase_command
-from convstore.cli.export import EXPORT, export_command
-from convstore.cli.import_ import IMPORT, import_command
-from convstore.cli.inspect import INSPECT, inspect_command
-from convstore.cli.list_ import LIST, list_command
-from convstore.cli.migrate import MIGRATE, migrate_command
-from convstore.cli.prune import PRUNE, prune_command
-from convstore.cli.replay.command import REPLAY, replay_command
-from convstore.cli.search import SEARCH, search_command
-from convstore.cli.show import SHOW, show_command
-from convstore.cli.stats import STATS, stats_command
+from convstore.cli.demo.command import demo_command
+from convstore.cli.doctor import doctor_command
+from convstore.cli.erase import erase_command
+from convstore.cli.export import export_command
+from convstore.cli.import_ import import_command
+from convstore.cli.inspect import inspect_command
+from convstore.cli.list_ import list_command
+from convstore.cli.migrate import migrate_command
+from convstore.cli.prune import prune_command
+from convstore.cli.replay.command import replay_command
+from convstore.cli.search import search_command
+from convstore.cli.show import show_command
+from convstore.cli.stats import stats_command
 from convstore.values.addresses import without_addresses
 
 __all__ = ["app"]
@@ -83,16 +83,16 @@ def _convstore(
     """Options before the name of the command."""
 
 
-app.command("demo", help=DEMO)(demo_command)
-app.command("replay", help=REPLAY)(replay_command)
-app.command("list", help=LIST)(list_command)
-app.command("show", help=SHOW)(show_command)
-app.command("search", help=SEARCH)(search_command)
-app.command("stats", help=STATS)(stats_command)
-app.command("migrate", help=MIGRATE)(migrate_command)
-app.command("import", help=IMPORT)(import_command)
-app.command("export", help=EXPORT)(export_command)
-app.command("inspect", help=INSPECT)(inspect_command)
-app.command("erase", help=ERASE)(erase_command)
-app.command("prune", help=PRUNE)(prune_command)
-app.command("doctor", help=DOCTOR)(doctor_command)
+app.command("demo")(demo_command)
+app.command("replay")(replay_command)
+app.command("list")(list_command)
+app.command("show")(show_command)
+app.command("search")(search_command)
+app.command("stats")(stats_command)
+app.command("migrate")(migrate_command)
+app.command("import")(import_command)
+app.command("export")(export_command)
+app.command("inspect")(inspect_command)
+app.command("erase")(erase_command)
+app.command("prune")(prune_command)
+app.command("doctor")(doctor_command)

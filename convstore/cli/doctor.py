@@ -19,30 +19,7 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import Finding, VerifyReport
 
-__all__ = ["DOCTOR", "FOUND", "doctor_command"]
-
-DOCTOR = """Check all stored data for damage, and repair what can be rebuilt.
-
-\b
-Reads every entry and payload, compares them with their checksums and with
-each other, and checks heads, summaries, annotations, indexes, options and
-migrations. Writers may keep running. Findings name collection and document;
-docs/operations.md explains each kind. Heads that seem out of date are
-checked again 15 seconds later.
-
-\b
---repair rebuilds heads from the log, and missing indexes and migrations. It
-removes leftovers of failed appends and deletions older than 24 hours. It
-gives up missing entries: restore them from a backup first if you can. No
-entry is changed or removed. Exit code 3 if a finding was not repaired, 1 if
-the check could not be completed, 2 if the command line is invalid.
-
-\b
-Examples:
-  convstore doctor --uri mongodb://localhost:27017/app
-  convstore doctor --uri mongodb://… --scope user_id=ada --json
-  convstore doctor --uri mongodb://… --repair
-"""
+__all__ = ["FOUND", "doctor_command"]
 
 FOUND = 3
 """Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
@@ -59,7 +36,28 @@ def doctor_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """See `DOCTOR`."""
+    """Check all stored data for damage, and repair what can be rebuilt.
+
+    \b
+    Reads every entry and payload, compares them with their checksums and with
+    each other, and checks heads, summaries, annotations, indexes, options and
+    migrations. Writers may keep running. Findings name collection and document;
+    docs/operations.md explains each kind. Heads that seem out of date are
+    checked again 15 seconds later.
+
+    \b
+    --repair rebuilds heads from the log, and missing indexes and migrations. It
+    removes leftovers of failed appends and deletions older than 24 hours. It
+    gives up missing entries: restore them from a backup first if you can. No
+    entry is changed or removed. Exit code 3 if a finding was not repaired, 1 if
+    the check could not be completed, 2 if the command line is invalid.
+
+    \b
+    Examples:
+      convstore doctor --uri mongodb://localhost:27017/app
+      convstore doctor --uri mongodb://… --scope user_id=ada --json
+      convstore doctor --uri mongodb://… --repair
+    """
     chosen = read_pairs("--scope", scope)
 
     async def work() -> VerifyReport:

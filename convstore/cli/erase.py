@@ -17,21 +17,7 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import ErasureReceipt
 
-__all__ = ["ERASE", "erase_command", "print_receipt"]
-
-ERASE = """Remove all conversations of a user, or with other scope values.
-
-\b
-Without --yes it only counts. With --yes, whole conversations are removed for
-good: messages, results, summaries and annotations. Conversations created
-meanwhile may remain. Safe to repeat, to kill and to run concurrently.
-
-\b
-Examples:
-  convstore erase --uri mongodb://localhost:27017/app --scope user_id=ada
-  convstore erase --uri mongodb://… --scope user_id=ada --yes
-  convstore erase --uri mongodb://… --everything --yes --json
-"""
+__all__ = ["erase_command", "print_receipt"]
 
 
 def erase_command(
@@ -44,7 +30,19 @@ def erase_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """See `ERASE`."""
+    """Remove all conversations of a user, or with other scope values.
+
+    \b
+    Without --yes it only counts. With --yes, whole conversations are removed for
+    good: messages, results, summaries and annotations. Conversations created
+    meanwhile may remain. Safe to repeat, to kill and to run concurrently.
+
+    \b
+    Examples:
+      convstore erase --uri mongodb://localhost:27017/app --scope user_id=ada
+      convstore erase --uri mongodb://… --scope user_id=ada --yes
+      convstore erase --uri mongodb://… --everything --yes --json
+    """
     chosen = read_pairs("--scope", scope)
     if everything == bool(chosen):
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")

@@ -20,31 +20,7 @@ from convstore.exceptions import InvalidInputError
 if TYPE_CHECKING:
     from convstore.transfer import ExportReport
 
-__all__ = ["EXPORT", "export_command"]
-
-EXPORT = """Write conversations to a file or to stdout.
-
-\b
---format convstore    everything, for `convstore import`: messages with ids
-                      and artifacts, dates, numbers of sources, titles,
-                      metadata, annotations, rewound messages
-         openai       {"id": …, "scope": …, "messages": [OpenAI format]}, one
-                      conversation a line, without rewound messages
-         fine-tuning  {"messages": […]} as OpenAI's fine-tuning takes it:
-                      finished turns alone, and none that breaks its rules
-
-\b
-The file appears once it is complete, and only its owner can read it; a name
-that ends in .gz compresses it. Fields that a format cannot hold, such as
-artifacts in fine-tuning, are reported at the end. Exit code 1 if anything
-was left out.
-
-\b
-Examples:
-  convstore export --uri mongodb://localhost:27017/app -o backup.jsonl.gz
-  convstore export --uri mongodb://… --scope user_id=ada --format openai
-  convstore export --uri mongodb://… --format fine-tuning -o train.jsonl
-"""
+__all__ = ["export_command"]
 
 
 class _Format(StrEnum):
@@ -65,7 +41,29 @@ def export_command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_document: Json = False,
 ) -> None:
-    """See `EXPORT`."""
+    """Write conversations to a file or to stdout.
+
+    \b
+    --format convstore    everything, for `convstore import`: messages with ids
+                          and artifacts, dates, numbers of sources, titles,
+                          metadata, annotations, rewound messages
+             openai       {"id": …, "scope": …, "messages": [OpenAI format]}, one
+                          conversation a line, without rewound messages
+             fine-tuning  {"messages": […]} as OpenAI's fine-tuning takes it:
+                          finished turns alone, and none that breaks its rules
+
+    \b
+    The file appears once it is complete, and only its owner can read it; a name
+    that ends in .gz compresses it. Fields that a format cannot hold, such as
+    artifacts in fine-tuning, are reported at the end. Exit code 1 if anything
+    was left out.
+
+    \b
+    Examples:
+      convstore export --uri mongodb://localhost:27017/app -o backup.jsonl.gz
+      convstore export --uri mongodb://… --scope user_id=ada --format openai
+      convstore export --uri mongodb://… --format fine-tuning -o train.jsonl
+    """
     if as_document and output is None:
         raise typer.BadParameter("give --output too; without it the conversations are what is printed")
     from convstore.transfer import export_conversations  # noqa: PLC0415 - loads the store

@@ -20,39 +20,7 @@ from convstore.values.scope import check_scope_keys
 if TYPE_CHECKING:
     from convstore.transfer import ImportReport
 
-__all__ = ["IMPORT", "import_command"]
-
-IMPORT = """Import conversations from files or from another store's collection.
-
-\b
-SOURCE is one or more of
-  - JSON lines, plain or gzip: {"id": …, "messages": [OpenAI format]}, one
-    conversation a line; messages may be LangChain's dicts too;
-  - a file that `convstore export` wrote;
-  - mongodb://host/database: the collection that langchain-mongodb's
-    MongoDBChatMessageHistory filled. It is only read.
-
-\b
-The scope of a conversation has a value for each scope key: that of --scope,
-else --scope-from, else --scope-match, else the one in an export. The last
-key defaults to the conversation's id.
-
-\b
-Run it again after it was stopped, or when the source has grown: stored
-messages are not written again. A conversation with a message that cannot be
-stored is left out and reported; --skip-messages leaves out the message only.
-Exit code 1 if anything was left out. A message without an id gets one made
-from the conversation's id and its position.
-
-\b
-Examples:
-  convstore import chats.jsonl --uri mongodb://localhost:27017/app \\
-      --scope user_id=ada
-  convstore import chats.jsonl.gz --uri mongodb://… --dry-run \\
-      --scope-from user_id=meta.user --scope-from thread_id=id
-  convstore import mongodb://old-host/chat_history --uri mongodb://… \\
-      --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
-"""
+__all__ = ["import_command"]
 
 
 def import_command(
@@ -74,7 +42,37 @@ def import_command(
     report: Annotated[Path | None, typer.Option(help="File for everything left out, as JSON lines.")] = None,
     as_document: Json = False,
 ) -> None:
-    """See `IMPORT`."""
+    """Import conversations from files or from another store's collection.
+
+    \b
+    SOURCE is one or more of
+      - JSON lines, plain or gzip: {"id": …, "messages": [OpenAI format]}, one
+        conversation a line; messages may be LangChain's dicts too;
+      - a file that `convstore export` wrote;
+      - mongodb://host/database: the collection that langchain-mongodb's
+        MongoDBChatMessageHistory filled. It is only read.
+
+    \b
+    The scope of a conversation has a value for each scope key: that of --scope,
+    else --scope-from, else --scope-match, else the one in an export. The last
+    key defaults to the conversation's id.
+
+    \b
+    Run it again after it was stopped, or when the source has grown: stored
+    messages are not written again. A conversation with a message that cannot be
+    stored is left out and reported; --skip-messages leaves out the message only.
+    Exit code 1 if anything was left out. A message without an id gets one made
+    from the conversation's id and its position.
+
+    \b
+    Examples:
+      convstore import chats.jsonl --uri mongodb://localhost:27017/app \\
+          --scope user_id=ada
+      convstore import chats.jsonl.gz --uri mongodb://… --dry-run \\
+          --scope-from user_id=meta.user --scope-from thread_id=id
+      convstore import mongodb://old-host/chat_history --uri mongodb://… \\
+          --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
+    """
     from convstore.transfer import ImportReport, ScopeRule  # noqa: PLC0415 - loads the store
 
     keys = scope_key or DEFAULT_SCOPE_KEYS

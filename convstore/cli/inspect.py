@@ -12,20 +12,7 @@ import typer
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, keys_to_read, open_store, read_pairs
 from convstore.cli.output import run
 
-__all__ = ["INSPECT", "NoBrowser", "Port", "inspect_command"]
-
-INSPECT = """Open pages that show each conversation beside what the model gets.
-
-\b
-The pages are served on this machine only, and change nothing. The address
-works once; the browser that opens it keeps a cookie until the command
-ends. Needs the extra inspector: pip install 'convstore[cli,inspector]'.
-
-\b
-Examples:
-  convstore inspect --uri mongodb://localhost:27017/app
-  convstore inspect --uri mongodb://… --scope user_id=ada --port 8000
-"""
+__all__ = ["NoBrowser", "Port", "inspect_command"]
 
 Port = Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)]
 
@@ -43,7 +30,18 @@ def inspect_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """See `INSPECT`."""
+    """Open pages that show each conversation beside what the model gets.
+
+    \b
+    The pages are served on this machine only, and change nothing. The address
+    works once; the browser that opens it keeps a cookie until the command
+    ends. Needs the extra inspector: pip install 'convstore[cli,inspector]'.
+
+    \b
+    Examples:
+      convstore inspect --uri mongodb://localhost:27017/app
+      convstore inspect --uri mongodb://… --scope user_id=ada --port 8000
+    """
     chosen = read_pairs("--scope", scope)
 
     async def work() -> None:

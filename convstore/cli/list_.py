@@ -18,21 +18,7 @@ from convstore.cli.output import compact, in_pager, plain, run, screen, short, w
 if TYPE_CHECKING:
     from convstore import ConversationInfo, ConversationPage
 
-__all__ = ["LIST", "list_command"]
-
-LIST = """List conversations, newest first.
-
-\b
-Each is named as `convstore show` takes it, with its last message's date,
-its size, and its title or the beginning of the last message. Counts and
-dates lag at most 15 seconds behind the processes that append.
-
-\b
-Examples:
-  convstore list --uri mongodb://localhost:27017/app
-  convstore list --uri mongodb://… --scope user_id=ada --limit 200
-  convstore list --uri mongodb://… --json | jq '.conversations[].title'
-"""
+__all__ = ["list_command"]
 
 
 def list_command(
@@ -45,7 +31,19 @@ def list_command(
     cursor: Annotated[str | None, typer.Option(help="Continue after a page; it names the cursor.")] = None,
     as_document: Json = False,
 ) -> None:
-    """See `LIST`."""
+    """List conversations, newest first.
+
+    \b
+    Each is named as `convstore show` takes it, with its last message's date,
+    its size, and its title or the beginning of the last message. Counts and
+    dates lag at most 15 seconds behind the processes that append.
+
+    \b
+    Examples:
+      convstore list --uri mongodb://localhost:27017/app
+      convstore list --uri mongodb://… --scope user_id=ada --limit 200
+      convstore list --uri mongodb://… --json | jq '.conversations[].title'
+    """
     chosen = read_pairs("--scope", scope)
 
     async def work() -> ConversationPage:

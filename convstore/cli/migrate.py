@@ -18,20 +18,7 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import Migration
 
-__all__ = ["MIGRATE", "migrate_command"]
-MIGRATE = """Bring a database to the shape that this convstore expects.
-
-\b
-Lists applied migrations and runs pending ones, one process at a time. Safe
-to run twice: the second run changes nothing. `await store.setup()` does the
-same; use this command in deployments that migrate ahead of time.
-
-\b
-Examples:
-  convstore migrate --uri mongodb://localhost:27017/app --dry-run
-  convstore migrate --uri mongodb://localhost:27017/app
-  convstore migrate --uri mongodb://… --scope-key team --scope-key room
-"""
+__all__ = ["migrate_command"]
 
 
 def migrate_command(
@@ -42,7 +29,19 @@ def migrate_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """See `MIGRATE`."""
+    """Bring a database to the shape that this convstore expects.
+
+    \b
+    Lists applied migrations and runs pending ones, one process at a time. Safe
+    to run twice: the second run changes nothing. `await store.setup()` does the
+    same; use this command in deployments that migrate ahead of time.
+
+    \b
+    Examples:
+      convstore migrate --uri mongodb://localhost:27017/app --dry-run
+      convstore migrate --uri mongodb://localhost:27017/app
+      convstore migrate --uri mongodb://… --scope-key team --scope-key room
+    """
 
     async def work() -> tuple[list[Migration], list[Migration]]:
         async with open_store(uri, scope_key, collection_prefix) as store:

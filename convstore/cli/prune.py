@@ -19,23 +19,7 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import ErasureReceipt
 
-__all__ = ["PRUNE", "prune_command", "read_age"]
-
-PRUNE = """Remove conversations whose last message is older than an age.
-
-\b
-Whole conversations are removed: messages, results, summaries and
-annotations. A conversation that is written to meanwhile is kept. Nothing in
-the database expires by itself: run this as often as your policy requires,
-from cron for example. Safe to repeat, to kill and to run concurrently.
-
-\b
-Examples:
-  convstore prune --uri mongodb://localhost:27017/app --older-than 90d \\
-      --dry-run
-  convstore prune --uri mongodb://… --older-than 12w --scope user_id=ada
-  convstore prune --uri mongodb://… --older-than 36h --json
-"""
+__all__ = ["prune_command", "read_age"]
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -50,7 +34,21 @@ def prune_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """See `PRUNE`."""
+    """Remove conversations whose last message is older than an age.
+
+    \b
+    Whole conversations are removed: messages, results, summaries and
+    annotations. A conversation that is written to meanwhile is kept. Nothing in
+    the database expires by itself: run this as often as your policy requires,
+    from cron for example. Safe to repeat, to kill and to run concurrently.
+
+    \b
+    Examples:
+      convstore prune --uri mongodb://localhost:27017/app --older-than 90d \\
+          --dry-run
+      convstore prune --uri mongodb://… --older-than 12w --scope user_id=ada
+      convstore prune --uri mongodb://… --older-than 36h --json
+    """
     age, chosen = read_age(older_than), read_pairs("--scope", scope)
 
     async def work() -> ErasureReceipt:

@@ -18,19 +18,7 @@ from convstore.cli.output import in_pager, plain, run, screen, short, write_json
 if TYPE_CHECKING:
     from convstore import SearchResult
 
-__all__ = ["SEARCH", "search_command"]
-
-SEARCH = """Search the conversations of a user, or with other scope values.
-
-\b
-Prints the messages that match some words best, by conversation. Everything
-that was said is searched: messages, calls, results, sources.
-
-\b
-Examples:
-  convstore search "deep diving whales" --uri mongodb://… --scope user_id=ada
-  convstore search refund --uri mongodb://… --everything --json
-"""
+__all__ = ["search_command"]
 
 
 def search_command(
@@ -44,7 +32,17 @@ def search_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """See `SEARCH`."""
+    """Search the conversations of a user, or with other scope values.
+
+    \b
+    Prints the messages that match some words best, by conversation. Everything
+    that was said is searched: messages, calls, results, sources.
+
+    \b
+    Examples:
+      convstore search "deep diving whales" --uri mongodb://… --scope user_id=ada
+      convstore search refund --uri mongodb://… --everything --json
+    """
     chosen = read_pairs("--scope", scope)
     if everything == bool(chosen):
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")

@@ -18,29 +18,7 @@ from convstore.exceptions import InvalidInputError
 if TYPE_CHECKING:
     from convstore import Conversation, PastView, Source, StoredMessage, ViewStamp
 
-__all__ = ["SHOW", "show_command"]
-
-SHOW = """Show one conversation.
-
-\b
-SCOPE names it, as `convstore list` prints it: user_id=ada thread_id=orcas.
-Old tool results are shown as stubs, and long texts by their beginning.
-
-\b
---view      what the model gets at the next call, under the default policy
---at 16     what it got for message 16: exactly, if the message was appended
-            with the stamp of its view; else the view directly after it.
-            Takes a number, the id of a message, or a stamp as JSON.
---full      texts and tool results whole
---source 7  the source with this number, whole
-
-\b
-Examples:
-  convstore show user_id=ada thread_id=orcas --uri mongodb://…
-  convstore show user_id=ada thread_id=orcas --uri mongodb://… --view
-  convstore show user_id=ada thread_id=orcas --uri mongodb://… --at 16
-  convstore show user_id=ada thread_id=orcas --uri mongodb://… --json --full
-"""
+__all__ = ["show_command"]
 
 _PAGE_TOKENS = 16_000
 
@@ -58,7 +36,27 @@ def show_command(
     before: Annotated[int | None, typer.Option(min=1, help="Only messages before this number.")] = None,
     as_document: Json = False,
 ) -> None:
-    """See `SHOW`."""
+    """Show one conversation.
+
+    \b
+    SCOPE names it, as `convstore list` prints it: user_id=ada thread_id=orcas.
+    Old tool results are shown as stubs, and long texts by their beginning.
+
+    \b
+    --view      what the model gets at the next call, under the default policy
+    --at 16     what it got for message 16: exactly, if the message was appended
+                with the stamp of its view; else the view directly after it.
+                Takes a number, the id of a message, or a stamp as JSON.
+    --full      texts and tool results whole
+    --source 7  the source with this number, whole
+
+    \b
+    Examples:
+      convstore show user_id=ada thread_id=orcas --uri mongodb://…
+      convstore show user_id=ada thread_id=orcas --uri mongodb://… --view
+      convstore show user_id=ada thread_id=orcas --uri mongodb://… --at 16
+      convstore show user_id=ada thread_id=orcas --uri mongodb://… --json --full
+    """
     if view + (at is not None) + (source is not None) > 1:
         raise typer.BadParameter("give only one of --view, --at and --source")
     chosen = read_pairs("SCOPE", scope)

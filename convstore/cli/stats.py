@@ -15,22 +15,7 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import Growth, StoreStats
 
-__all__ = ["STATS", "stats_command"]
-
-STATS = """Show how much is stored, how it grows, and what views save.
-
-\b
-Tokens are counted as by the stores that appended. "In views" is their size
-in the views of the default policy: old tool results are stubs, and what a
-summary covers is the summary. Sizes are those of the documents, before the
-server compresses them; the server reads all of them to measure them.
-
-\b
-Examples:
-  convstore stats --uri mongodb://localhost:27017/app
-  convstore stats --uri mongodb://… --scope user_id=ada
-  convstore stats --uri mongodb://… --json | jq .bytes
-"""
+__all__ = ["stats_command"]
 
 _MOST_DAYS = 14
 
@@ -43,7 +28,20 @@ def stats_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """See `STATS`."""
+    """Show how much is stored, how it grows, and what views save.
+
+    \b
+    Tokens are counted as by the stores that appended. "In views" is their size
+    in the views of the default policy: old tool results are stubs, and what a
+    summary covers is the summary. Sizes are those of the documents, before the
+    server compresses them; the server reads all of them to measure them.
+
+    \b
+    Examples:
+      convstore stats --uri mongodb://localhost:27017/app
+      convstore stats --uri mongodb://… --scope user_id=ada
+      convstore stats --uri mongodb://… --json | jq .bytes
+    """
     chosen = read_pairs("--scope", scope)
 
     async def work() -> StoreStats:

@@ -21,8 +21,6 @@ from properties import STRIDE
 from pymongo import MongoClient
 
 from convstore import ConversationStore
-from convstore.cli.export import EXPORT
-from convstore.cli.import_ import IMPORT
 
 ROOT = Path(__file__).parents[2]
 
@@ -360,9 +358,3 @@ def test_a_very_long_line(uri, tmp_path):
     result = {"role": "tool", "tool_call_id": "c", "content": "0123456789" * (10_000_000 // STRIDE)}
     path.write_text(json.dumps({"id": "long", "messages": [{"role": "user", "content": "?"}, result]}) + "\n")
     assert counted(imported(uri, path), "imported", "messages") == [1, 2]
-
-
-def test_the_help_fits_a_terminal():
-    """No line of the help is wider than 80 columns."""
-    for text in (IMPORT, EXPORT):
-        assert max(map(len, text.splitlines())) <= 80

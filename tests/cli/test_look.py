@@ -12,12 +12,8 @@ from command_line import convstore, lines, recording
 from pymongo import MongoClient
 from rich.console import Console
 
-from convstore.cli.list_ import LIST
 from convstore.cli.output import plain, screen
 from convstore.cli.progress import progress
-from convstore.cli.search import SEARCH
-from convstore.cli.show import SHOW
-from convstore.cli.stats import STATS
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
 ADA = ("user_id=ada", "thread_id=one")
@@ -202,12 +198,12 @@ def test_nothing_is_written(uri, command, server_uri):
         assert name not in client.list_database_names()
 
 
-@pytest.mark.parametrize(("command", "text"), [("list", LIST), ("show", SHOW), ("stats", STATS), ("search", SEARCH)])
-def test_help_fits_80_columns(command, text):
+@pytest.mark.parametrize("command", ["list", "show", "stats", "search", "import", "export", "erase", "prune", "doctor"])
+def test_help_fits_80_columns(command):
     """Examples included."""
     shown = convstore(command, "--help").stdout
     assert max(map(len, shown.splitlines())) <= 80
-    assert f"  convstore {command}" in text
+    assert f"  convstore {command}" in shown
 
 
 @pytest.mark.parametrize(

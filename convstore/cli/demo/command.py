@@ -13,23 +13,7 @@ from convstore.cli.inspect import NoBrowser, Port
 from convstore.cli.options import AnyUri, Json
 from convstore.cli.output import run, screen, write_json
 
-__all__ = ["DEMO", "demo_command"]
-
-DEMO = """Show what convstore does with a conversation about two questions.
-
-\b
-A small agent is asked two questions and finds ten passages for each.
-You see what is stored, what the model gets at the third question, how it
-reads an old result back, and what that saves. Works in memory, without a
-server; what it writes to a server it removes again.
-
-\b
-Examples:
-  convstore demo
-  convstore demo --uri mongodb://localhost:27017/app
-  convstore demo --json | jq .tokens
-  convstore demo --inspect
-"""
+__all__ = ["demo_command"]
 
 
 def demo_command(
@@ -42,7 +26,21 @@ def demo_command(
     no_browser: NoBrowser = False,
     as_document: Json = False,
 ) -> None:
-    """See `DEMO`."""
+    """Show what convstore does with a conversation about two questions.
+
+    \b
+    A small agent is asked two questions and finds ten passages for each.
+    You see what is stored, what the model gets at the third question, how it
+    reads an old result back, and what that saves. Works in memory, without a
+    server; what it writes to a server it removes again.
+
+    \b
+    Examples:
+      convstore demo
+      convstore demo --uri mongodb://localhost:27017/app
+      convstore demo --json | jq .tokens
+      convstore demo --inspect
+    """
     if inspect:
         run(_inspect(uri, port=port, open_browser=not no_browser, as_document=as_document), as_document=as_document)
         return

@@ -21,35 +21,7 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore.cli.replay.report import FileReport
 
-__all__ = ["REPLAY", "replay_command"]
-
-REPLAY = """Replay recorded conversations and check that nothing is lost.
-
-\b
-FILE holds one conversation a line, {"id": …, "messages": [OpenAI format]},
-as plain JSON lines or gzip, or is an export. A tool message may carry
-"sources", a list of what was retrieved. Each conversation is appended turn
-by turn, and loaded before each turn as an agent would; at its end a
-question is added. Then:
-
-\b
-  - the log must equal the file, message by message;
-  - every view must be one that any provider accepts (calls and results);
-  - every tool result must come back through the retrieval tool, to its end;
-  - each view must begin with the view of the turn before (prompt caches),
-    unless the token budget cut it.
-
-\b
-Exit code 1 if anything is lost, changed or unreachable, or a view is wrong.
-Conversations get a user_id of their own and are deleted at the end. Times
-are those of one caller among --jobs; use --jobs 1 for those of a single one.
-
-\b
-Examples:
-  convstore replay chats.jsonl
-  convstore replay --uri mongodb://localhost:27017/app data/*.jsonl.gz
-  convstore replay --limit 20 --json chats.jsonl.gz > figures.json
-"""
+__all__ = ["replay_command"]
 
 
 def replay_command(
@@ -61,7 +33,33 @@ def replay_command(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the conversations in the database.")] = False,
     as_document: Json = False,
 ) -> None:
-    """See `REPLAY`."""
+    """Replay recorded conversations and check that nothing is lost.
+
+    \b
+    FILE holds one conversation a line, {"id": …, "messages": [OpenAI format]},
+    as plain JSON lines or gzip, or is an export. A tool message may carry
+    "sources", a list of what was retrieved. Each conversation is appended turn
+    by turn, and loaded before each turn as an agent would; at its end a
+    question is added. Then:
+
+    \b
+      - the log must equal the file, message by message;
+      - every view must be one that any provider accepts (calls and results);
+      - every tool result must come back through the retrieval tool, to its end;
+      - each view must begin with the view of the turn before (prompt caches),
+        unless the token budget cut it.
+
+    \b
+    Exit code 1 if anything is lost, changed or unreachable, or a view is wrong.
+    Conversations get a user_id of their own and are deleted at the end. Times
+    are those of one caller among --jobs; use --jobs 1 for those of a single one.
+
+    \b
+    Examples:
+      convstore replay chats.jsonl
+      convstore replay --uri mongodb://localhost:27017/app data/*.jsonl.gz
+      convstore replay --limit 20 --json chats.jsonl.gz > figures.json
+    """
     from convstore.cli.replay.replay import Replay  # noqa: PLC0415 - loads the store
     from convstore.cli.replay.report import print_report  # noqa: PLC0415 - likewise
     from convstore.transfer.files import check_readable  # noqa: PLC0415 - likewise
