@@ -396,7 +396,7 @@ class Play:
         if known is None:
             return 0
         end = await parts.compactor._ends.read(known)
-        plan = await parts.compactor._plan(known, end, self.writer.rule, force=False)
+        plan = await parts.compactor._plan(known, end, self.writer.rule, force=True)
         return sum(weigh(plan.rows))
 
     async def check_all(self) -> None:
