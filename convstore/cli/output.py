@@ -49,13 +49,19 @@ def screen(*, stderr: bool = False) -> Console:
 
 def run(work: Coroutine[Any, Any, _Result], *, as_document: bool = False) -> _Result:
     """Run the work of a command; a `ConvstoreError` becomes one line on stderr, a document too, and exit code 1."""
+    results: list[_Result] = []
+
+    async def keep_result() -> None:
+        results.append(await work)
+
     try:
-        return asyncio.run(work)
+        asyncio.run(keep_result())  # it would format what its task returns, twice: a whole conversation
     except ConvstoreError as error:
         if as_document:
             write_json({"error": _line(error)})
         typer.echo(f"convstore: {_line(error)}", err=True)
         raise typer.Exit(1) from error
+    return results[0]
 
 
 @contextmanager

@@ -100,6 +100,28 @@ class StateContract(VerifyFixtures):
             assert await database[name].count_documents({"conversation": conversation}) == 0
         assert await _view(chat) == await _view(other) == []
 
+    async def test_a_summary_of_another_process_is_never_replaced_unseen(self, new_store: _NewStore) -> None:
+        """An undo changes the state that it has read; if another process compacts in between, nothing is undone."""
+        chat = new_store(summarizer=_Writer(text="first")).conversation(user_id=new_id(), thread_id="t")
+        other = new_store(summarizer=_Writer(text="second")).conversation(**chat.scope)
+        await _talk(chat, 1, 2, 3, 4)
+        assert (await chat.compact(force=True)).status == "done"
+        states = (await chat.store.services()).kept._states  # noqa: SLF001 - no call can wait there
+        commit = states.commit
+
+        async def commit_late(*values: Any, **options: Any) -> bool:
+            await _talk(other, 5, 6, 7)
+            assert (await other.compact(force=True)).status == "done"
+            return bool(await commit(*values, **options))
+
+        states.commit = commit_late
+        assert not await chat.undo_compaction()
+        assert [(one.text, one.is_current) for one in await chat.summaries()] == [("first", False), ("second", True)]
+        assert await _view(chat) == await _view(other)
+        states.commit = commit
+        assert await chat.undo_compaction()
+        assert [one.is_current for one in await other.summaries()] == [True, False]
+
     async def test_a_deletion_that_was_killed_after_its_tombstone(self, new_store: _NewStore, database: Any) -> None:
         """A store that has the id cached notices within ten seconds, another one at once; the next call removes all."""
         seconds, scope = [0.0], {"user_id": new_id(), "thread_id": "t"}

@@ -113,7 +113,7 @@ async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, comma
     assert commands.names == ["find"]
     await chat.append(AIMessage("and more"))
     with commands.counted():
-        await chat.store.list_conversations(user_id="eve")
+        await chat.store.list_conversations(user_id=uuid.uuid4().hex)
     assert commands.names == ["find"]
 
 

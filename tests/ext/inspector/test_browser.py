@@ -66,7 +66,13 @@ async def cookies(browser, address):
     return found
 
 
-@pytest.fixture(params=["wide-light", "wide-dark", "phone-light", "phone-dark"])
+@pytest.fixture(
+    params=[
+        "wide-light",
+        "phone-dark",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("wide-dark", "phone-light")),
+    ]
+)
 async def page(request, browser, address, cookies):
     """The list of conversations, without JavaScript; nothing may be logged to the console or loaded from elsewhere."""
     size, scheme = request.param.split("-")
