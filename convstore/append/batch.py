@@ -48,7 +48,7 @@ class PreparedSource(NamedTuple):
         title: The beginning of its title.
         url: The beginning of its address.
         digest: Digest of its text.
-        bare: True if its item holds only its text, and title and address as shown in one line.
+        is_plain: True if its item holds only its text, and title and address as shown in one line.
         place: Its place in the payload, or in `piece`.
         piece: The text that holds it, if the payload does not.
     """
@@ -57,7 +57,7 @@ class PreparedSource(NamedTuple):
     title: str
     url: str
     digest: bytes
-    bare: bool
+    is_plain: bool
     place: SourcePlace
     piece: str
 
@@ -297,9 +297,9 @@ class _Preparation:
 
     def _source(self, found: FoundSource, stored: tuple[SourcePlace, str]) -> PreparedSource:
         title, url, metadata = found.label()
-        bare = not says_more(found.item, title, url, metadata)
+        is_plain = not says_more(found.item, title, url, metadata)
         title, url = title[:_TITLE_CHARACTERS], url[:_URL_CHARACTERS]
-        return PreparedSource(found.kept_id, title, url, found.digest(self.codec), bare, *stored)
+        return PreparedSource(found.kept_id, title, url, found.digest(self.codec), is_plain, *stored)
 
     def _view_tokens(self, message: BaseMessage, encoded: EncodedMessage, tokens: int) -> int:
         shown = message

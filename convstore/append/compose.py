@@ -27,9 +27,9 @@ from convstore.sources.source import write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, make_stub
 from convstore.values.scope import id_problem
 
-__all__ = ["MOST_AHEAD", "Composed", "compose", "payloads_to_cache", "renumbered_by"]
+__all__ = ["MAX_AHEAD", "Composed", "compose", "payloads_to_cache", "renumbered_by"]
 
-MOST_AHEAD = 1_000_000
+MAX_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
 
 
@@ -58,7 +58,7 @@ def compose(
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
     """
-    kept = Counter(number for number in batch.kept_source_ids if number <= after.sources_through + MOST_AHEAD)
+    kept = Counter(number for number in batch.kept_source_ids if number <= after.sources_through + MAX_AHEAD)
     clashes = [number for number, times in kept.items() if times > 1]
     if clashes and not batch.renumber:
         raise SourceIdClashError(min(clashes))
@@ -87,7 +87,7 @@ def compose(
 def _numbered(source: PreparedSource, message_id: str, running: RunningTotals, in_use: set[int]) -> EntrySource:
     """Number a source; its own number is replaced if that is taken or would exhaust later ones."""
     number = source.kept
-    if number is None or number in in_use or number > running.after.sources_through + MOST_AHEAD:
+    if number is None or number in in_use or number > running.after.sources_through + MAX_AHEAD:
         running.sources_through += 1
         number = running.given_through = running.sources_through
     in_use.add(number)
@@ -102,7 +102,7 @@ def _numbered(source: PreparedSource, message_id: str, running: RunningTotals, i
         None if source.kept == number else source.kept,
         running.shown.add(source.digest, number),
         source.kept == number,
-        source.bare,
+        source.is_plain,
     )
 
 

@@ -68,16 +68,16 @@ def read_items(batch: Iterable[Any]) -> list[Item]:
     [{'role': 'tool', 'tool_call_id': 'c1', 'content': '4', 'status': 'success'}]
     """
     items: list[Item] = []
-    said: _Said | None = None
+    response: _Response | None = None
     for index, value in enumerate(batch):
-        if isinstance(value, Mapping) and _is_said(value):
-            said = said or _Said(index)
-            said.add(value, index=index)
+        if isinstance(value, Mapping) and _is_response_item(value):
+            response = response or _Response(index)
+            response.add(value, index=index)
             continue
-        items += _ended(said)
-        said = None
+        items += _items_of(response)
+        response = None
         items += [Item(index, one) for one in _read(value, index=index)]
-    return items + _ended(said)
+    return items + _items_of(response)
 
 
 def is_langchain(raw: Mapping[str, Any]) -> bool:
@@ -108,7 +108,7 @@ def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
     return InvalidMessageError(problem, index=index, field=field.removeprefix("."))
 
 
-def _is_said(value: Mapping[str, Any]) -> bool:
+def _is_response_item(value: Mapping[str, Any]) -> bool:
     """Return True for an item of a model's answer through OpenAI's Responses API."""
     kind = value.get("type")
     if kind == "message":
@@ -222,7 +222,7 @@ def _output(value: Mapping[str, Any], *, index: int) -> _Fields:
     return {**others, "role": "tool", "tool_call_id": value["call_id"], "content": _texts(value["output"])}
 
 
-class _Said:
+class _Response:
     """Adjacent items of OpenAI's Responses API that form one answer of the model, so one AI message."""
 
     def __init__(self, index: int) -> None:
@@ -257,8 +257,8 @@ class _Said:
         return message | ({"tool_calls": self.calls} if self.calls else {})
 
 
-def _ended(said: _Said | None) -> list[Item]:
-    return [Item(said.index, said.message())] if said else []
+def _items_of(response: _Response | None) -> list[Item]:
+    return [Item(response.index, response.message())] if response else []
 
 
 # ---------------------------------------------------------------------------------------------------------------------

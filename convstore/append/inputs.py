@@ -228,13 +228,10 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     if role == "assistant":
         own |= _take_assistant(fields, index=index)
     elif role == "tool":
-        own |= _take_tool(fields)
-    return _built(_CLASS_OF_ROLE[role], index=index, additional_kwargs=fields, **own)
-
-
-def _built(message_class: type[BaseMessage], *, index: int, **fields: Any) -> BaseMessage:
+        own |= {name: fields.pop(name, None) for name in ("tool_call_id", "artifact", "status")}
+        own["status"] = "success" if own["status"] is None else own["status"]
     try:
-        return message_class(**fields)
+        return _CLASS_OF_ROLE[role](additional_kwargs=fields, **own)
     except ValidationError as error:
         raise field_error(error, index=index) from error
 
@@ -254,11 +251,6 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
         if fields.get(name, ...) is None:
             del fields[name]
     return {"tool_calls": valid, "invalid_tool_calls": invalid, "usage_metadata": _usage(fields.get("usage"))}
-
-
-def _take_tool(fields: _Fields) -> _Fields:
-    taken = {name: fields.pop(name, None) for name in ("tool_call_id", "artifact", "status")}
-    return taken if taken["status"] is not None else {**taken, "status": "success"}
 
 
 def _usage(value: object) -> UsageMetadata | None:

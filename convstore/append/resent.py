@@ -60,13 +60,13 @@ class Match(NamedTuple):
 
     Attributes:
         known: Number of the batch's leading messages that are in the log or skipped; None if batch and log diverge.
-        places: The messages of the log that equal the known ones, in order; skipped system messages have none.
+        matched: The messages of the log that equal the known ones, in order; skipped system messages have none.
         after: If they diverge, the last message of the log up to which they agree; None if they agree on none.
         before: If they diverge, the active message that follows `after` in the log; None if there is none.
     """
 
     known: int | None
-    places: tuple[Comparable, ...] = ()
+    matched: tuple[Comparable, ...] = ()
     after: Comparable | None = None
     before: Comparable | None = None
 

@@ -59,13 +59,13 @@ class Decision:
 
     Attributes:
         batch: The messages of the history.
-        places: The messages of the log that equal the first ones; leading system messages may have none.
+        matched: The messages of the log that equal the first ones; leading system messages may have none.
         known: Number of the history's leading messages that are in the log or skipped.
         tail: Totals of the log that was compared.
     """
 
     batch: tuple[Comparable, ...]
-    places: tuple[Comparable, ...] = ()
+    matched: tuple[Comparable, ...] = ()
     known: int = 0
     tail: Totals = _NO_LOG
 
@@ -76,7 +76,7 @@ class Decision:
 
     def receipt(self, new: Receipt | None) -> Receipt:
         """Return the receipt: the known messages of the log, then those that were added."""
-        ids, ordinals = tuple(one.id for one in self.places), tuple(one.ordinal for one in self.places)
+        ids, ordinals = tuple(one.id for one in self.matched), tuple(one.ordinal for one in self.matched)
         if new is None:
             return Receipt(message_ids=ids, first=min(ordinals), last=max(ordinals), ordinals=ordinals, written=0)
         ordinals += new.ordinals
@@ -136,7 +136,7 @@ class Resender:
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)
                 continue
-            for message, match in zip(reversed(messages[: decision.known]), reversed(decision.places), strict=False):
+            for message, match in zip(reversed(messages[: decision.known]), reversed(decision.matched), strict=False):
                 message.id = match.id
             return receipt
         raise StoreError(
@@ -169,7 +169,7 @@ class Resender:
         tail = cached.tail
         if tail is None or tail.entries < end.tail.entries or tail.link == end.tail.link:
             self._cache.confirm(cached, end.tail)
-        return Decision(batch, match.places, match.known or 0, end.tail)
+        return Decision(batch, match.matched, match.known or 0, end.tail)
 
     async def _end(self, cached: CachedConversation, batch: Sequence[Comparable]) -> _End:
         """Read the end of the log, as far as the batch could match; usually one command."""

@@ -22,9 +22,9 @@ _TEMPLATE = CallIdTemplate("call_{r:24:x}")
 class _OwnIds(NewIds):
     """Keeps an id unless it is empty or already used."""
 
-    def give(self, call_id: str, *, tool: str, place: str) -> str:
+    def give(self, call_id: str, *, tool: str, key: str) -> str:
         if not call_id or call_id in self.taken:
-            return self.make(call_id, tool=tool, place=place)
+            return self.make(call_id, tool=tool, key=key)
         self.taken.add(call_id)
         return call_id
 
@@ -64,7 +64,7 @@ def _renamed(ai: AIMessage, results: list[ToolMessage]) -> tuple[AIMessage, tupl
     ids = _OwnIds(_TEMPLATE, set(), defaultdict(int))
     # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
     invalid = [
-        {**call, "id": ids.make("", tool="", place=f"{ai.id}\0invalid {at}")} if call.get("id") == "" else call
+        {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")} if call.get("id") == "" else call
         for at, call in enumerate(ai.invalid_tool_calls)
     ]
     if invalid != ai.invalid_tool_calls:

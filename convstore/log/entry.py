@@ -161,7 +161,7 @@ class EntrySource:
         given: The number that the tool gave it, if that was taken.
         earlier: The number under which the same text was shown before, None if it is new.
         kept: True if the tool numbered it, False if the store did.
-        bare: True if its item holds only its text, and title and address as shown in one line.
+        is_plain: True if its item holds only its text, and title and address as shown in one line.
         entry: Key of the entry that it was read from.
     """
 
@@ -175,7 +175,7 @@ class EntrySource:
     given: int | None = None
     earlier: int | None = None
     kept: bool = False
-    bare: bool = False
+    is_plain: bool = False
     entry: str = field(default="", compare=False)
 
 

@@ -21,7 +21,7 @@ from convstore.messages.tool_calls import Call, calls_of, result_id
 from convstore.messages.values import Codec
 
 __all__ = [
-    "MOST_SHOWN",
+    "MAX_SHOWN",
     "SHOWN_ENTRIES",
     "RunningTotals",
     "ShownSources",
@@ -30,7 +30,7 @@ __all__ = [
     "totals_through",
 ]
 
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
 
 SHOWN_ENTRIES = 60
@@ -89,7 +89,7 @@ class ShownSources:
         """Add a source; return the number that its text was first shown under, None if it is new."""
         shown, earlier = self.numbers, self.numbers.pop(digest, None)
         shown[digest] = number if earlier is None else earlier
-        for oldest in list(islice(shown, len(shown) - MOST_SHOWN)) if len(shown) > MOST_SHOWN else ():
+        for oldest in list(islice(shown, len(shown) - MAX_SHOWN)) if len(shown) > MAX_SHOWN else ():
             del shown[oldest]
         return earlier
 

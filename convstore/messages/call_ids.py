@@ -125,24 +125,24 @@ class NewIds:
     taken: set[str]
     seen: defaultdict[str, int]
 
-    def give(self, call_id: str, *, tool: str, place: str) -> str:
-        """Return the id if it fits, else a new one derived from it and its place."""
-        return call_id if self.template.fits(call_id, tool=tool) else self.make(call_id, tool=tool, place=place)
+    def give(self, call_id: str, *, tool: str, key: str) -> str:
+        """Return the id if it fits, else a new one derived from it and its key."""
+        return call_id if self.template.fits(call_id, tool=tool) else self.make(call_id, tool=tool, key=key)
 
-    def make(self, call_id: str, *, tool: str, place: str) -> str:
-        """Return a unique id derived from another id and its place.
+    def make(self, call_id: str, *, tool: str, key: str) -> str:
+        """Return a unique id derived from another id and its key.
 
         Raises:
             InvalidInputError: The template has too few ids.
         """
         for attempt in range(_ATTEMPTS):
-            made = self.template.make("\0".join((call_id, place, str(attempt))), tool=tool)
+            made = self.template.make("\0".join((call_id, key, str(attempt))), tool=tool)
             if made not in self.taken:
                 self.taken.add(made)
                 return made
         raise InvalidInputError(f"{self.template.template!r} has too few ids for this chain; make it longer")
 
-    def place_of(self, message: BaseMessage, call_id: str, position: int) -> str:
+    def key_of(self, message: BaseMessage, call_id: str, position: int) -> str:
         """Return a key that distinguishes calls with the same id: message and position, or a running count."""
         if message.id:
             return f"{message.id}\0{position}"
@@ -161,8 +161,8 @@ def rename_calls(
     """
     renamed: dict[str, list[str]] = defaultdict(list)
     for call in calls_of(ai):
-        place = ids.place_of(ai, call.id, call.position)
-        renamed[call.id].append(ids.give(call.id, tool=call.tool, place=place))
+        key = ids.key_of(ai, call.id, call.position)
+        renamed[call.id].append(ids.give(call.id, tool=call.tool, key=key))
     if all(new == old for old, all_new in renamed.items() for new in all_new):
         return ai, tuple(results)
     next_of = _Renaming(renamed)

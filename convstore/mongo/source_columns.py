@@ -84,7 +84,7 @@ def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
         "pieces": [source.piece for source in run],
         "given": [source.given for source in run],
         "earlier": [source.earlier for source in run],
-        "bare": [int(source.bare) for source in run],
+        "plain": [int(source.is_plain) for source in run],
     }
     return document | {name: column for name, column in columns.items() if any(column)}
 
@@ -117,9 +117,9 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> It
         _column(run, "pieces", "", len(ends)),
         _column(run, "given", None, len(ends)),
         _column(run, "earlier", None, len(ends)),
-        _column(run, "bare", 0, len(ends)),
+        _column(run, "plain", 0, len(ends)),
     ]
-    for number, title, url, digest, before, start, end, length, piece, given, earlier, bare in zip(
+    for number, title, url, digest, before, start, end, length, piece, given, earlier, is_plain in zip(
         numbers, *columns, strict=True
     ):
         yield EntrySource(
@@ -133,7 +133,7 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> It
             stored_number_or_none(given),
             stored_number_or_none(earlier),
             kept,
-            bool(stored_number(bare)),
+            bool(stored_number(is_plain)),
             entry,
         )
 

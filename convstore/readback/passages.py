@@ -304,7 +304,7 @@ def _without_texts(codec: Codec, payload: str, artifact: PayloadRange, sources: 
 
 def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource], codec: Codec) -> bool:
     """Return True if an artifact holds only texts of its sources, which have passages of their own."""
-    if not all(source.bare for source in sources):
+    if not all(source.is_plain for source in sources):
         return False
     if isinstance(artifact, PayloadRange):
         places = [source.place for source in sources]

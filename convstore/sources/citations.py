@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from convstore.messages.values import is_text
 from convstore.sources.source import MAX_SOURCES, FoundSource, first_text, plain_item, source_in
 
-__all__ = ["CITED", "MOST_MENTIONS", "Mention", "citations_in", "distinct"]
+__all__ = ["CITED", "MAX_MENTIONS", "Mention", "citations_in", "distinct"]
 
 CITED = frozenset(
     {
@@ -24,7 +24,7 @@ CITED = frozenset(
 )
 """Types of annotations that cite a source; others, such as ``file_path``, refer to generated files."""
 
-MOST_MENTIONS = 2 * MAX_SOURCES
+MAX_MENTIONS = 2 * MAX_SOURCES
 """Maximum mentions of sources in one result; beyond it they are treated as data."""
 
 _SPAN_CHARACTERS = 10_000
@@ -52,7 +52,7 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
     for name in ("annotations", "citations"):
         annotations = block.get(name)
         if type(annotations) is list:
-            citations = (_citation_in(annotation) for annotation in annotations[: MOST_MENTIONS + 1])
+            citations = (_citation_in(annotation) for annotation in annotations[: MAX_MENTIONS + 1])
             items = (_item(citation, text) for citation in citations if citation is not None)
             yield from (Mention(found, cited=True) for item in items if item and (found := source_in(item)))
 

@@ -18,7 +18,7 @@ from langchain_core.messages import ToolMessage
 from convstore.exceptions import InvalidInputError
 from convstore.messages.values import is_text
 from convstore.sources.blocks import HOLDERS, TEXTS, is_block, item_of_block, type_of
-from convstore.sources.citations import MOST_MENTIONS, Mention, citations_in, distinct
+from convstore.sources.citations import MAX_MENTIONS, Mention, citations_in, distinct
 from convstore.sources.source import (
     MAX_SOURCES,
     FoundSource,
@@ -174,8 +174,8 @@ def _in_content(content: Any) -> tuple[FoundSource, ...]:
 
 def _collected(mentions: Iterator[Mention]) -> tuple[FoundSource, ...]:
     """Return the distinct sources mentioned; none if there are too many to be sources."""
-    found = list(islice(mentions, MOST_MENTIONS + 1))
-    sources = distinct(found) if len(found) <= MOST_MENTIONS else ()
+    found = list(islice(mentions, MAX_MENTIONS + 1))
+    sources = distinct(found) if len(found) <= MAX_MENTIONS else ()
     return sources if len(sources) <= MAX_SOURCES else ()
 
 

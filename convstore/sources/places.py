@@ -207,47 +207,30 @@ def _skip(text: str, position: int) -> int:
 
 def _container(text: str, start: int, spans: list[Span], depth: int) -> tuple[Any, int]:
     """Parse the value at a position and record the spans in it; return the value and its end."""
-    if text[start] == "{" and depth:
-        value, end = _object(text, start, spans, depth)
-    elif text[start] == "[":
-        return _array(text, start, spans)
-    else:
+    value: Any
+    is_object = text[start] == "{"
+    if text[start] != "[" and not (is_object and depth):
         value, end = _DECODER.raw_decode(text, start)
+    else:
+        value, closing = ({}, "}") if is_object else ([], "]")
+        position = _skip(text, start + 1)
+        while text[position] != closing:
+            position = _after(text, position, ",") if value else position
+            if is_object:
+                if text[position] != '"':
+                    raise ValueError("an object's key is a string")
+                key, position = _DECODER.raw_decode(text, position)
+                value[key], position = _container(text, _after(text, position, ":"), spans, depth - 1)
+            else:
+                item, end = _DECODER.raw_decode(text, position)
+                value.append(item)
+                spans.append((item, position, end))
+                position = end
+            position = _skip(text, position)
+        end = position + 1
     if type(value) is dict:
         spans.append((value, start, end))
     return value, end
-
-
-def _object(text: str, start: int, spans: list[Span], depth: int) -> tuple[dict[str, Any], int]:
-    value: dict[str, Any] = {}
-    position = _skip(text, start + 1)
-    if text[position] == "}":
-        return value, position + 1
-    while True:
-        if text[position] != '"':
-            raise ValueError("an object's key is a string")
-        key, position = _DECODER.raw_decode(text, position)
-        position = _after(text, position, ":")
-        value[key], position = _container(text, position, spans, depth - 1)
-        position = _skip(text, position)
-        if text[position] == "}":
-            return value, position + 1
-        position = _after(text, position, ",")
-
-
-def _array(text: str, start: int, spans: list[Span]) -> tuple[list[Any], int]:
-    value: list[Any] = []
-    position = _skip(text, start + 1)
-    if text[position] == "]":
-        return value, position + 1
-    while True:
-        item, end = _DECODER.raw_decode(text, position)
-        value.append(item)
-        spans.append((item, position, end))
-        position = _skip(text, end)
-        if text[position] == "]":
-            return value, position + 1
-        position = _after(text, position, ",")
 
 
 def _after(text: str, position: int, sign: str) -> int:

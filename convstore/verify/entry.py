@@ -17,7 +17,7 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.comparison import content_digest
 from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
 from convstore.log.stored_message import read_message
-from convstore.log.totals import MOST_SHOWN, SHOWN_ENTRIES, totals_after
+from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, totals_after
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
@@ -158,7 +158,7 @@ class RecentSources:
             self.digests[source.id] = source.digest
             self.entries[source.digest] = entry.number
             _keep_newest(self.digests, _DIGESTS_KEPT)
-            _keep_newest(self.entries, MOST_SHOWN)
+            _keep_newest(self.entries, MAX_SHOWN)
         return problems
 
 

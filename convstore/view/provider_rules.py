@@ -66,11 +66,11 @@ PROVIDERS = {
 class _UniqueIds(NewIds):
     """Keeps ids that fit and are unique, because some adapters look up a result by its id in the whole request."""
 
-    def give(self, call_id: str, *, tool: str, place: str) -> str:
+    def give(self, call_id: str, *, tool: str, key: str) -> str:
         if call_id not in self.taken and self.template.fits(call_id, tool=tool):
             self.taken.add(call_id)
             return call_id
-        return self.make(call_id, tool=tool, place=place)
+        return self.make(call_id, tool=tool, key=key)
 
 
 def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
@@ -91,8 +91,8 @@ def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[Ba
     for message in messages:
         for call in calls_of(message):
             call_ids.add(call.id)
-            place = ids.place_of(message, call.id, call.position)
-            original_ids[ids.give(call.id, tool=call.tool, place=place)] = call.id
+            key = ids.key_of(message, call.id, call.position)
+            original_ids[ids.give(call.id, tool=call.tool, key=key)] = call.id
         is_renamed = isinstance(message, ToolMessage) and message.tool_call_id not in call_ids
         original = original_ids.get(message.tool_call_id) if is_renamed and isinstance(message, ToolMessage) else None
         restored.append(message.model_copy(update={"tool_call_id": original}) if original is not None else message)

@@ -76,7 +76,7 @@ def test_what_is_known_is_the_end_of_the_log(batch: str, log: str):
     found = compare(line(batch), line(log))
     if found.known is None:
         return
-    assert batch[: 2 * found.known].endswith(spelled(found.places))
+    assert batch[: 2 * found.known].endswith(spelled(found.matched))
     lists = [[one for one in line(log) if "t" in batch or one.type == "human" or one.is_answer]]
     if "c" in batch and "t" not in batch:
         lists.append([one for one in line(log) if one.type != "tool"])
@@ -85,12 +85,12 @@ def test_what_is_known_is_the_end_of_the_log(batch: str, log: str):
 
 def ends_the_log(found: Match, compared: list[Comparable], batch: str, log: str) -> bool:
     """Return True if the known messages end the compared ones, or stop at the open question."""
-    places = [one for one in found.places if one in compared]
-    if not places:
+    matched = [one for one in found.matched if one in compared]
+    if not matched:
         return found.known == leading_systems(line(batch)) or not log
-    rest = compared[compared.index(places[-1]) + 1 :]
-    is_open = places[-1].type == "human" and all(one.type != "human" for one in rest) and not line(log)[-1].is_answer
-    return (not rest or is_open) and places == compared[compared.index(places[0]) : compared.index(places[-1]) + 1]
+    rest = compared[compared.index(matched[-1]) + 1 :]
+    is_open = matched[-1].type == "human" and all(one.type != "human" for one in rest) and not line(log)[-1].is_answer
+    return (not rest or is_open) and matched == compared[compared.index(matched[0]) : compared.index(matched[-1]) + 1]
 
 
 @given(scripts, scripts)
@@ -102,7 +102,7 @@ def test_what_is_read_is_enough(batch: str, log: str):
         if is_enough(line(batch), end) and not all(one.type == "system" for one in end):
             part = compare(line(batch), end)
             assert part.known == whole.known
-            assert spelled(part.places).lstrip("s1") == spelled(whole.places).lstrip("s1")
+            assert spelled(part.matched).lstrip("s1") == spelled(whole.matched).lstrip("s1")
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ _DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
 _PLACES = [(number, path) for number, document in enumerate(_DOCUMENTS) for path in _fields(document)]
 _OPTIONAL = {"calls", "tool", "arguments", "sources", "stub", "payload"}
 """Fields of a message that are not stored at their default."""
-_OPTIONAL_OF_SOURCES = {"urls", "kept", "part", "texts", "pieces", "given", "earlier", "bare"}
+_OPTIONAL_OF_SOURCES = {"urls", "kept", "part", "texts", "pieces", "given", "earlier", "plain"}
 _OPTIONAL_OF_PAYLOADS = {"own", "body", "shown", "shown_digest", "edged"}
 
 

@@ -70,7 +70,7 @@ TOLD = {
     ("log", "sources.*.urls.*"),
     ("log", "sources.*.earlier.*"),
     ("log", "sources.*.given.*"),
-    ("log", "sources.*.bare.*"),
+    ("log", "sources.*.plain.*"),
     ("log", "sources.*.digests"),
     ("log", "summary"),
     ("heads", "details"),

@@ -20,7 +20,7 @@ from convstore.messages.encoding import decode_message, encode_message, fields_o
 from convstore.messages.values import Codec
 from convstore.sources import detection as finding
 from convstore.sources.blocks import BLOCKS, HOLDERS
-from convstore.sources.citations import CITED, MOST_MENTIONS
+from convstore.sources.citations import CITED, MAX_MENTIONS
 from convstore.sources.detection import find_sources, parse_json
 from convstore.sources.source import MAX_SOURCES, FoundSource, FoundSources
 
@@ -532,9 +532,9 @@ def test_a_thousand_items_are_sources_one_more_are_not():
     cited = [_text("x", annotations=[{"type": "url_citation", "url": f"u{n}"}]) for n in range(MAX_SOURCES + 1)]
     assert len(_found(cited[1:])) == MAX_SOURCES
     assert _found(cited) == ()
-    assert len(_found(cited[:1] * MOST_MENTIONS)) == 1
-    assert _found(cited[:1] * (MOST_MENTIONS + 1)) == ()
-    assert _found([cited[0] | {"annotations": cited[0]["annotations"] * (MOST_MENTIONS + 1)}]) == ()
+    assert len(_found(cited[:1] * MAX_MENTIONS)) == 1
+    assert _found(cited[:1] * (MAX_MENTIONS + 1)) == ()
+    assert _found([cited[0] | {"annotations": cited[0]["annotations"] * (MAX_MENTIONS + 1)}]) == ()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ ENTRIES = ("02", "03", "04", "09", "10", "14")
 
 # A value of these may be another one without anything that tells it: they are said once, and nothing depends on them.
 FREE = {
-    "log": {"sources.titles", "sources.urls", "sources.given", "sources.bare"},
+    "log": {"sources.titles", "sources.urls", "sources.given", "sources.plain"},
     "heads": {
         "details.title",
         "details.metadata",

@@ -86,7 +86,7 @@ async def _without_known(
     changes = [removal(one) for one in batch]
     left = [one for one in messages if all(one is not other for other in batch)]
     if decision.known == len(batch):
-        question_id = decision.places[-1].id
+        question_id = decision.matched[-1].id
         found = await read_turn(chat, question_id)
         named = [found.question if found else question.model_copy(update={"id": question_id})]
         return ResentInput([*left, *named], [*changes, *named], logged=frozenset({question_id}))
@@ -98,7 +98,7 @@ async def _without_known(
 
 def _derived_id(decision: Decision, index: int) -> str:
     """Return an id derived from the log, its last rewind and the new message."""
-    before, digest = decision.places[-1].id, decision.batch[index].digest.hex()
+    before, digest = decision.matched[-1].id, decision.batch[index].digest.hex()
     made_of = ["convstore resent", before, decision.tail.rewind_entry, index - decision.known, digest]
     return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
 
