@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.append import writer
 from convstore.append.compose import compose
 from convstore.log import stored_message as reading
 from convstore.messages import json_text, text, values
@@ -130,6 +131,21 @@ async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, m
     threads.clear()
     await chat.append(HumanMessage("?"))
     assert threads == [threading.get_ident()]
+
+
+async def test_appends_at_once_take_turns(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is prepared before any is composed, so the loop waits for one step of all of them, not for all steps."""
+    steps: list[str] = []
+
+    def noted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **options: steps.append(name) or work(*arguments, **options)
+
+    chats = [store.conversation(user_id="ada", thread_id=uuid.uuid4().hex) for _ in range(3)]
+    await asyncio.gather(*(chat.append(HumanMessage("?")) for chat in chats))
+    monkeypatch.setattr(writer, "prepare", noted("prepare", writer.prepare))
+    monkeypatch.setattr(writer, "compose", noted("compose", writer.compose))
+    await asyncio.gather(*(chat.append(HumanMessage("And?")) for chat in chats))
+    assert steps == ["prepare"] * 3 + ["compose"] * 3
 
 
 class _Counting(json.JSONEncoder):
