@@ -88,6 +88,24 @@ _MEANINGFUL = "come den die hat hoe man no not on over plus se si son sur van wa
 """Common words of one language that mean something in another; where they are common, BM25 knows it by itself."""
 _COMMON = frozenset(" ".join((*_STOP_WORDS.values(), _QUESTION_WORDS)).split()) - frozenset(_MEANINGFUL.split())
 
+_IRREGULAR_FORMS = """
+    be was were been; become became; begin began begun; bite bit bitten; blow blew blown; break broke broken;
+    bring brought; build built; buy bought; catch caught; choose chose chosen; deal dealt; dig dug; draw drew
+    drawn; dream dreamt; drink drank drunk; drive drove driven; eat ate eaten; fall fell fallen; feed fed; feel
+    felt; fight fought; find found; fly flew flown; forget forgot forgotten; forgive forgave forgiven; freeze
+    froze frozen; get got gotten; give gave given; go went gone; grow grew grown; hang hung; hear heard; hide
+    hid hidden; hold held; keep kept; know knew known; leave left; lend lent; lose lost; make made; mean meant;
+    meet met; pay paid; ride rode ridden; ring rang rung; rise rose risen; run ran; say said; see saw seen; sell
+    sold; send sent; shake shook; shoot shot; show shown; sing sang sung; sink sank sunk; sit sat; sleep slept;
+    speak spoke spoken; spend spent; stand stood; steal stole stolen; swear swore sworn; sweep swept; swim swam
+    swum; take took taken; teach taught; tear tore torn; tell told; think thought; throw threw thrown;
+    understand understood; wake woke woken; wear wore worn; weep wept; win won; write wrote written; child
+    children; foot feet; goose geese; knife knives; leaf leaves; life lives; man men; mouse mice; person people;
+    shelf shelves; tooth teeth; wife wives; woman women; good better best; bad worse worst
+"""
+_IRREGULAR = {form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(";")) for form in forms}
+"""Irregular forms of English words, which a stemmer does not know."""
+
 _CLEAR = 3
 """Minimum number of common words by which the language of a text is plain."""
 
@@ -97,6 +115,8 @@ def terms(text: str, language: str = "") -> list[str]:
 
     >>> terms("The getUserName of src/app.py", "english")
     ['the', 'getusernam', 'get', 'user', 'name', 'of', 'src/app.py', 'src', 'app.py', 'app', 'py']
+    >>> terms("She sold two mice", "english")
+    ['she', 'sell', 'two', 'mous']
     >>> terms("Zürich 東京都")
     ['zurich', '東京', '京都']
     """
@@ -224,6 +244,8 @@ def _folded(text: str) -> str:
 
 
 def _stemmed(word: str, language: str) -> str:
+    if language == "english" and word in _IRREGULAR:
+        word = _IRREGULAR[word]
     return _stem(word, language) if language and len(word) > 3 and word.isalpha() else word
 
 
