@@ -137,6 +137,8 @@ def _values(
     """Return the value of each matching message by its number; of a source by the same plus a multiple of all."""
     best, rest = dict[int, float](), dict[int, float]()
     for part, first, of_part in zip(log.parts, log.firsts, scores, strict=False):
+        if not of_part:
+            continue
         message_of, source_of = part.message_of, part.source_of
         for window, score in of_part.items():
             key = first + message_of[window] + (log.size * source_of[window] if by_source else 0)
@@ -172,7 +174,8 @@ def _scores(
         weight = math.log(1 + (max(count - frequency, 0) + 0.5) / (frequency + 0.5))
         weight *= _COMMON_WEIGHT if is_common(group) else 1
         factor, best = weight * (_SATURATION + 1), dict[int, float]()
-        for part, first, of_part, of_word in zip(log.parts, log.firsts, scores, terms, strict=False):
+        for index, of_word in terms.items():
+            part, first, of_part = log.parts[index], log.firsts[index], scores[index]
             lengths, message_of = part.lengths, part.message_of
             for window, times in _counts(part, of_word):
                 gain = factor * times / (times + base + slope * lengths[window])
@@ -201,8 +204,8 @@ def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None
             nearby[message] = nearby.get(message, 0.0) + more
 
 
-_Word = tuple[int, tuple[str, ...], list[list[str]]]
-"""The number of windows with a word of a query, its alternatives, and by part its terms."""
+_Word = tuple[int, tuple[str, ...], dict[int, list[str]]]
+"""The number of windows with a word of a query, its alternatives, and its terms by part, of the parts that have it."""
 
 
 def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_Word]:
@@ -211,22 +214,21 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
     The most frequent words are left out once the others have enough windows.
     """
     counted: list[_Word] = []
+    indexed = [(index, part) for index, part in enumerate(parts) if len(part.lengths)]
     for group in groups:
-        terms = [_terms_in(part, group) for part in parts]
-        frequency = sum(part.frequency(term) for part, found in zip(parts, terms, strict=True) for term in found)
+        frequency, terms, is_one = 0, dict[int, list[str]](), is_single(group)
+        for index, part in indexed:
+            alternatives = sorted({term for sign in group for term in part.containing(sign)}) if is_one else group
+            for term in alternatives:
+                if times := part.frequency(term):
+                    frequency += times
+                    terms.setdefault(index, []).append(term)
         if frequency:
             counted.append((frequency, group, terms))
     counted.sort(key=lambda one: one[:2])
     before = accumulate((frequency for frequency, *_ in counted), initial=0)
     kept = [one for one, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS]
     return kept[:_MAX_GROUPS]
-
-
-def _terms_in(part: Part, group: tuple[str, ...]) -> list[str]:
-    """Return the terms by which a part may have a word."""
-    if not is_single(group):
-        return [term for term in group if part.frequency(term)]
-    return sorted({term for sign in group for term in part.containing(sign)})
 
 
 def _counts(part: Part, terms: Sequence[str]) -> Iterable[Posting]:

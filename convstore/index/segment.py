@@ -25,7 +25,7 @@ from convstore.sources.places import SourcePlace
 
 __all__ = ["SECTIONS", "Segment", "merged", "sections_of"]
 
-SECTIONS = ("terms", "counts", "sizes", "postings", "windows", "messages")
+SECTIONS = ("terms", "counts", "sizes", "postings", "windows", "types", "messages")
 """Names of the sections of a segment, each compressed by itself."""
 
 _TYPES = sorted(MESSAGE_TYPES)
@@ -44,6 +44,7 @@ def sections_of(part: IndexBuilder) -> dict[str, bytes]:
         "sizes": _bytes_of(map(len, postings)),
         "postings": b"".join(postings),
         "windows": _window_columns(part.windows),
+        "types": bytes(_TYPES.index(one.type) for one in part.messages),
         "messages": json.dumps(_messages(part), ensure_ascii=False, separators=(",", ":")).encode(
             "utf-8", "surrogatepass"
         ),
@@ -138,12 +139,16 @@ class Segment:
     @property
     def size(self) -> int:
         """Return its number of messages."""
-        return len(self._details["types"])
+        return len(self._types)
+
+    @cached_property
+    def _types(self) -> bytes:
+        return self._section("types")
 
     @cached_property
     def _humans(self) -> list[int]:
         human = _TYPES.index("human")
-        return [index for index, number in enumerate(self._details["types"]) if number == human]
+        return [index for index, number in enumerate(self._types) if number == human]
 
     @property
     def humans(self) -> Sequence[int]:
@@ -172,7 +177,7 @@ class Segment:
         named = details["named"]
         position = bisect_left(named, index)
         values = details["names"][position] if named[position : position + 1] == [index] else None
-        return IndexedMessage(ordinal, _TYPES[details["types"][index]], first, *_named(values))
+        return IndexedMessage(ordinal, _TYPES[self._types[index]], first, *_named(values))
 
     def window(self, number: int) -> Window:
         """Return a window."""
@@ -287,7 +292,6 @@ def _messages(part: IndexBuilder) -> dict[str, Any]:
     return {
         "first": part.messages[0].ordinal if part.messages else 0,
         "entries": list(Counter(one.first for one in part.messages).values()),
-        "types": [_TYPES.index(one.type) for one in part.messages],
         "named": named,
         "names": [[one.id, one.tool, _milliseconds(one.created_at), _location(one)] for one in messages],
         "labels": [[number, window.label] for number, window in enumerate(part.windows) if window.label],

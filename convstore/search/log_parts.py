@@ -49,11 +49,13 @@ class LogEnds:
         chain: The segments that cover it from its first entry on.
         entries: The last entries, from the last one that the segments cover on, and at least four.
         documents: The same and more of them, as they are stored.
+        parts: The contents of the segments.
     """
 
     chain: Sequence[StoredSegment] = ()
     entries: Sequence[Entry] = ()
     documents: Sequence[Mapping[str, Any]] = ()
+    parts: Sequence[Part] = ()
 
     @property
     def until(self) -> int:
@@ -133,8 +135,7 @@ class LogParts:
         if added is None:
             return await self.whole(cached, _ends([], ends.documents), is_wanted)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
-        parts: list[Part] = [*(segment.part for segment in ends.chain), builder]
-        return SearchedLog(parts, rewinds, last.last, _question(ends.entries, rewinds), is_due)
+        return SearchedLog([*ends.parts, builder], rewinds, last.last, _question(ends.entries, rewinds), is_due)
 
     async def _chain(self, cached: CachedConversation) -> list[StoredSegment]:
         return await self._segments.chain(cached.conversation) if self._segments else []
@@ -211,7 +212,7 @@ def _ends(chain: Sequence[StoredSegment], documents: Sequence[Mapping[str, Any]]
     covered = next((entry for entry in entries if entry.number == until), None)
     if until > last or (covered and covered.totals.link != chain[-1].link):
         return _ends([], documents)
-    return LogEnds(chain, entries, documents)
+    return LogEnds(chain, entries, documents, [segment.part for segment in chain])
 
 
 def _number(document: Mapping[str, Any]) -> int:

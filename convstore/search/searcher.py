@@ -84,7 +84,7 @@ class Searcher:
     ) -> None:
         """Read the texts of what the segments alone rank best, unless the search needs no more of the log."""
         if ends.chain and not ends.are_all(cached):
-            log = SearchedLog([segment.part for segment in ends.chain], cached.rewinds)
+            log = SearchedLog(ends.parts, cached.rewinds)
             await texts.read(_shown(log, (await _ranked(log, request))[: request.limit], request))
 
     async def matches(
