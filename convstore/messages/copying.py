@@ -14,6 +14,7 @@ __all__ = ["copy_message"]
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 
+_set = object.__setattr__
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
@@ -33,14 +34,10 @@ def copy_message(message: _Message) -> _Message:
         if type(value) not in _ATOMS:
             values[name] = _copy(value)
     # Pickle restores pydantic models the same way: without validation.
-    copied.__setstate__(
-        {
-            "__dict__": values,
-            "__pydantic_extra__": _copy(message.__pydantic_extra__),
-            "__pydantic_fields_set__": message.__pydantic_fields_set__.copy(),
-            "__pydantic_private__": None,
-        }
-    )
+    _set(copied, "__dict__", values)
+    _set(copied, "__pydantic_extra__", _copy(message.__pydantic_extra__))
+    _set(copied, "__pydantic_fields_set__", message.__pydantic_fields_set__.copy())
+    _set(copied, "__pydantic_private__", None)
     return copied
 
 

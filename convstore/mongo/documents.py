@@ -118,13 +118,19 @@ def _repair_from(document: Mapping[str, Any]) -> Repair:
     return Repair(entry, until, joins, tuple(recounts))
 
 
-def entry_from(document: Mapping[str, Any]) -> Entry:
+def entry_from(document: Mapping[str, Any], known: Entry | None = None) -> Entry:
     """Return the entry that a document holds. A projection may have left out its messages and sources.
+
+    Args:
+        document: The document.
+        known: An entry that was read before; returned if it is the same, as entries never change.
 
     Raises:
         CorruptDocumentError: The document is damaged.
     """
     try:
+        if known and document["totals"]["link"] == known.totals.link and document["first"] == known.first:
+            return known
         return _entry_from(document)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error

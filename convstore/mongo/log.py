@@ -321,11 +321,11 @@ class Log:
         return entries, chunks
 
 
-async def entries_from(documents: Sequence[Mapping[str, Any]]) -> list[Entry]:
+async def entries_from(documents: Sequence[Mapping[str, Any]], known: Entry | None = None) -> list[Entry]:
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:
-        return [entry_from(document) for document in documents]
+        return [entry_from(document, known) for document in documents]
 
     return await asyncio.to_thread(made) if len(documents) > _MANY else made()
 

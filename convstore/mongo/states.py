@@ -52,6 +52,7 @@ class States:
         limit: int,
         has_hints: bool,
         first_needed: Callable[[Mapping[str, Any], Totals], int] | None = None,
+        known: Entry | None = None,
     ) -> tuple[Mapping[str, Any] | None, list[Entry]]:
         """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
 
@@ -63,6 +64,7 @@ class States:
             limit: Maximum number of entries.
             has_hints: Read starts of views, leading system messages and rewound ranges, too.
             first_needed: Returns the number of the first entry to parse, given the state and the totals of the log.
+            known: An entry that was read before; it is not parsed again.
         """
         fields = _FIELDS_WITH_HINTS if has_hints else _FIELDS
         async with driver_errors():
@@ -74,7 +76,7 @@ class States:
         if state and documents and first_needed:
             last = entry_from(documents[0])
             del documents[max(1, last.number - first_needed(state, last.totals) + 1) :]
-        return state, await entries_from(documents[::-1])
+        return state, await entries_from(documents[::-1], known)
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and the summary's token. One command.

@@ -77,6 +77,7 @@ class LogEndReader:
         limit: int = 1,
         has_hints: bool = True,
         first_needed: Callable[[_Document, Totals], int] | None = None,
+        known: Entry | None = None,
     ) -> LogEnd:
         """Return the state and the last entries from a number on.
 
@@ -89,6 +90,7 @@ class LogEndReader:
             limit: Maximum number of entries.
             has_hints: Read starts of views, leading system messages and rewound ranges, too.
             first_needed: Returns the number of the first entry to parse, given the state and the totals of the log.
+            known: An entry that was read before; it is not parsed again.
 
         Raises:
             ConversationDeletedError: The scope has another conversation now, or none.
@@ -97,7 +99,12 @@ class LogEndReader:
 
         async def read() -> tuple[_Document | None, list[Entry]]:
             reading = self._states.read_end(
-                cached.conversation, start=start, limit=limit, has_hints=has_hints, first_needed=first_needed
+                cached.conversation,
+                start=start,
+                limit=limit,
+                has_hints=has_hints,
+                first_needed=first_needed,
+                known=known,
             )
             if is_fresh:
                 return await reading

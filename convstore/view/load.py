@@ -17,7 +17,7 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row, rows_of, weigh
 from convstore.log.selection import named_in
 from convstore.log.state import NO_START, State, ViewStart
-from convstore.log.stored_message import Shown
+from convstore.log.stored_message import Form, Shown
 from convstore.log.summary import NamedResult, SummaryRecord
 from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_reader import check_dense
@@ -51,7 +51,7 @@ class Load:
     entries: list[Entry] = field(default_factory=list)
     rows: Sequence[Row] = ()
     note_tokens: dict[int, int] = field(default_factory=dict)
-    shown: dict[tuple[object, ...], Shown] = field(default_factory=dict)
+    shown: dict[str, tuple[Form, Shown]] = field(default_factory=dict)
     earlier_results: tuple[NamedResult, ...] | None = None
     system: tuple[EntryMessage, ...] | None = None
     documents: int = 0

@@ -100,10 +100,13 @@ class Loader:
         held = self._cache.ends.drop(cached) or LoadedEnd()  # cached again after a successful load
         if not is_sufficient(held.entries, start, limit):
             held = LoadedEnd()
-        first = held.entries[-1].number if held.entries else start.entry
         has_hints = not start.entry or cached.system is None
-        skip = None if held.entries or not has_hints else partial(self._first_needed, start, policy)
-        end = await self._ends.read(cached, start=first, limit=limit, has_hints=has_hints, first_needed=skip)
+        last = held.entries[-1] if held.entries else None
+        skip = None if last or not has_hints else partial(self._first_needed, start, policy)
+        first = last.number if last else start.entry
+        end = await self._ends.read(
+            cached, start=first, limit=limit, has_hints=has_hints, first_needed=skip, known=last
+        )
         if first and not end.entries and not held.entries:  # the start was stored before a backup was restored
             start, end = NO_START, await self._ends.read(cached, limit=limit)
         is_joined = bool(held.entries) and is_continued_by(held.entries, end.entries)
@@ -296,7 +299,7 @@ class Loader:
         rows = rows[bisect_left(rows, first, key=lambda row: row.entry) :]
         if len(load.shown) > 2 * len(rows) + _MIN_SHOWN:
             ids = {row.message.id for row in rows}
-            load.shown = {key: one for key, one in load.shown.items() if key[0] in ids}
+            load.shown = {id_: one for id_, one in load.shown.items() if id_ in ids}
         first_ordinal = rows[0].message.ordinal if rows else 0
         notes = {ordinal: size for ordinal, size in load.note_tokens.items() if ordinal >= first_ordinal}
         self._cache.keep_end(load.cached, LoadedEnd(entries, load.key, rows, notes, load.shown))
@@ -322,8 +325,7 @@ class Loader:
             room=window.room,
             known=load.shown,
         )
-        known = {key[0] for key in load.shown}
-        new = [row.message for row in rows if row.message.id not in known]
+        new = [row.message for row in rows if row.message.id not in load.shown]
         view = await run_in_thread_if_long(build, characters=characters_of(new, payloads))
         if window.without and not view.is_fitting and window.without.start > window.start:
             return await self._show(load, window.without)

@@ -7,8 +7,8 @@ payloads that `payloads_needed` names and passes their texts in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
@@ -20,7 +20,7 @@ from convstore.messages.copying import copy_message
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import text_of
 from convstore.messages.tokens import TokenCounter, count
-from convstore.messages.tool_calls import has_calls, pair, without_orphans
+from convstore.messages.tool_calls import Pairing, has_calls, pair, without_orphans
 from convstore.messages.values import Codec
 from convstore.sources.detection import parse_json
 from convstore.sources.stub import failure_in, make_stub
@@ -104,7 +104,7 @@ def build_view(
     notes: Sequence[BaseMessage] = (),
     payloads: Mapping[str, str],
     room: int = 0,
-    known: dict[tuple[object, ...], Shown] | None = None,
+    known: dict[str, tuple[Form, Shown]] | None = None,
 ) -> View:
     """Decode and pair the rows of a view.
 
@@ -117,59 +117,75 @@ def build_view(
         notes: Messages that replace summarised turns and turns left out.
         payloads: The texts that `payloads_needed` named, by message id.
         room: Tokens to shorten the first turn to; 0 for no limit.
-        known: Messages that earlier views showed, by id and form; new ones are added.
+        known: Messages that earlier views showed, by id, each with its form; new ones are added.
 
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
     shown = zip(rows, shown_whole(rows, policy), strict=True)
     visible = [(row, whole) for row, whole in shown if not is_hidden(row.message, policy)]
-    forms_in_window = [_form(row.message, whole, policy, codec) for row, whole in visible]
-    leading = [Form(message, whole=message.payload is None) for message in system]
-    forms = [*leading, *forms_in_window]
-    made = [_decoded(form, codec, payloads, {} if known is None else known) for form in forms]
-    begin, end = len(leading), len(leading) + sum(row.turn == rows[0].turn for row, _ in visible)
-    fitting = fitted(made[begin:end], room, counter=counter) if room else None
-    made[begin:end] = fitting or made[begin:end]
-    decoded = [one.message for one in made]
-    listed = [*decoded[: len(leading)], *notes, *decoded[len(leading) :]]
-    if policy.provider:
-        listed = with_original_ids(listed, policy.provider)
-    pairing, late_results = pair(listed), tuple[str, ...]()
-    if notes and pairing.orphans:
-        # Their calls may be in turns that the notes replace.
-        calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in forms_in_window}
-        late_results, pairing = pairing.orphans, pair(without_orphans(listed, calls))
-    safe = made_for(pairing.messages, policy.provider) if policy.provider else pairing.messages
-    messages = _with_unique_ids(safe, {form.message.id for form in forms})
+    forms = [_form(row.message, whole, policy, codec) for row, whole in visible]
+    known = {} if known is None else known
+    leading = [_decoded(Form(one, whole=one.payload is None), codec, payloads, known) for one in system]
+    made = [_decoded(form, codec, payloads, known) for form in forms]
+    fitting = _fitted(made, sum(row.turn == rows[0].turn for row, _ in visible), room, counter) if room else None
+    made = [*leading, *(fitting or made)]
+    listed = [one.message for one in made]
+    listed[len(leading) : len(leading)] = notes
+    pairing, late_results = _paired(listed, forms, policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
-    sizes = {id(one.message): one.tokens for one in made if one.tokens is not None}
-    orphan_ids = set(pairing.orphans)
+    sizes = {id(one.message): one.tokens for one in made}
+    messages = _with_unique_ids(pairing.messages, {one.id for one in system} | {one.message.id for one in forms}, sizes)
+    orphans = set(pairing.orphans)
     return View(
         messages=[copy_message(message) for message in messages],
-        tokens=sum(sizes[id(one)] if id(one) in sizes else count(counter, one) for one in messages),
-        stubbed=tuple(
-            form.message.id for form in forms_in_window if form.stub is not None and form.message.id not in orphan_ids
-        ),
+        tokens=_tokens(messages, sizes, counter),
+        stubbed=tuple(one.message.id for one in forms if one.stub is not None and one.message.id not in orphans),
         placeholders=tuple(str(one.message.id) for one in made if one.has_placeholder),
         shortened=tuple(str(one.message.id) for one in made if one.is_shortened),
         is_fitting=not room or fitting is not None,
-        missing_results=tuple(pairing.missing),
-        orphans=tuple(pairing.orphans),
+        missing_results=pairing.missing,
+        orphans=pairing.orphans,
         late_results=late_results,
-        moved=tuple(pairing.moved),
+        moved=pairing.moved,
     )
 
 
-def _decoded(form: Form, codec: Codec, payloads: Mapping[str, str], known: dict[tuple[object, ...], Shown]) -> Shown:
+def _fitted(made: Sequence[Shown], end: int, room: int, counter: TokenCounter) -> list[Shown] | None:
+    """Return the messages with the first turn, up to `end`, shortened to its room; None if that is not enough."""
+    turn = fitted(made[:end], room, counter=counter)
+    return None if turn is None else [*turn, *made[end:]]
+
+
+def _paired(
+    messages: Sequence[BaseMessage], forms: Sequence[Form], policy: HistoryPolicy, *, has_notes: bool
+) -> tuple[Pairing, tuple[str, ...]]:
+    """Return the messages as the provider accepts them, and the results whose calls are in turns left out."""
+    if policy.provider:
+        messages = with_original_ids(messages, policy.provider)
+    pairing, late_results = pair(messages), tuple[str, ...]()
+    if has_notes and pairing.orphans:
+        calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in forms}
+        late_results, pairing = pairing.orphans, pair(without_orphans(messages, calls))
+    if policy.provider:
+        pairing = replace(pairing, messages=made_for(pairing.messages, policy.provider))
+    return pairing, late_results
+
+
+def _tokens(messages: Sequence[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter) -> int:
+    known = [(message, sizes.get(id(message))) for message in messages]
+    return sum(count(counter, message) if size is None else size for message, size in known)
+
+
+def _decoded(form: Form, codec: Codec, payloads: Mapping[str, str], known: dict[str, tuple[Form, Shown]]) -> Shown:
     """Return a message in a form; those without payloads, which may be large, are decoded once."""
-    message = form.message
-    if message.id in payloads:
+    id_ = form.message.id
+    if id_ in payloads:
         return form.decode(codec, payloads)
-    key = (message.id, *form[1:])
-    if (one := known.get(key)) is None:
-        one = known[key] = form.decode(codec, payloads)
-    return one
+    found = known.get(id_)
+    if found is None or found[0] != form:
+        found = known[id_] = form, form.decode(codec, payloads)
+    return found[1]
 
 
 def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> Form:
@@ -194,18 +210,21 @@ def _stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Cod
     return stub if len(stub) < len(text) else None
 
 
-def _with_unique_ids(messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
+def _with_unique_ids(
+    messages: Sequence[BaseMessage], logged: set[str], stored: Container[int] = ()
+) -> list[BaseMessage]:
     """Give each message of a view a unique id: generated messages yield to messages of the log.
 
     Args:
         messages: In order.
         logged: Ids in use by the log, including those of messages replaced by a stub.
+        stored: ``id(message)`` of messages that are surely not generated.
 
     >>> note = HumanMessage("[Note: ...]", id="note-5", additional_kwargs=mark("note"))
     >>> [message.id for message in _with_unique_ids([note, HumanMessage("hi", id="note-5")], set())]
     ['note-5~', 'note-5']
     """
-    generated = [index for index, message in enumerate(messages) if kind_of(message)]
+    generated = [index for index, message in enumerate(messages) if id(message) not in stored and kind_of(message)]
     unique = list(messages)
     if generated:
         made = set(generated)
