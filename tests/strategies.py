@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
-from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -29,13 +28,13 @@ from pydantic import BaseModel
 from convstore.append.batch import prepare
 from convstore.append.compose import compose
 from convstore.log.entry import Entry, Totals
-from convstore.log.rows import Row, leading_system, rows_of
-from convstore.messages.tokens import TokenCounter, approximate_tokens, count, named
+from convstore.log.rows import leading_system, rows_of
+from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import NOTHING_REQUIRED, Required, Window, choose_window
-from convstore.view.render import NOTE_RESULTS, View, build_view, make_note, payloads_needed
-from convstore.view.sizes import shown_sizes
+from convstore.view.budget import NOTHING_REQUIRED, Required, Window
+from convstore.view.render import NOTE_RESULTS, View, payloads_needed
+from convstore.view.view import ActiveRows, view_of, window_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -246,17 +245,9 @@ class PureLog:
     ) -> tuple[int, Window | None]:
         """Return the number of rows before an entry, and the window of `choose_window` for the rows from it on."""
         everything = rows_of(self.entries)
-        rows = rows_of(self.entries[since - 1 :])
-        before = len(everything) - len(rows)
-        window = choose_window(
-            rows,
-            policy,
-            fixed_tokens=sum(row.message.tokens for row in leading_system(everything)),
-            note_tokens=cache(lambda place: count(self.counter, _note(everything[: before + place], 99_999))),
-            anchored=anchored,
-            sizes=shown_sizes(rows, policy, codec=self.codec, counter=self.counter),
-            known=known,
-        )
+        active = self._active(since)
+        window = window_of(active, policy, codec=self.codec, counter=self.counter, anchored=anchored, known=known)
+        before = len(everything) - len(active.rows)
         return before, window
 
     def start(self, policy: HistoryPolicy, **how: Any) -> int | None:
@@ -270,25 +261,19 @@ class PureLog:
         assert window is not None
         return self._view(policy, window)
 
+    def _active(self, since: int = 1) -> ActiveRows:
+        everything, rows = rows_of(self.entries), rows_of(self.entries[since - 1 :])
+        earlier = everything[: len(everything) - len(rows)]
+        names = [row.message.name for row in reversed(earlier) if row.message.is_named]
+        system = tuple(row.message for row in leading_system(everything))
+        return ActiveRows(rows=rows, system=system, earlier_results=tuple(names[:NOTE_RESULTS]))
+
     def _view(self, policy: HistoryPolicy, window: Window) -> View:
-        rows = rows_of(self.entries)
-        shown = rows[window.start :]
-        view = build_view(
-            shown,
-            policy,
-            codec=self.codec,
-            counter=self.counter,
-            system=[row.message for row in leading_system(rows)],
-            notes=[_note(rows[: window.start], window.left_out_turns)] if window.left_out_turns else [],
-            payloads={id_: self.payloads[id_][: ref.ends[-1]] for id_, ref in payloads_needed(shown, policy)},
-            room=window.room,
-        )
+        active = self._active()
+        needed = payloads_needed(active.rows[window.start :], policy)
+        payloads = {id_: self.payloads[id_][: ref.ends[-1]] for id_, ref in needed}
+        view = view_of(active, window, policy, codec=self.codec, counter=self.counter, payloads=payloads)
         return view if view.is_fitting or window.without is None else self._view(policy, window.without)
-
-
-def _note(before: Sequence[Row], left_out: int) -> HumanMessage:
-    results = [row.message.name for row in before if row.message.is_named]
-    return make_note(left_out, results[::-1][:NOTE_RESULTS], first=len(before) + 1)
 
 
 def _words(length: int, seed: str) -> str:

@@ -8,22 +8,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
-from langchain_core.messages import BaseMessage, HumanMessage
-
-from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row, rows_of, weigh
 from convstore.log.selection import named_in
 from convstore.log.state import NO_START, State, ViewStart
 from convstore.log.stored_message import Form, Shown
-from convstore.log.summary import NamedResult, SummaryRecord
+from convstore.log.summary import NamedResult
 from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_reader import check_dense
 from convstore.values.policy import HistoryPolicy
-from convstore.view.budget import NOTHING_REQUIRED, Required, Window
-from convstore.view.render import NOTE_RESULTS, make_note
+from convstore.view.budget import NOTHING_REQUIRED, Required
+from convstore.view.render import NOTE_RESULTS
+from convstore.view.view import ActiveRows
 
 __all__ = ["Load", "differs", "entries_needed", "is_continued_by", "is_sufficient", "newest_start"]
 
@@ -31,7 +29,7 @@ _MIN_ENTRIES, _MAX_ENTRIES = 8, 1_000
 
 
 @dataclass(slots=True)
-class Load:
+class Load(ActiveRows):
     """State of one load: the rows read so far and the cost of reading them.
 
     `held` is the cached end of the log, and `end` and `end_rows` the whole end that is known now. `searches` counts the
@@ -42,18 +40,12 @@ class Load:
     cached: CachedConversation
     state: State
     start: ViewStart = NO_START
-    summary: SummaryRecord | None = None
-    summary_messages: Sequence[BaseMessage] = ()
     rewinds: Rewinds = NO_REWINDS
     held: LoadedEnd = field(default_factory=LoadedEnd)
     end: list[Entry] = field(default_factory=list)
     end_rows: Sequence[Row] = ()
     entries: list[Entry] = field(default_factory=list)
-    rows: Sequence[Row] = ()
-    note_tokens: dict[int, int] = field(default_factory=dict)
     shown: dict[str, tuple[Form, Shown]] = field(default_factory=dict)
-    earlier_results: tuple[NamedResult, ...] | None = None
-    system: tuple[EntryMessage, ...] | None = None
     documents: int = 0
     size: int = 0
     round_trips: int = 0
@@ -129,21 +121,6 @@ class Load:
         last = self.summary.last if self.summary else 0
         found = (message for message in named_in(results, self.rewinds) if message.ordinal > last)
         return tuple(message.name for message in found)[:NOTE_RESULTS]
-
-    def results_before(self, index: int) -> tuple[NamedResult, ...]:
-        """Return the newest results before a row, newest first."""
-        earlier = (self.rows[at].message for at in range(index - 1, -1, -1))
-        own = islice((message.name for message in earlier if message.is_named), NOTE_RESULTS)
-        return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
-
-    def note(self, index: int, left_out: int = 99_999) -> HumanMessage:
-        """Build the note of a view that begins with a row."""
-        return make_note(left_out, self.results_before(index), first=self.rows[index].message.ordinal)
-
-    def notes(self, window: Window) -> list[BaseMessage]:
-        """Build the messages that replace everything before the view: summary and note."""
-        note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
-        return [*self.summary_messages, *note]
 
 
 def is_sufficient(cached_end: Sequence[Entry], start: ViewStart, limit: int) -> bool:

@@ -21,7 +21,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.log.rows import leading_system, rows_of
 from convstore.log.state import NO_START, ViewStart, system_of
 from convstore.log.summary import fits
-from convstore.messages.tokens import NamedCounter, count
+from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head
 from convstore.mongo.keys import entry_id
@@ -35,12 +35,12 @@ from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import History, HistoryReport
 from convstore.values.policy import HistoryPolicy, start_key
 from convstore.values.scope import Scope
-from convstore.view.budget import Window, choose_window
+from convstore.view.budget import Window
 from convstore.view.load import Load, differs, entries_needed, is_continued_by, is_sufficient, newest_start
 from convstore.view.payloads import ShownPayloads
-from convstore.view.render import NOTE_RESULTS, View, build_view, payloads_needed
-from convstore.view.sizes import shown_sizes
+from convstore.view.render import NOTE_RESULTS, View, payloads_needed
 from convstore.view.stamping import Stamper, stamper
+from convstore.view.view import view_of, window_of
 
 __all__ = ["Loader"]
 
@@ -236,31 +236,15 @@ class Loader:
         summary = load.summary
         if not load.is_complete and (not load.rows or (summary and summary.counter != self._counter.name)):
             return None  # positions after a summary are unknown if another counter measured the summarised messages
-        if not load.rows:
-            return Window(0, 0, anchor=None)
         has_results = load.is_complete or load.earlier_results is not None
-        known = load.note_tokens if has_results else {}  # without earlier results notes are smaller
-        return choose_window(
-            load.rows,
+        return window_of(
+            load if has_results else replace(load, note_tokens={}),  # without earlier results notes are smaller
             load.policy,
-            fixed_tokens=self._fixed_tokens(load),
-            note_tokens=partial(self._note_tokens, load, known),
+            codec=self._codec,
+            counter=self._counter,
             anchored=load.reaches_start,
-            summarized=load.summary is not None,
-            sizes=shown_sizes(load.rows, load.policy, codec=self._codec, counter=self._counter),
             known=load.required,
         )
-
-    def _note_tokens(self, load: Load, known: dict[int, int], index: int) -> int:
-        ordinal = load.rows[index].message.ordinal
-        if ordinal not in known:
-            known[ordinal] = count(self._counter, load.note(index))
-        return known[ordinal]
-
-    def _fixed_tokens(self, load: Load) -> int:
-        """Return the size of the messages at the beginning of every view: leading system messages and the summary."""
-        summary_tokens = sum(count(self._counter, message) for message in load.summary_messages)
-        return summary_tokens + sum(message.tokens for message in load.system or ())
 
     async def _remember(self, load: Load, window: Window) -> None:
         """Cache the start of the next view; store it in the state as well if that would have saved a round trip."""
@@ -314,15 +298,13 @@ class Loader:
             load.documents += sum(len(ref.ends) for ref in read)
             load.size += sum(ref.size for ref in read)
         build = partial(
-            build_view,
-            rows,
+            view_of,
+            load,
+            window,
             load.policy,
             codec=self._codec,
             counter=self._counter,
-            system=load.system or (),
-            notes=load.notes(window),
             payloads=payloads,
-            room=window.room,
             known=load.shown,
         )
         new = [row.message for row in rows if row.message.id not in load.shown]

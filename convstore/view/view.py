@@ -1,0 +1,118 @@
+"""Makes a view from the active messages at the end of a log.
+
+Floor 4, pure. Loads and past views use it. The caller reads rows until `window_of` is certain, and then the payloads
+that `render.payloads_needed` names for the rows of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore.log.entry import EntryMessage
+from convstore.log.rows import Row
+from convstore.log.stored_message import Form, Shown
+from convstore.log.summary import NamedResult, SummaryRecord
+from convstore.messages.tokens import TokenCounter, count
+from convstore.messages.values import Codec
+from convstore.values.policy import HistoryPolicy
+from convstore.view.budget import NOTHING_REQUIRED, Required, Window, choose_window
+from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
+from convstore.view.sizes import shown_sizes
+
+__all__ = ["ActiveRows", "view_of", "window_of"]
+
+
+@dataclass(slots=True, kw_only=True)
+class ActiveRows:
+    """The active messages at the end of a log, sized by the store's counter and checked for holes.
+
+    Attributes:
+        rows: The messages, after those that the summary covers.
+        summary: The current summary.
+        summary_messages: The messages that show it.
+        system: The leading system messages of the log; None if they are unknown.
+        earlier_results: The newest named messages before the rows, newest first; None if they are unknown.
+        note_tokens: Sizes of notes, by the ordinal of the first message after them.
+    """
+
+    rows: Sequence[Row] = ()
+    summary: SummaryRecord | None = None
+    summary_messages: Sequence[BaseMessage] = ()
+    system: tuple[EntryMessage, ...] | None = None
+    earlier_results: tuple[NamedResult, ...] | None = None
+    note_tokens: dict[int, int] = field(default_factory=dict)
+
+    def results_before(self, index: int) -> tuple[NamedResult, ...]:
+        """Return the newest results before a row, newest first."""
+        earlier = (self.rows[at].message for at in range(index - 1, -1, -1))
+        own = islice((message.name for message in earlier if message.is_named), NOTE_RESULTS)
+        return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
+
+    def note(self, index: int, left_out: int = 99_999) -> HumanMessage:
+        """Build the note of a view that begins with a row."""
+        return make_note(left_out, self.results_before(index), first=self.rows[index].message.ordinal)
+
+    def notes(self, window: Window) -> list[BaseMessage]:
+        """Build the messages that replace everything before the view: summary and note."""
+        note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
+        return [*self.summary_messages, *note]
+
+
+def window_of(
+    active: ActiveRows,
+    policy: HistoryPolicy,
+    *,
+    codec: Codec,
+    counter: TokenCounter,
+    anchored: bool = False,
+    known: Required = NOTHING_REQUIRED,
+) -> Window | None:
+    """Choose the rows that a view shows; None if earlier rows must be read first. See `budget.choose_window`."""
+
+    def note_tokens(index: int) -> int:
+        ordinal = active.rows[index].message.ordinal
+        if ordinal not in active.note_tokens:
+            active.note_tokens[ordinal] = count(counter, active.note(index))
+        return active.note_tokens[ordinal]
+
+    if not active.rows:
+        return Window(0, 0, anchor=None)
+    summary_tokens = sum(count(counter, message) for message in active.summary_messages)
+    return choose_window(
+        active.rows,
+        policy,
+        fixed_tokens=summary_tokens + sum(message.tokens for message in active.system or ()),
+        note_tokens=note_tokens,
+        anchored=anchored,
+        summarized=active.summary is not None,
+        sizes=shown_sizes(active.rows, policy, codec=codec, counter=counter),
+        known=known,
+    )
+
+
+def view_of(
+    active: ActiveRows,
+    window: Window,
+    policy: HistoryPolicy,
+    *,
+    codec: Codec,
+    counter: TokenCounter,
+    payloads: Mapping[str, str],
+    known: dict[str, tuple[Form, Shown]] | None = None,
+) -> View:
+    """Make the view of a window; see `render.build_view`. Equal arguments give equal views."""
+    return build_view(
+        active.rows[window.start :],
+        policy,
+        codec=codec,
+        counter=counter,
+        system=active.system or (),
+        notes=active.notes(window),
+        payloads=payloads,
+        room=window.room,
+        known=known,
+    )
