@@ -5,8 +5,8 @@ Floor 4. `store` and `conversation` call it.
 First the head is replaced by a tombstone, so that the conversation can no longer be found. Then its state is removed,
 so that loads that still know its id notice, and then all other documents. Another process may still have the old id
 cached, so the tombstone stays until a second sweep has removed late writes of such a process. It stays a day longer
-until a third sweep, because a broken network or a suspended process may deliver a command long after its caller gave
-up. An interrupted deletion is finished by the next call.
+until a third sweep, because a broken network or a suspended process may deliver a command long after its caller
+timed out. An interrupted deletion is finished by the next call.
 """
 
 from __future__ import annotations

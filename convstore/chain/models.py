@@ -68,7 +68,7 @@ class SummaryCall:
         strategy: The reason for the call.
         shown: Indexes of the input messages in the request, context included, but not those already summarised in the
             same run. Empty if the call joined summaries of parts.
-        error: The exception, if the call gave no usable summary.
+        error: The exception, if the call returned no usable summary.
     """
 
     strategy: Strategy

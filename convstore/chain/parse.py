@@ -50,7 +50,7 @@ class Origins:
 
 
 def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Chain:
-    """Parse a list of messages into a chain. `Chain.messages` gives the same messages back.
+    """Parse a list of messages into a chain. `Chain.messages` returns the same messages.
 
     A well-formed list follows three rules:
 

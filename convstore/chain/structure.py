@@ -2,7 +2,7 @@
 
 Floor 1, pure. A section begins with a human message; a pair is an AI message and the tool messages that answer it.
 All values are frozen: an operation returns a new chain that shares its unchanged parts, and never changes a message.
-`parse.parse_chain` builds a chain from messages, `Chain.messages` gives them back.
+`parse.parse_chain` builds a chain from messages, `Chain.messages` returns them.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Chain:
         """Return the chain with call ids that fit a template, such as ``call_{r:24:x}`` or ``toolu_{r:24:b}``.
 
         Ids that fit are kept, even if two calls share one. Other ids are replaced, in the call and in its results; two
-        calls that share such an id get two new ones. The same chain always gives the same ids.
+        calls that share such an id get two new ones. The same chain always gets the same ids.
 
         Raises:
             InvalidInputError: The template is invalid, or allows fewer ids than the chain has calls.

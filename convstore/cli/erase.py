@@ -45,7 +45,7 @@ def erase_command(
     """
     chosen = read_pairs("--scope", scope)
     if everything == bool(chosen):
-        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
+        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or pass --everything for all")
 
     async def work() -> ErasureReceipt:
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:

@@ -65,7 +65,7 @@ def export_command(
       convstore export --uri mongodb://… --format fine-tuning -o train.jsonl
     """
     if as_document and output is None:
-        raise typer.BadParameter("give --output too; without it the conversations are what is printed")
+        raise typer.BadParameter("pass --output too: without it stdout has the conversations")
     from convstore.transfer import export_conversations  # noqa: PLC0415 - loads the store
 
     chosen = read_pairs("--scope", scope)

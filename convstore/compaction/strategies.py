@@ -177,8 +177,8 @@ class _ChainInput:
 
     def folded(self, done: ChainSummary) -> CompactionResult | None:
         """Return the replacement up to the first possible cut after all new summaries, or the last one before."""
-        came, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
-        new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in came]
+        given, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
+        new = [(id(one), origins) for one, origins in results if is_summary(one) and id(one) not in given]
         last = max((self._indexes[origin] for _, origins in new for origin in origins), default=-1)
         last -= self._summary_messages
         after, before = [cut for cut in self._cuts if cut > last], [cut for cut in self._cuts[::-1] if cut <= last]

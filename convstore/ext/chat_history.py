@@ -57,7 +57,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
     ) -> None:
         super().__init__()
         if not isinstance(chat, Conversation):
-            raise InvalidInputError(f"chat is what store.conversation(...) gives, not {type(chat).__name__}")
+            raise InvalidInputError(f"chat must come from store.conversation(...), not {type(chat).__name__}")
         if clear not in ("delete", "rewind"):
             raise InvalidInputError(f'clear is "delete" or "rewind", not {clear!r}')
         self.chat, self.policy = chat, check_policy(policy)

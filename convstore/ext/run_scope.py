@@ -84,5 +84,5 @@ def _given(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
     if hasattr(given, "close"):  # a coroutine that is not awaited warns
         given.close()
     raise InvalidScopeError(
-        f"the function for the scope is a plain one that gives a mapping of scope values, not {type(given).__name__}"
+        f"the scope function must not be async, and must return a mapping of scope values, not {type(given).__name__}"
     )

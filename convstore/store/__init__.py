@@ -1,6 +1,6 @@
 """The store: opens and sets up a database, lists and searches its conversations, ends them, and makes their handles.
 
-Floor 6. It wires the services once, and gives itself to the handles as the host of the services.
+Floor 6. It creates the services once, and is the handles' `ServiceHost`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class ConversationStore(StoreReader):
             returns the old view; the work continues, at most until `close`, and is committed when done.
         collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection.
         search_index: Keep segments of long conversations, so that `search` need not read the whole log; "across" keeps
-            them for all conversations, for a search across them. Without them, a search gives the same hits.
+            them for all conversations, for a search across them. Without them, a search returns the same hits.
         clock: Source of time, for tests.
 
     Attributes:
@@ -245,7 +245,7 @@ class ConversationStore(StoreReader):
         if type(everything) is not bool:
             raise InvalidInputError(f"everything must be True or False, not {everything!r}")
         if everything == bool(scope):
-            raise InvalidInputError("name scope values to erase their conversations, or say everything=True for all")
+            raise InvalidInputError("name scope values to erase their conversations, or pass everything=True for all")
         return await (await self.services()).retention.erase(scope, dry_run=dry_run)
 
     async def prune(self, *, older_than: timedelta, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:

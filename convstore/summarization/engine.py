@@ -43,7 +43,7 @@ class Request:
     Attributes:
         messages: The prompt.
         prefix: Removed from the beginning of the answer, because models imitate what they read.
-        error: The exception, if the request gave no usable text.
+        error: The exception, if the request returned no usable text.
     """
 
     messages: list[BaseMessage]

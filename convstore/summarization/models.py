@@ -69,13 +69,13 @@ class RunningSummary:
     """A summary and the messages that it replaces; pass it to the next call, which extends it.
 
     Attributes:
-        summary: The text, as the model gave it.
+        summary: The text, as the model returned it.
         summarized_message_ids: Ids of all messages that it replaces. Grows with the conversation, because only this
             set shows that a message was summarised before.
         last_summarized_message_id: Id of the last of them. The next call reads what follows it; if it is None, all
             messages whose ids are not in the set.
         newest_message_id: Id of the newest message when the summary was made. Nothing more is summarised until a newer
-            one comes. None if unknown; ignored by ``==``.
+            one is added. None if unknown; ignored by ``==``.
     """
 
     summary: str

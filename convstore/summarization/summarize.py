@@ -1,7 +1,7 @@
 """Summarise a list of messages when it grows too long: two functions, for sync and for async callers.
 
 Floor 1, pure; `engine` asks the model. A result without its call is refused by every provider, so where its call was
-summarised before the result came, it is shown as text.
+summarised before the result was added, it is shown as text.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class _Input:
         self.new = self._not_summarized(messages[is_system:])
         _check_ids(self.new, running)
         cuts = Cuts(self.new)
-        # A result whose call was folded comes out as text.
+        # A result whose call was folded is shown as text.
         shown = [without_orphans([one])[0] if at in cuts.orphans else one for at, one in enumerate(self.new)]
         self.tokens = [options.token_counter([message]) for message in shown]
         self.cut = self._choose_cut(cuts) if self.new else 0
@@ -262,7 +262,7 @@ class _Input:
         wanted = options.max_tokens_before_summary
         before_summary = options.max_tokens if wanted is None else wanted
         if running and running.newest_message_id == self.new[-1].id:
-            # Nothing came since the summary was made: only a lower limit is a reason to make another.
+            # No message was added since the summary was made: only a lower limit is a reason to make another.
             before_summary, unfolded_room = sum(self.tokens) + 1, max(room, unfolded_room)
         return choose_cut(cuts, self.tokens, before_summary=before_summary, room=room, unfolded_room=unfolded_room)
 

@@ -28,7 +28,7 @@ _MIN_CHARACTERS, _MAX_CHARACTERS = 10, 50_000
 
 
 class Summarizer(Protocol):
-    """Writes summaries. Its attribute `rule`, a `CompactionRule`, says when; `name` is stored with each summary."""
+    """Writes summaries. Its attribute `rule`, a `CompactionRule`, says when to; `name` is stored with each summary."""
 
     def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> Awaitable[str]:
         """Return the summary of an earlier summary, None if there is none, and the messages that follow it."""
@@ -100,9 +100,9 @@ class RunningSummarizer:
 
 
 class HeadTailSummarizer:
-    """Takes the beginning and the end of each message, without a model; for demos and tests. The summary says so.
+    """Takes the beginning and the end of each message, without a model; for demos and tests; its first line says so.
 
-    A summary larger than half of the trigger loses its oldest lines, and says so.
+    A summary larger than half of the trigger loses its oldest lines, which its first line mentions.
 
     Args:
         rule: When it is asked.

@@ -154,7 +154,7 @@ class ConversationImport:
             if not any(one.id == id_ and one.item.sources for one in self._messages):
                 shown = ", ".join(f"{old} is {new} now" for old, new in list(numbers.items())[:_SHOWN])
                 more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-                result.changed.append(f"message {id_!r} came with source ids already in use: {shown}{more}")
+                result.changed.append(f"message {id_!r} has source ids that are already in use: {shown}{more}")
 
     async def _rewind(self, batch: Batch) -> None:
         first = next((one for one in self._messages if one.position >= batch.rewind_from), None)

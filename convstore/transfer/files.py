@@ -125,7 +125,7 @@ def read_file(
     maximum_bytes: int = MAXIMUM_LINE_BYTES,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> Iterator[ConversationRecord | BadRecord]:
-    """Yield the conversations of a file in order, and a `BadRecord` for any other line; reads as it goes.
+    """Yield the conversations of a file in order, and a `BadRecord` for any other line; reads them lazily.
 
     Args:
         path: JSON lines, plain or gzip: one conversation a line, or an archive written by `export_conversations`.

@@ -25,8 +25,7 @@ from convstore import (
 from convstore.transfer.conversation_import import ConversationImport
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.transfer.prepare import make_ready
-from convstore.transfer.records import BadRecord, ConversationRecord, Problem
-from convstore.transfer.report import ImportReport
+from convstore.transfer.records import BadRecord, ConversationRecord, ImportReport, Problem
 from convstore.transfer.scope_rule import ScopeRule
 from convstore.values.scope import Scope, check_number, check_scope
 
@@ -84,7 +83,7 @@ async def import_conversations(
         raise InvalidInputError(f"scope is a dict, a ScopeRule or a function, not {type(scope).__name__}")
     if isinstance(records, str | Path) or not isinstance(records, Iterable | AsyncIterable):
         raise InvalidInputError(
-            f"records is what read_file(path) gives, or a list of ConversationRecords, not {type(records).__name__}"
+            f"records must come from read_file(path) or be a list of ConversationRecords, not {type(records).__name__}"
         )
     rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
     report = ImportReport(on_problem=on_problem)
@@ -144,7 +143,7 @@ class _Import:
         keys = self.store.scope_keys
         if not isinstance(values, Mapping):
             raise InvalidScopeError(
-                f"the scope function gives a dict of {', '.join(keys)}, not {type(values).__name__}"
+                f"the scope function must return a dict of {', '.join(keys)}, not {type(values).__name__}"
             )
         scope = check_scope(keys, values)
         if (first := self.seen.get(scope)) is not None:

@@ -43,7 +43,7 @@ class ScopeRule:
             try:
                 groups = re.compile(pattern).groupindex
             except re.error as error:
-                raise InvalidScopeError(f"{pattern!r} is no regular expression: {error}") from error
+                raise InvalidScopeError(f"{pattern!r} is not a regular expression: {error}") from error
             if not groups:
                 raise InvalidScopeError(f"{pattern!r} names no scope key; write one as (?P<{self.keys[0]}>[^:]+)")
             self._check(groups)

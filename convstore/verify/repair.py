@@ -32,7 +32,7 @@ _COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Repairer:
-    """Repairs the log of one conversation; the clock gives the times and link tokens of new entries."""
+    """Repairs the log of one conversation; new entries get their times and link tokens from the clock."""
 
     subject: Subject
     log: Log

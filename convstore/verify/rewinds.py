@@ -86,7 +86,7 @@ class ActiveTotals:
 
 
 def _fits(document: Document, range_: RewoundRange) -> bool:
-    """Return True if an entry is inside, before or after a rewound range, as the rewind entry says."""
+    """Return True if an entry is inside, before or after a rewound range, as the rewind entry states."""
     number = number_in(document["_id"])
     first, last = document["first"], document["first"] + document["count"] - 1
     if number < range_.entry:

@@ -131,7 +131,7 @@ def test_two_different_values_are_refused_without_telling_them(store):
 @pytest.mark.parametrize("given", [None, "ada", ("user_id", "ada"), 7])
 def test_a_function_that_returns_no_mapping_is_named_in_the_error(store, given):
     """By a typed error, None included."""
-    with pytest.raises(InvalidScopeError, match="gives a mapping of scope values, not"):
+    with pytest.raises(InvalidScopeError, match="must return a mapping of scope values, not"):
         scope_of(store, chosen=lambda _: given, context=ADA)
 
 
@@ -141,7 +141,7 @@ def test_an_async_function_is_refused(store):
     async def choose(_run: Run) -> dict[str, str]:
         return ADA
 
-    with pytest.raises(InvalidScopeError, match="plain one that gives a mapping of scope values, not coroutine"):
+    with pytest.raises(InvalidScopeError, match="must return a mapping of scope values, not coroutine"):
         scope_of(store, chosen=choose)  # type: ignore[arg-type]
 
 

@@ -348,7 +348,7 @@ async def test_a_scope_may_be_looked_up(store):
 
     report = await taken(store, record("two"), record("one"), scope=scope)
     assert (report.imported, report.left_out) == (1, 1)
-    assert reasons(report) == ["the scope function gives a dict of user_id, thread_id, not NoneType"]
+    assert reasons(report) == ["the scope function must return a dict of user_id, thread_id, not NoneType"]
     assert await texts_of(chat_of(store)) == TEXTS
 
 

@@ -1,7 +1,7 @@
 """Checks the promises of a store from outside: each check returns its problems as sentences, none on success.
 
-Floor 8. Pure; compares what went in with what came out, and shares with the store only how a value is
-written as text and which items of an artifact are sources.
+Floor 8. Pure; compares appended with returned values. It shares with the store only the text form of values and the
+rule which items of an artifact are sources.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def is_beginning(before: Sequence[str], now: Sequence[str]) -> bool:
 def unexplained_change(before: History, now: History) -> int | None:
     """Return the index where a view differs from the next one without an allowed reason; None if it does not.
 
-    Allowed are a cut by the budget, a result that came late, and for each message once the placeholder that replaces
+    Allowed are a cut by the budget, a late result, and for each message once the placeholder that replaces
     its media, or the shortening of its texts, when its turn is finished.
     """
     old, new = before.report, now.report

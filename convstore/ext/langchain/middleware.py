@@ -95,7 +95,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         tool_results: "at_once" appends the result of a tool at once, so that it survives a crash. "after_hooks" appends
             it before the next call of the model: for middleware that changes results, such as
             ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed ones.
-        compact: Summarise after a turn if the store's summarizer says that it is due.
+        compact: Summarise after a turn if the rule of the store's summarizer requires it.
         prompt: Appended to the agent's system prompt; "" for nothing.
         page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
         search_other_conversations: Scope keys such as ``("user_id",)``: the agent also gets `search_conversations`,

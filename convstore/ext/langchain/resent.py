@@ -1,6 +1,6 @@
 """Find the messages of a run's input that the log already has, if a client sends the whole history again.
 
-Floor 7. Such a client gives no ids, so LangGraph makes new ones for every request, which the log cannot know. Only an
+Floor 7. Such a client sends no ids, so LangGraph makes new ones for every request, which the log cannot know. Only an
 input with earlier messages under unknown ids is compared; an input with the new question alone costs nothing.
 """
 
@@ -43,8 +43,8 @@ class ResentInput:
 async def find_resent(chat: Conversation, messages: Sequence[BaseMessage], logged: set[str]) -> ResentInput | None:
     """Compare an input, the question last, with the log; None if there is nothing to compare.
 
-    Questions without an answer between them are no history: their runs broke off before they were logged. Another
-    history than that of the log is a HistoryDivergedError.
+    Questions without an answer between them are no history: their runs were interrupted before anything was logged. A
+    history other than that of the log is a HistoryDivergedError.
     """
     question = last_question(messages)
     said = [one for one in messages[: (question or 0) + 1] if not is_made_up(one)]
@@ -72,7 +72,7 @@ async def _without_known(
 ) -> ResentInput:
     """Return the input without the messages that the log has.
 
-    If the client gives no ids, the other messages get ids that every worker derives alike, so that a request sent to
+    If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent to
     two workers is one question.
     """
     question = batch[-1]

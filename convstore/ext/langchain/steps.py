@@ -60,11 +60,12 @@ class Rules:
 async def begin(
     chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], *, is_inner: bool
 ) -> tuple[AgentRun, list[BaseMessage]]:
-    """Load the view, remove earlier turns from the state, and look up the question in the log if its id came before.
+    """Load the view, remove earlier turns from the state, and look up the question in the log if its id was used.
 
-    A new question costs one load. A message of an earlier turn that the log does not have, because its run broke off,
-    stays in the state and is appended with the question. Another graph may have added messages after the question, if
-    the agent is part of one. Returns the run, and the changes to the state's messages, which complete an answered turn.
+    A new question costs one load. A message of an earlier turn that the log does not have, because its run was
+    interrupted, stays in the state and is appended with the question. Another graph may have added messages after the
+    question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
+    answered turn.
     """
     history = await _load(chat, rules)
     shown = ids_of(one for one in history.messages if not is_made_up(one))
@@ -228,7 +229,7 @@ def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
 
 
 async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages of a turn that only the state has, because their run broke off before it logged them."""
+    """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
     known = ids_of(found.later)
     extra = [one for one in state if one.id not in known and not is_made_up(one)]
     rewound = await ids_in_log(chat, ids_of(extra))

@@ -5,7 +5,7 @@ message that an agent appends names the human message that it answers, and each 
 message and the call that it answers. A message that a tool adds to its result, such as an image as a human message,
 names both, so it is not taken for a question.
 
-The log is read only if a turn may have begun before: a question whose id came before, or a run that is resumed.
+The log is read only if a turn may have begun before: a question whose id was used before, or a run that is resumed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
         if not read or read[0].message.id != turn_id:
             return None
         later = [one.message for one in read[1:]]
-        # A run that was not over when the question came has its results after the question.
+        # A run still in progress at the question has its results after it.
         before = await chat.list_messages(before=first, limit=_PAGE) if strays(later) else []
         earlier = [one.message for one in before]
         turn = LoggedTurn(read[0].message, first, own_messages(later, turn_id, earlier))

@@ -161,7 +161,7 @@ def messages_of(state: Any) -> list[BaseMessage]:
         )
     if nameless := [index for index, message in enumerate(found) if not message.id]:
         raise InvalidInputError(
-            f"message {nameless[0]} of the state has no id; make the state of MessagesState, whose reducer gives ids"
+            f"message {nameless[0]} of the state has no id; make the state of MessagesState, whose reducer adds ids"
         )
     return list(found)
 
