@@ -80,6 +80,8 @@ class PastLoader(Loader):
         used[-1] = replace(used[-1], totals=await self._reader.recount_tail(cached, totals))
         self._prepend(load, used)
         load.system = load.system if load.is_complete and not load.summary else None
+        if not load.is_complete and load.rows:  # the note names them, and its size decides where the view begins
+            load.earlier_results = load.named(await self._read_before(load, load.rows[0].message.ordinal))
         window, view = await self._show(load, await self._choose(load))
         shown = load.rows[window.start :]
         reasons = reasons_of(

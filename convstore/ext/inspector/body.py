@@ -35,10 +35,11 @@ class Body(NamedTuple):
     left: int
 
 
-def body_of(message: BaseMessage, limit: int) -> Body:
-    """Return the beginning of a message, of about `limit` bytes."""
+def body_of(message: BaseMessage, limit: int, *, is_plain: bool = False) -> Body:
+    """Return the beginning of a message, of about `limit` bytes; with `is_plain` no text is Markdown."""
     pieces, left = [], 0
-    for heading, text, is_code in _texts(message):
+    for heading, text, is_markdown in _texts(message):
+        is_code = is_plain or not is_markdown
         beginning = clip(text, max(limit, 0))
         left += beginning.left
         limit -= len(beginning)
@@ -72,20 +73,20 @@ def as_json(value: Any) -> str:
 
 
 def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool]]:
-    """Yield heading and text of each part of a message; True for a text that is not Markdown."""
+    """Yield heading and text of each part of a message; True for a text that may be Markdown."""
     content = message.content
-    is_code = message.type not in _MARKDOWN
+    is_markdown = message.type in _MARKDOWN
     for block in [content] if isinstance(content, str) else content:
         text = block if isinstance(block, str) else _text_in(block)
         if text is not None:
-            yield "", pretty(text) if is_code else text, is_code
+            yield "", text if is_markdown else pretty(text), is_markdown
         else:
-            yield _name_of(block), as_json(block), True
+            yield _name_of(block), as_json(block), False
     if isinstance(message, AIMessage):
         for call in message.tool_calls:
-            yield f"calls {call['name']}", as_json(call["args"]), True
+            yield f"calls {call['name']}", as_json(call["args"]), False
         for invalid in message.invalid_tool_calls:
-            yield f"calls {invalid.get('name')} with invalid arguments", str(invalid.get("args") or ""), True
+            yield f"calls {invalid.get('name')} with invalid arguments", str(invalid.get("args") or ""), False
 
 
 def _text_in(block: Any) -> str | None:

@@ -34,6 +34,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "hidden": ("left out", "Views of conversations without tools leave out calls and results."),
     "orphan": ("left out", "No call in the view matches this result."),
     "late": ("as text", "The result came after its call was summarised or left out, so it is shown as text."),
+    "answer": ("the answer", "The model answered the view with this message."),
     "later": ("later", "The message came after this view."),
     "rewound": ("rewound", "Rewound, as after an edited question. The model does not get it; it stays in the log."),
 }
@@ -127,10 +128,11 @@ class View:
     Args:
         history: The view, with the reasons for the page.
         counter: Counts the tokens of its messages.
+        answer: Ordinal of the message that answers it, 0 if that is not known.
     """
 
-    def __init__(self, history: PastView, counter: TokenCounter) -> None:
-        self.history, self.policy = history, history.policy
+    def __init__(self, history: PastView, counter: TokenCounter, *, answer: int = 0) -> None:
+        self.history, self.policy, self._answer = history, history.policy, answer
         self.sizes = [count(counter, message) for message in history.messages]
         self._late = frozenset(history.report.late_results)
         self._by_id: dict[str | None, tuple[BaseMessage, int]] = {}
@@ -175,7 +177,8 @@ class View:
         """Return what the model gets of a stored message."""
         reason = self._reason(stored.ordinal)
         if reason is None:
-            return Given("later", *STATES["later"])
+            state = "answer" if stored.ordinal == self._answer else "later"
+            return Given(state, *STATES[state])
         label, why = STATES[reason.state]
         if reason.summary:
             label = f"in summary {reason.summary}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
+from langchain_core.messages import AIMessage, BaseMessage
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -23,6 +24,15 @@ __all__ = ["Changes", "Moment", "changes_between", "load_view", "moment_of"]
 
 _LOOKED_BACK = 60
 _MAX_CHANGES = 40
+
+_ADDED = "added"
+_CHANGES = {
+    "whole": "shown whole again",
+    "stub": "became stubs",
+    "summarised": "folded into summary {}",
+    "left_out": "left out, to stay within the limits",
+}
+"""What happened to messages that a view shows in another way than the view before; by default their label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +53,19 @@ class Changes:
     """The differences between a view and the one of the call before.
 
     Attributes:
-        same: Number of messages at the beginning that are equal, which a prompt cache can reuse.
+        earlier: Number of messages in the view before.
+        same: Number of messages at the beginning of both that are equal, which a prompt cache can reuse.
         same_tokens: Their size.
-        added: Number of messages after them.
-        ranges: Ranges of ordinals that are shown differently: first, last, how before, how now.
+        ranges: Ranges of ordinals by what happened to them, such as "added" or "became stubs", in the log's order.
+        cause: The first of these that is no addition, "" if there is none.
         left: Number of further ranges.
     """
 
+    earlier: int
     same: int
     same_tokens: int
-    added: int
-    ranges: list[tuple[int, int, str, str]]
+    ranges: dict[str, list[tuple[int, int]]]
+    cause: str
     left: int
 
 
@@ -74,45 +86,72 @@ async def moment_of(request: Request, chat: Conversation) -> Moment:
     return Moment(page[-1], next(stamped, next(iter(answers), None)))
 
 
-async def load_view(chat: Conversation, stored: StoredMessage | None = None, *, before: int | None = None) -> View:
-    """Load the view of a message, or of now, with the reasons for messages before an ordinal."""
-    at = None if stored is None else stored.seen or stored.ordinal
-    return View(await chat.view_at(at, reasons_before=before), chat.store.token_counter)
+async def load_view(
+    chat: Conversation, stored: StoredMessage | None = None, *, before: int | None = None, is_compared: bool = True
+) -> View:
+    """Load the view of a message, or of now, with the reasons for messages before an ordinal.
+
+    Args:
+        chat: The conversation.
+        stored: The message; None for now.
+        before: Only reasons that begin before this ordinal.
+        is_compared: Compare the view with its stamp.
+    """
+    seen = stored.seen if stored else None
+    policy = None if seen is None or is_compared else seen.history_policy
+    history = await chat.view_at(seen or (stored.ordinal if stored else None), policy=policy, reasons_before=before)
+    return View(history, chat.store.token_counter, answer=stored.ordinal if stored and seen else 0)
 
 
 def changes_between(before: View, after: View) -> Changes:
     """Return what changed from the view of one call to the view of the next."""
     pairs = zip(before.history.messages, after.history.messages, strict=False)
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    same = sum(1 for _ in takewhile(lambda pair: _is_same(*pair), pairs))
     ranges = _changed(before.history, after.history)
+    grouped: dict[str, list[tuple[int, int]]] = {}
+    for first, last, change in ranges[:_MAX_CHANGES]:
+        grouped.setdefault(change, []).append((first, last))
     return Changes(
+        earlier=len(before.history.messages),
         same=same,
         same_tokens=sum(after.sizes[:same]),
-        added=len(after.history.messages) - same,
-        ranges=ranges[:_MAX_CHANGES],
+        ranges=grouped,
+        cause=next((change for change in grouped if not change.startswith(_ADDED)), ""),
         left=len(ranges[_MAX_CHANGES:]),
     )
 
 
-def _changed(before: PastView, after: PastView) -> list[tuple[int, int, str, str]]:
+def _is_same(one: BaseMessage, other: BaseMessage) -> bool:
+    """Return True if two views show a message alike; the comparison of whole messages costs twenty times as much."""
+    calls = [message.tool_calls if isinstance(message, AIMessage) else [] for message in (one, other)]
+    return (one.type, one.id, one.content) == (other.type, other.id, other.content) and calls[0] == calls[1]
+
+
+def _changed(before: PastView, after: PastView) -> list[tuple[int, int, str]]:
     """Return the ranges of messages that the views show differently, and those that only the later one knows."""
     reasons = [*before.report.reasons, *after.report.reasons]
     edges = sorted({one.first for one in reasons} | {one.last + 1 for one in reasons})
-    found: list[tuple[int, int, str, str]] = []
+    found: list[tuple[int, int, str]] = []
     for first, end in pairwise(edges):
-        old, new = _label(before.report.reasons, first), _label(after.report.reasons, first)
-        if old == new or not new or (not old and first <= before.ordinal):
+        old, new = (_reason(view.report.reasons, first) for view in (before, after))
+        if new is None or (old is None and first <= before.ordinal):
             continue
-        if found and found[-1][1:] == (first - 1, old, new):
-            found[-1] = (found[-1][0], end - 1, old, new)
-        else:
-            found.append((first, end - 1, old, new))
+        change = _change(old, new)
+        if change and found and found[-1][1:] == (first - 1, change):
+            found[-1] = (found[-1][0], end - 1, change)
+        elif change:
+            found.append((first, end - 1, change))
     return found
 
 
-def _label(reasons: Sequence[ViewReason], ordinal: int) -> str:
-    """Return how a view shows a message, "" if it does not know it."""
-    reason = next((one for one in reasons if one.first <= ordinal <= one.last), None)
-    if reason is None:
+def _reason(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
+    return next((one for one in reasons if one.first <= ordinal <= one.last), None)
+
+
+def _change(old: ViewReason | None, new: ViewReason) -> str:
+    """Return what happened to a range from one view to the next, "" for nothing."""
+    if old is None:
+        return _ADDED if new.state == "whole" else f"{_ADDED}, {STATES[new.state][0]}"
+    if (old.state, old.summary) == (new.state, new.summary):
         return ""
-    return f"in summary {reason.summary}" if reason.summary else STATES[reason.state][0]
+    return _CHANGES.get(new.state, "").format(new.summary) or STATES[new.state][0]

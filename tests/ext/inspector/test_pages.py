@@ -244,6 +244,7 @@ async def test_an_answer_leads_to_what_the_model_saw(browse, store):
     assert f'href="{here}?at=6"' in await page(client, here)
     body = await page(client, here, at="6")
     assert "What the model got for message 6 exact" in text_in(body)
+    assert "the answer The model answered the view with this message." in text_in(body)
     assert "Later?" not in body.partition("<main")[2].partition("</h1>")[2]
     given = json.loads(await page(client, f"{here}/view.json", form="langchain", at="6"))
     assert messages_from_dict(given) == history.messages
@@ -252,21 +253,34 @@ async def test_an_answer_leads_to_what_the_model_saw(browse, store):
 
 
 async def test_a_past_view_says_what_changed_since_the_call_before(browse, store):
-    """New messages, results that became stubs, and how far a prompt cache holds."""
+    """New messages, results that became stubs, messages in a summary; and why a prompt cache holds or breaks."""
     chat = store.conversation(user_id="ada", thread_id="changes")
-    await chat.append(rag_turn("What about orcas?"))
-    await chat.append(HumanMessage("And seals?"))
-    history = await chat.load_history()
-    await chat.append(AIMessage("Seals fear them."), seen=history.stamp)
-    here = f"/c/{(await chat.info()).conversation_id}"
-    text = text_in(await page(browse(), here, at="6"))
-    assert "What changed since the call for message 4" in text
-    assert "5 added: whole" in text
+
+    async def ask(topic):
+        for message in rag_turn(f"What about {topic}?"):
+            seen = (await chat.load_history()).stamp if message.type == "ai" else None
+            await chat.append(message, seen=seen)
+
+    for topic in ("orcas", "seals", "squid"):
+        await ask(topic)
     await chat.compact(force=True)
-    await chat.append(rag_turn("And whales?"))
-    await chat.append(AIMessage("More."), seen=(await chat.load_history()).stamp)
-    text = text_in(await page(browse(), here, at="11"))
-    assert re.search(r"in summary 1", text) or not await chat.summaries()
+    await ask("krill")
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+
+    async def changes(ordinal):
+        body = await page(client, here, at=str(ordinal))
+        return text_in(re.search(r'<h2 id="changes">.*?</section>', body, re.DOTALL)[0])
+
+    kept = await changes(4)
+    assert "since the call for message 2 This call begins with the whole call before, 1 message " in kept
+    assert "added 2 to 3" in kept
+    stubbed = await changes(6)
+    assert re.search(r"The first 2 messages of 3 .* The reason: became stubs\.", stubbed)
+    assert stubbed.endswith("became stubs 3 added 4 to 5")
+    folded = await changes(14)
+    [summary] = await chat.summaries()
+    assert "of no use. The reason: folded into summary 1. Open" in folded
+    assert f"folded into summary 1 1 to 11 added, in the summary {summary.last} added 13" in folded
 
 
 async def test_turns_are_listed_with_a_chart(browse, store):

@@ -15,8 +15,8 @@ from starlette.responses import HTMLResponse, Response
 
 from convstore.conversation import Conversation
 from convstore.ext.inspector.body import Body, as_json, body_of
-from convstore.ext.inspector.comparison import STATES, Given, Row, View, parts_of_view
-from convstore.ext.inspector.moments import changes_between, load_view, moment_of
+from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View, parts_of_view
+from convstore.ext.inspector.moments import Changes, Moment, changes_between, load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.values.models import ConversationInfo, StoredMessage, ToolRecord
 
@@ -27,6 +27,8 @@ _LOG_BYTES, _VIEW_BYTES = 1_000, 700
 _RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000
 _SOURCES = 12
 _NO_END = 2**53
+_ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
+"""States of messages that the store wrote; they are shown exactly as the model gets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ async def page(request: Request, chat: Conversation) -> Response:
         info=info,
         view=view,
         moment=moment,
-        changes=changes_between(await load_view(chat, moment.before), view) if moment.before else None,
+        changes=await _changes(chat, moment, view),
         lines=lines,
         fill=parts_of_view(view),
         budget_used=1000 * min(1, view.history.tokens / budget) if budget else None,
@@ -82,6 +84,13 @@ async def page(request: Request, chat: Conversation) -> Response:
         saved=_saved(info, view),
     )
     return HTMLResponse(content)
+
+
+async def _changes(chat: Conversation, moment: Moment, view: View) -> Changes | None:
+    """Return what changed since the call before, None without one."""
+    if moment.before is None:
+        return None
+    return changes_between(await load_view(chat, moment.before, is_compared=False), view)
 
 
 async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[str, ToolRecord]:
@@ -98,7 +107,9 @@ async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> dict[s
 
 def _line(row: Row, records: dict[str, ToolRecord]) -> _Line:
     given = row.given
-    view = None if given.message is None or given.state in ("whole", "late") else body_of(given.message, _VIEW_BYTES)
+    view = None
+    if given.message is not None and given.state not in ("whole", "late"):
+        view = body_of(given.message, _VIEW_BYTES, is_plain=given.state in _ONLY_TEXT)
     begins_turn = bool(row.stored) and row.stored[0].message.type == "human"
     return _Line([_entry(stored, records) for stored in row.stored], given, view, begins_turn)
 
