@@ -300,6 +300,7 @@ class Compactor:
             first=earlier.first if earlier else plan.folded[0].message.ordinal,
             last=last.message.ordinal,
             entry=last.entry,
+            seen=plan.entry,
             active=last.place + (earlier.active if earlier else 0),
             turns=last.turn + (earlier.turns if earlier else 0),
             view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),

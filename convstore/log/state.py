@@ -86,6 +86,7 @@ class State:
         wait_until: After a failure, the time of the next try.
         starts: Starts of views under the policies used last, newest first.
         system: The leading system messages, None if they are unknown.
+        changes: In a restored state, the changes of the current summary: last entries and tokens.
     """
 
     conversation: str
@@ -99,6 +100,7 @@ class State:
     wait_until: datetime | None = None
     starts: tuple[ViewStart, ...] = ()
     system: LeadingSystem | None = None
+    changes: tuple[tuple[int, str], ...] = ()
 
     def start(self, policy: str) -> ViewStart:
         """Return the start of views under a policy."""
@@ -130,11 +132,16 @@ def restored(
     made = sorted(records, key=lambda record: record.version)
     fitting = [record for record in made if record.last <= last and fits(record, rewinds)]
     newest = made[-1] if made else None
+    current = max(fitting, key=lambda record: (record.last, record.version), default=None)
+    changes = [(record.seen, record.token) for record in made]
+    if newest and current is not newest:  # a rewind or an undo came after it
+        changes.append((newest.seen, current.token if current else ""))
     return State(
         conversation,
         at,
         revision,
-        summary=max(fitting, key=lambda record: (record.last, record.version), default=None),
+        summary=current,
+        changes=tuple(changes),
         newest=newest.token if newest else "",
         versions=newest.version if newest else 0,
     )

@@ -60,6 +60,7 @@ class SummaryRecord:
         first: First ordinal that it covers.
         last: Last ordinal that it covers.
         entry: Number of the entry with the last message that it covers.
+        seen: Number of the log's last entry when it was written.
         active: Active messages up to that message.
         turns: Human messages among them.
         view_tokens: Their size in the default view.
@@ -83,6 +84,7 @@ class SummaryRecord:
     first: int
     last: int
     entry: int
+    seen: int
     active: int
     turns: int
     view_tokens: int

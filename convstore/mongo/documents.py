@@ -315,7 +315,7 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
         "version": record.version,
         "parent": record.parent,
         "previous": record.previous,
-        "range": [record.first, record.last, record.entry],
+        "range": [record.first, record.last, record.entry, record.seen],
         "totals": [record.active, record.turns, record.view_tokens],
         "counter": to_stored(record.counter),
         "rewound": [list(one) for one in record.rewound],
@@ -343,7 +343,7 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
     try:
         if not state and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
             raise ValueError("the key does not match the conversation and the token")
-        (first, last, entry), (active, turns, view_tokens) = document["range"], document["totals"]
+        (first, last, entry, seen), (active, turns, view_tokens) = document["range"], document["totals"]
         tokens_in, tokens_out = document["tokens"]
         record = SummaryRecord(
             token=stored_text(document["token"]),
@@ -353,6 +353,7 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
             first=stored_number(first),
             last=stored_number(last),
             entry=stored_number(entry),
+            seen=stored_number(seen),
             active=stored_number(active),
             turns=stored_number(turns),
             view_tokens=stored_number(view_tokens),

@@ -73,6 +73,7 @@ def state_document(state: State) -> dict[str, Any]:
         "versions": state.versions,
         "starts": [start_document(start) for start in state.starts],
         "system": system_document(state.system) if state.system else None,
+        "changes": [list(change) for change in state.changes],
     }
     return document | {name: value for name, value in optional.items() if value}
 

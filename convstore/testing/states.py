@@ -188,16 +188,19 @@ class StateContract(VerifyFixtures):
         assert len((await self.state_of(database, await self.id_of(database, chat)) or {})["starts"]) == 4
 
     async def test_a_lost_state_is_restored(self, new_store: _NewStore, database: Any) -> None:
-        """The next load brings it back from the summaries, and compactions go on from there."""
+        """The next load brings it back from the summaries, past views too, and compactions go on from there."""
         chat = new_store(summarizer=_Writer()).conversation(user_id=new_id(), thread_id="t")
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
+        await _talk(chat, 5)
         conversation, before = await self.id_of(database, chat), await _view(chat)
+        past = [(await chat.view_at(ordinal)).messages for ordinal in range(1, 11)]
         for reader in (chat, new_store().conversation(**chat.scope)):
             await database["log"].delete_one({"_id": f"{conversation}:~"})
             assert await _view(reader) == before
             assert (await self.state_of(database, conversation) or {})["revision"] > 1
-        await _talk(chat, 5, 6)
+            assert [(await reader.view_at(ordinal)).messages for ordinal in range(1, 11)] == past
+        await _talk(chat, 6, 7)
         again = await chat.compact(force=True)
         assert again.summary is not None
         assert again.summary.version == 2

@@ -213,7 +213,7 @@ class PastView(History):
         version: Version of the summary that it shows, 0 for none.
         policy: Its policy.
         match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
-        difference: The reason of a difference: "counter", "view format", "type", "adapted", "policy" or "log"; "" if it
+        difference: The reason of a difference: "counter", "view format", "type", "adapted" or "log"; "" if it
             does not differ.
     """
 

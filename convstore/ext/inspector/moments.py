@@ -20,10 +20,20 @@ from convstore.ext.inspector.rendering import number_in
 from convstore.values.models import PastView, StoredMessage
 from convstore.values.stamps import ViewReason
 
-__all__ = ["Changes", "Moment", "changes_between", "load_view", "moment_of"]
+__all__ = ["DIFFERENCES", "Changes", "Moment", "changes_between", "load_view", "moment_of"]
 
 _LOOKED_BACK = 60
 _MAX_CHANGES = 40
+
+DIFFERENCES = {
+    "counter": "This store counts tokens with another counter than the one of that call, so the view begins elsewhere.",
+    "view format": "That call was made by a version of convstore that builds views by other rules.",
+    "type": "The view has values of types that are not registered here; they are shown as they are stored.",
+    "adapted": "The model got this view with changes: with messages appended with the answer, or with results that a "
+    "middleware shortened.",
+    "log": "The log is not as it was then, as after a repair.",
+}
+"""Why a view differs from what the model was given."""
 
 _ADDED = "added"
 _CHANGES = {

@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from convstore import HistoryPolicy
+from convstore import ConversationStore, HistoryPolicy
 from convstore.ext.inspector import EVERYTHING, inspector
-from convstore.testing.samples import rag_turn
+from convstore.testing.samples import new_id, rag_turn
 
 
 async def page(client, path, **query: str):
@@ -47,7 +47,7 @@ async def test_the_list_is_paged(browse, store):
     client, path, seen = browse(), "/", []
     while path:
         body = await page(client, path)
-        seen += re.findall(r"<bdi>Question (\d+)\.</bdi></a>", body)
+        seen += re.findall(r"<bdi>“Question (\d+)\.”</bdi></a>", body)
         found = re.search(r'rel="next" href="([^"]+)"', body)
         path = found[1].replace("&amp;", "&") if found else ""
     assert sorted(map(int, seen)) == list(range(120))
@@ -325,3 +325,30 @@ async def test_a_search_goes_across_conversations(browse, chat, store, here):
     like = {"q": "squid", "key": "user_id", "like": there.removeprefix("/c/")}
     assert (await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)).status_code == 404
     assert "Type some words" in await page(browse(), "/search")
+
+
+@pytest.mark.parametrize("turns", [350, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_a_page_reads_what_it_shows(client, commands, database_name, turns):
+    """However long the conversation is: commands and documents are those of a short one, and no page has 100 KB."""
+    store = ConversationStore(
+        client[database_name], collection_prefix="pages_", policy=HistoryPolicy(max_tokens=1_000), search_index=False
+    )
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    costs = list[list[tuple[int, int]]]()
+    transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
+    async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
+        for until in (250, turns):
+            for number in range((await chat.info()).turns, until):
+                stamp = (await chat.load_history()).stamp if number >= until - 2 else None
+                await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes. " * 30)], seen=stamp)
+            here, last = f"/c/{(await chat.info()).conversation_id}", 2 * until
+            costs.append([])
+            for path in ("", f"?at={last}", f"?before={until}", "/turns", f"/messages/{last - 3}", "/view.json"):
+                with commands.counted():
+                    body = await page(browser, here + path)
+                costs[-1].append((len(commands.sent), commands.documents))
+                assert len(body) < 100_000
+    for short, long in zip(*costs, strict=True):
+        assert long[0] <= short[0], costs
+        assert long[1] <= short[1] + 5, costs

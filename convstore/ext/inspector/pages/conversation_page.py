@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from convstore.conversation import Conversation
 from convstore.ext.inspector.body import Body, as_json, body_of
 from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View, parts_of_view
-from convstore.ext.inspector.moments import Changes, Moment, changes_between, load_view, moment_of
+from convstore.ext.inspector.moments import DIFFERENCES, Changes, Moment, changes_between, load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.values.models import ConversationInfo, StoredMessage, ToolRecord
 
@@ -74,9 +74,10 @@ async def page(request: Request, chat: Conversation) -> Response:
         view=view,
         moment=moment,
         changes=await _changes(chat, moment, view),
+        differences=DIFFERENCES,
         lines=lines,
         fill=parts_of_view(view),
-        budget_used=1000 * min(1, view.history.tokens / budget) if budget else None,
+        budget_used=1000 * view.history.tokens / budget if budget else None,
         older=shown[0].ordinal if shown and (has_more or is_forward) and shown[0].ordinal > 1 else None,
         newer=shown[-1].ordinal if shown and (has_more if is_forward else is_paged) else None,
         legend={state: STATES[state] for state in STATES if state in {line.given.state for line in lines}},
