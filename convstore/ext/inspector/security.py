@@ -115,7 +115,7 @@ class LocalGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
         app = (self._admit(Request(scope)) or self._app) if scope["type"] == "http" else self._app
-        await app(scope, receive, send)
+        await Guard(app)(scope, receive, send)
 
     def _admit(self, request: Request) -> Response | None:
         """Return None for a request that may pass, else the answer to it."""

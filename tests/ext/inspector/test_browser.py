@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import socket
@@ -152,6 +153,48 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page):
     assert await fits(page)
 
 
+@pytest.mark.parametrize("page", ["wide-light"], indirect=True)
+async def test_conversations_are_found_by_scope_and_by_words(page):
+    """A click on a scope value lists the conversations with it; a search of all leads into the log."""
+    await follow(page, page.get_by_title("Conversations with the same user_id").first)
+    assert await page.get_by_text("Only those with the same").is_visible()
+    assert await page.get_by_role("listitem").filter(has=page.locator("h2")).count() == 2
+    await page.get_by_role("searchbox").fill("overfitting")
+    await follow(page, page.get_by_role("button", name="Search"))
+    assert await page.get_by_text("2 conversations with the same").is_visible()
+    await follow(page, page.get_by_role("link", name="Message 10", exact=True))
+    assert await page.locator("#m10").is_visible()
+
+
+@pytest.mark.parametrize("page", ["wide-light"], indirect=True)
+async def test_usage_opens_and_a_view_is_downloaded(page):
+    """Tokens by model are in a table; the exported call is a list of messages in both forms."""
+    await open_lesson(page)
+    await page.get_by_text("Usage by model and metadata").click()
+    assert await page.get_by_role("rowheader", name="demo-model").is_visible()
+    assert await page.get_by_text('"course": "ml-101"').is_visible()
+    for form, key in (("LangChain JSON", "type"), ("OpenAI JSON", "role")):
+        async with page.expect_download() as started:
+            await page.get_by_role("link", name=form).click()
+        exported = json.loads(await asyncio.to_thread(Path(await (await started.value).path()).read_bytes))
+        assert exported[0][key] == "system"
+
+
+@pytest.mark.parametrize("page", ["phone-light"], indirect=True)
+async def test_a_source_and_a_long_result_are_read_page_by_page(page):
+    """A source leads to the answers that cite it; a result has pages."""
+    await open_lesson(page)
+    await follow(page, page.get_by_role("link", name="6", exact=True).first)
+    assert await page.get_by_text("cited in").count() == 3
+    assert await page.get_by_text("shown again by").is_visible()
+    assert await fits(page)
+    await follow(page, page.get_by_role("link", name="message 4", exact=True))
+    await follow(page, page.get_by_role("link", name="Next →").first)
+    assert await page.get_by_text("Page 2 of 2").first.is_visible()
+    assert await fits(page)
+
+
+@pytest.mark.parametrize("page", ["wide-dark"], indirect=True)
 async def test_everything_is_reached_by_keyboard(page):
     """The first stop skips to the content; every stop is visible."""
     await open_lesson(page)

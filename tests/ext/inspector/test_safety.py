@@ -147,8 +147,8 @@ async def test_hostile_text_is_shown_as_text(store, browse, name):
     text = HOSTILE[name]
     id_ = "x" if "\ud800" in text else text[:100]
     chat = store.conversation(user_id=id_, thread_id=new_id())
-    call = {"name": text[:500], "args": {text[:50]: text}, "id": "call"}
-    source = [{"title": text[:900], "url": f"javascript:{text[:50]}", "content": text + " source"}]
+    call = {"name": text[:500], "args": {text[:50]: text[:50_000]}, "id": "call"}
+    source = [{"title": text[:900], "url": f"javascript:{text[:50]}", "content": text[:200_000] + " source"}]
     turn = [
         HumanMessage(text, id=id_),
         AIMessage([{"type": "text", "text": text}, {"type": text[:50], "x": text[:500]}], tool_calls=[call], id="ai"),
@@ -210,6 +210,17 @@ async def test_the_token_works_once_and_becomes_a_cookie():
     assert (await get(gate, "/?token=token", headers={"cookie": pair})).status_code == 303
     assert (await get(gate, "/?token=token")).status_code == 403
     assert (await get(gate, "/", headers={"cookie": "convstore_inspector_4000=x"})).status_code == 403
+
+
+async def test_the_gates_own_answers_have_the_headers():
+    """The redirect that sets the cookie, and each refusal."""
+    gate = LocalGate(hello, port=4000, token="token")
+    answers = [await get(gate, "/"), await get(gate, "/?token=token"), await get(gate, "/", headers={"host": "evil"})]
+    assert [answer.status_code for answer in answers] == [403, 303, 403]
+    for answer in answers:
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(
