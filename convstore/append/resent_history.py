@@ -26,7 +26,7 @@ from convstore.append.resent import (
     parting,
     stored,
 )
-from convstore.append.writer import TailMoved, Writer, append_timeout, pause
+from convstore.append.writer import TailMoved, Writer
 from convstore.exceptions import (
     ConversationDeletedError,
     HistoryDivergedError,
@@ -38,6 +38,7 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.messages.values import Codec
 from convstore.mongo.digests import Digests
 from convstore.runtime.cache import CachedConversation, ConversationCache
+from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.log_reader import LogReader
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope

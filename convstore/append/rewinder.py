@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol
 
-from convstore.append.writer import pause
 from convstore.exceptions import (
     CorruptDocumentError,
     InvalidInputError,
@@ -29,7 +27,7 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import Log, SlotTaken
 from convstore.runtime.cache import CachedConversation, ConversationCache
-from convstore.runtime.clock import APPEND_SECONDS, Clock
+from convstore.runtime.clock import APPEND_SECONDS, Clock, pause
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
@@ -39,12 +37,8 @@ _TRIES = 100
 _NO_REWINDS = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ignore[arg-type]
 
 
-class Reselect(Protocol):
-    """Make the longest summary of active messages the current one."""
-
-    async def __call__(self, cached: CachedConversation, rewinds: Rewinds) -> None:
-        """See `compaction.history`."""
-        ...
+Reselect = Callable[[CachedConversation, Rewinds], Awaitable[None]]
+"""Makes the longest summary of active messages the current one; see `compaction.history`."""
 
 
 class Rewinder:

@@ -91,7 +91,7 @@ class Driver:
 
     def __init__(self, database: Any) -> None:
         classes = {class_.__name__ for class_ in type(database).__mro__}
-        found = _driver_name(classes)
+        found = next((name for class_, name in _KNOWN if class_ in classes), None)
         if found is None:
             raise InvalidInputError(
                 f"database must be a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor, such as "
@@ -169,13 +169,6 @@ class Driver:
         if clustered and await self.can_cluster():
             options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
         return options
-
-
-def _driver_name(classes: set[str]) -> DriverName | None:
-    for class_, name in _KNOWN:
-        if class_ in classes:
-            return name
-    return None
 
 
 def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Provide the time and unique tokens, and let an import backdate its messages.
+"""Provide the time, waiting times and unique tokens, and let an import backdate its messages.
 
 Floor 3; everything above asks this clock for the time, so that tests can replace it.
 """
@@ -6,17 +6,20 @@ Floor 3; everything above asks this clock for the time, so that tests can replac
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bson import ObjectId
 
-__all__ = ["APPEND_SECONDS", "ID_LIFETIME", "Clock", "as_of", "is_backdated"]
+from convstore.exceptions import StoreUnavailableError
+
+__all__ = ["APPEND_SECONDS", "ID_LIFETIME", "Clock", "append_timeout", "as_of", "is_backdated", "pause"]
 
 _said: ContextVar[datetime | None] = ContextVar("said", default=None)
 
@@ -25,6 +28,31 @@ ID_LIFETIME = 10.0
 
 APPEND_SECONDS = 60.0
 """Timeout of an append; a later sweep finds everything that it may have written."""
+
+
+_BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
+
+
+async def pause(tries: int) -> None:
+    """Back off before the next try, exponentially and with jitter."""
+    await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))))  # noqa: S311 - jitter
+
+
+@asynccontextmanager
+async def append_timeout() -> AsyncIterator[None]:
+    """Limit the time of an append.
+
+    Raises:
+        StoreUnavailableError: The append timed out.
+    """
+    try:
+        async with asyncio.timeout(APPEND_SECONDS):
+            yield
+    except TimeoutError as error:
+        raise StoreUnavailableError(
+            f"the append took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not be written: "
+            "repeat it with the same messages"
+        ) from error
 
 
 @contextmanager

@@ -1,13 +1,16 @@
-"""The paragraph of a system prompt that explains stubs and the retrieval tool to a model.
+"""Write what a model reads about sources: the paragraph of its system prompt, and sources with their numbers.
 
-Floor 1. An application puts it into the system prompt of its agent; the LangChain middleware does so itself.
+Floor 1. An application puts the paragraph into the system prompt of its agent; the LangChain middleware does so itself.
 """
 
 from __future__ import annotations
 
-from convstore.sources.stub import RETRIEVAL_TOOL
+from collections.abc import Callable
 
-__all__ = ["SOURCES_PROMPT", "sources_prompt"]
+from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.values.models import Source
+
+__all__ = ["SOURCES_PROMPT", "RenderSources", "heading_of", "render_sources", "sources_prompt"]
 
 
 def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
@@ -30,3 +33,23 @@ def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
 
 SOURCES_PROMPT = sources_prompt()
 """`sources_prompt` for the tool under its own name; put it into the agent's system prompt."""
+
+RenderSources = Callable[[list[Source]], str]
+"""Writes the sources that a model gets to see."""
+
+
+def render_sources(sources: list[Source]) -> str:
+    """Sources as a model reads them: number, title and address in one line, the text below.
+
+    >>> print(render_sources([Source(source_id=4, title="Seals", content="Seals sleep.", earlier_id=1)]))
+    [4] Seals, already shown as [1]
+    Seals sleep.
+    """
+    return "\n\n".join(f"{heading_of(source)}\n{source.content}" for source in sources)
+
+
+def heading_of(source: Source) -> str:
+    """Return number, title and address of a source in one line."""
+    address = f"({source.url})" if source.url else ""
+    same = f", already shown as [{source.earlier_id}]" if source.earlier_id else ""
+    return " ".join(filter(None, [f"[{source.source_id}]", " ".join(source.title.split()), address])) + same

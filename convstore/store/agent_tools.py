@@ -13,7 +13,7 @@ from convstore.conversation import Conversation
 from convstore.conversation.services import ServiceHost, both_ways, read_back
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.readback.request import PAGE_TOKENS, check_page_tokens
-from convstore.sources.rendering import RenderSources, render_sources
+from convstore.sources.prompt import RenderSources, render_sources
 from convstore.store.handle import ConversationStore
 from convstore.values.scope import Scope, scope_of_run
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from convstore.exceptions import InvalidInputError
 from convstore.sources.detection import SourceExtractor, extract_sources, find_sources, parse_json
-from convstore.sources.rendering import RenderSources, heading_of, render_sources
+from convstore.sources.prompt import RenderSources, heading_of, render_sources
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.values.models import Source
 

@@ -24,8 +24,9 @@ from convstore import (
     StoreError,
     StoreUnavailableError,
 )
-from convstore.append import rewinder, writer
+from convstore.append import rewinder
 from convstore.devserver import DevServer
+from convstore.runtime import clock
 from convstore.runtime.clock import Clock
 from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import start_key
@@ -255,10 +256,33 @@ async def test_an_append_without_an_answer_is_given_up(
     await chat.append(HumanMessage("Hello"))
     log = (await store.services()).writer._log
 
-    monkeypatch.setattr(writer, "APPEND_SECONDS", 0.05)
+    monkeypatch.setattr(clock, "APPEND_SECONDS", 0.05)
     monkeypatch.setattr(log, "insert", never)
     with pytest.raises(StoreUnavailableError, match="repeat it with the same messages"):
         await asyncio.wait_for(chat.append(HumanMessage("again")), 10)
+
+
+async def test_an_insert_without_an_answer_keeps_the_chunks_of_an_earlier_try(
+    chat: Conversation, again, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+):
+    """The entry may be in the log, with a payload that was sent when another writer took its number."""
+    await chat.append(HumanMessage("Hello"))
+    await again(chat).append(AIMessage("Hi!"))
+    log, tries = (await store.services()).writer._log, [0]
+    insert = log.insert
+
+    async def lost_answer(*values: Any, **options: Any) -> None:
+        tries[0] += 1
+        await insert(*values, **options)
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr(log, "insert", lost_answer)
+    text = "What do orcas eat? " * 2_000
+    with pytest.raises(StoreUnavailableError):
+        await chat.append(HumanMessage(text, id="long"))
+    assert tries == [2]
+    [record] = await again(chat).get_tool_messages(["long"])
+    assert record.content == text
 
 
 async def test_an_append_that_waits_while_its_conversation_is_deleted_begins_anew(
