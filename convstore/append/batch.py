@@ -5,7 +5,7 @@ Floor 4; `writer` calls it. `prepare` runs once, even if the writer then retries
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count as counting
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from convstore.messages.encoding import EncodedMessage, decode_message, digest_o
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
+from convstore.runtime.threads import PER_MESSAGE
 from convstore.sources.detection import SourceExtractor, extract_sources, read_back_ids
 from convstore.sources.places import Located, SourcePlace, located_json, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
@@ -27,14 +28,10 @@ from convstore.sources.source import FoundSource, FoundSources, says_more
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in
 from convstore.values.policy import HistoryPolicy
 
-__all__ = ["Batch", "Prepared", "PreparedSource", "is_heavy", "prepare"]
+__all__ = ["Batch", "Prepared", "PreparedSource", "prepare"]
 
 _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
 _TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
-_HEAVY = 200_000
-_PER_MESSAGE, _PER_VALUE = 500, 20
-"""Cost of a message, and of a value in it, in addition to its text, in characters."""
-_TEXTS, _CONTAINERS = (str, bytes), (dict, list, tuple)
 _MAXIMUM_EDGES = 100_000
 _NO_SOURCES = FoundSources()
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
@@ -142,7 +139,7 @@ class Batch:
     @property
     def characters(self) -> int:
         """Estimate the text in the entry, for `run_in_thread_if_long`."""
-        return sum(_PER_MESSAGE + len(one.body) for one in self.prepared)
+        return sum(PER_MESSAGE + len(one.body) for one in self.prepared)
 
     @property
     def kept_source_ids(self) -> list[int]:
@@ -185,24 +182,6 @@ def prepare(
     if answer is not None:
         prepared[answer] = replace(prepared[answer], seen=seen)
     return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber)
-
-
-def is_heavy(messages: Sequence[BaseMessage]) -> bool:
-    """Return True if encoding should run in a thread; stops looking as soon as that is clear."""
-    budget, todo = _HEAVY, list[Any](message.__dict__ for message in messages)
-    while todo and budget > 0:
-        value = todo.pop()
-        if isinstance(value, dict):
-            children: Iterable[Any] = value.values()
-        else:
-            children = value[:_HEAVY] if isinstance(value, _CONTAINERS) else (value.page_content,)
-        for child in children:
-            budget -= _PER_VALUE
-            if isinstance(child, _TEXTS):
-                budget -= len(child)
-            elif child is not None and (isinstance(child, _CONTAINERS) or hasattr(child, "page_content")):
-                todo.append(child)
-    return budget <= 0
 
 
 @dataclass(slots=True)

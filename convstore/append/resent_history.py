@@ -7,14 +7,12 @@ comparison is repeated.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import is_heavy
 from convstore.append.resent import (
     Comparable,
     Match,
@@ -40,6 +38,7 @@ from convstore.mongo.digests import Digests
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 
@@ -156,7 +155,7 @@ class Resender:
         def work() -> tuple[Comparable, ...]:
             return tuple(comparable(message, self._codec) for message in messages)
 
-        return await asyncio.to_thread(work) if is_heavy(messages) else work()
+        return await run_in_thread_if_long(work, characters=characters_in(messages))
 
     async def _decide(self, scope: Scope, batch: tuple[Comparable, ...]) -> Decision:
         cached = await self._reader.find(scope)

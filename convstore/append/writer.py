@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, is_heavy, prepare
+from convstore.append.batch import Batch, prepare
 from convstore.append.compose import Composed, compose, payloads_to_cache, renumbered_by
 from convstore.append.turn import check_turn, placed
 from convstore.exceptions import (
@@ -39,7 +39,7 @@ from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock, append_timeout, pause
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
-from convstore.runtime.threads import run_in_thread_if_long
+from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
@@ -139,11 +139,7 @@ class Writer:
             renumber=renumber,
             seen=seen,
         )
-        # Each step takes up to a millisecond. Without a pause in between, many users at once stall the event loop for
-        # the sum of their steps.
-        await asyncio.sleep(0)
-        batch = await asyncio.to_thread(work) if is_heavy(messages) else work()
-        await asyncio.sleep(0)
+        batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         return _receipt(batch, *await self._write(scope, _Request(batch, turn=turn, after=after)))
 
     async def reserve(self, scope: Scope, number: int) -> range:

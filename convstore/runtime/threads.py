@@ -1,4 +1,4 @@
-"""Move long work to a thread, so that it does not block the event loop.
+"""Keep the event loop free: long work goes to a thread, noticeable work waits until other tasks had their turn.
 
 Floor 3; the log reader, loader and writer call it. Python switches threads every few milliseconds, unless a single C
 call takes longer.
@@ -7,27 +7,56 @@ call takes longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
 
-__all__ = ["characters_of", "run_in_thread_if_long"]
+__all__ = ["PER_MESSAGE", "characters_in", "characters_of", "run_in_thread_if_long"]
 
 _Result = TypeVar("_Result")
 
 _LONG = 200_000
 """Characters that take about 10 ms to decode in the worst case, nested JSON; plain text takes a twentieth of that."""
 
-_PER_MESSAGE = 500
-"""Cost of a message in addition to its text, in characters."""
+_NOTICEABLE = 2_000
+"""Characters that take some tenths of a millisecond, to which the steps of many users at once add up."""
+
+PER_MESSAGE, _PER_VALUE = 500, 20
+"""Cost of a message, and of a value in it, in addition to its text, in characters."""
+
+_TEXTS, _CONTAINERS = (str, bytes), (dict, list, tuple)
 
 
 async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int) -> _Result:
-    """Return the result of the work, which runs in a thread if it is long."""
-    return await asyncio.to_thread(work) if characters > _LONG else work()
+    """Return the result of the work, which runs in a thread if it is long, else after a pause if it is noticeable."""
+    if characters > _LONG:
+        return await asyncio.to_thread(work)
+    if characters > _NOTICEABLE:
+        await asyncio.sleep(0)
+    return work()
 
 
 def characters_of(messages: Iterable[EntryMessage], payloads: Mapping[str, str]) -> int:
     """Estimate the text to decode in messages and their payloads, for `run_in_thread_if_long`."""
-    return sum(map(len, payloads.values())) + sum(_PER_MESSAGE + len(message.body) for message in messages)
+    return sum(map(len, payloads.values())) + sum(PER_MESSAGE + len(message.body) for message in messages)
+
+
+def characters_in(messages: Sequence[BaseMessage]) -> int:
+    """Estimate the text to encode in messages, for `run_in_thread_if_long`; stops once that is long."""
+    characters, todo = 0, list[Any](message.__dict__ for message in messages)
+    while todo and characters <= _LONG:
+        value = todo.pop()
+        if isinstance(value, dict):
+            children: Iterable[Any] = value.values()
+        else:
+            children = value[:_LONG] if isinstance(value, _CONTAINERS) else (value.page_content,)
+        for child in children:
+            characters += _PER_VALUE
+            if isinstance(child, _TEXTS):
+                characters += len(child)
+            elif child is not None and (isinstance(child, _CONTAINERS) or hasattr(child, "page_content")):
+                todo.append(child)
+    return characters

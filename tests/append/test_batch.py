@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, Hum
 from properties import examples
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
-from convstore.append.batch import is_heavy, prepare
+from convstore.append.batch import prepare
 from convstore.append.compose import Composed, compose
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.log.entry import EntryMessage, Totals
@@ -22,6 +22,7 @@ from convstore.messages.encoding import decode_message, digest_of, fields_of
 from convstore.messages.tokens import NamedCounter, approximate_tokens, count, named
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec, Omitted
+from convstore.runtime.threads import characters_in
 from convstore.sources.detection import find_sources
 from convstore.sources.places import read_item, read_text
 from convstore.sources.shortening import leave_out, with_stub, without_media
@@ -330,12 +331,12 @@ def test_blocks_that_langchain_can_not_count_are_counted(content):
 )
 def test_heavy_batches_are_recognised(content, artifact, heavy):
     """Work of more than some milliseconds leaves the event loop."""
-    assert is_heavy([ToolMessage(content, tool_call_id="c", artifact=artifact)]) == heavy
+    assert (characters_in([ToolMessage(content, tool_call_id="c", artifact=artifact)]) > 200_000) == heavy
 
 
 def test_a_long_document_is_heavy():
     """The text of a document counts like any other."""
-    assert is_heavy([ToolMessage("x", tool_call_id="c", artifact=[Document("x" * 300_000)])])
+    assert characters_in([ToolMessage("x", tool_call_id="c", artifact=[Document("x" * 300_000)])]) > 300_000
 
 
 def test_usage_is_kept_of_twenty_models():

@@ -30,6 +30,7 @@ from convstore.messages.values import Codec
 from convstore.mongo import log
 from convstore.sources import detection as finding
 from convstore.sources.detection import parse_json
+from convstore.testing import rag_turn
 
 LARGE, SMALL = "a whale " * 150_000, "a whale " * 500
 _WHOLE = HistoryPolicy(max_tokens=None)
@@ -144,7 +145,7 @@ async def test_appends_at_once_take_turns(store: ConversationStore, monkeypatch:
     await asyncio.gather(*(chat.append(HumanMessage("?")) for chat in chats))
     monkeypatch.setattr(writer, "prepare", noted("prepare", writer.prepare))
     monkeypatch.setattr(writer, "compose", noted("compose", writer.compose))
-    await asyncio.gather(*(chat.append(HumanMessage("And?")) for chat in chats))
+    await asyncio.gather(*(chat.append(rag_turn("And?")) for chat in chats))
     assert steps == ["prepare"] * 3 + ["compose"] * 3
 
 
