@@ -67,23 +67,28 @@ class ConversationCheck:
             await self.seal(tuple(self.head["scope"].items()))
 
     async def _checked_log(self) -> LogCheck:
-        """Check the log; repair entries that do not follow each other, if asked to, and check it again."""
-        check, repaired = await self._check_log(), []
-        broken = [one for one in check.subject.findings if one.kind in _BREAKS] if check.is_broken else []
-        repairs = check.is_broken and check.is_readable and self.subject.repair and await self._still_exists()
-        if repairs and await self._repair_log():
-            check = await self._check_log(keeps_chunks=True)
-            remaining = {(one.kind, one.document_id) for one in check.subject.findings}
-            outcome = {"repairable": True, "repaired": True}
-            repaired = [
-                one.model_copy(update=outcome) for one in broken if (one.kind, one.document_id) not in remaining
-            ]
-            broken = []
-        update = {"repairable": check.is_readable}
-        found = [one.model_copy(update=update) if one in broken else one for one in check.subject.findings]
-        self.subject.findings += [*repaired, *found]
+        check = await self._check_log()
+        if check.is_broken:
+            check = await self._repaired_log(check)
+        self.subject.findings += check.subject.findings
         self.subject.checked = check.subject.checked
         return check
+
+    async def _repaired_log(self, check: LogCheck) -> LogCheck:
+        """Repair entries that do not follow each other, if asked to, and check the log again."""
+        found = check.subject.findings
+        broken = [one for one in found if one.kind in _BREAKS]
+        repairs = check.is_readable and self.subject.repair and await self._still_exists() and await self._repair_log()
+        if not repairs:
+            update = {"repairable": check.is_readable}
+            check.subject.findings = [one.model_copy(update=update) if one in broken else one for one in found]
+            return check
+        again = await self._check_log(keeps_chunks=True)
+        remaining = {(one.kind, one.document_id) for one in again.subject.findings}
+        fixed = [one for one in broken if (one.kind, one.document_id) not in remaining]
+        outcome = {"repairable": True, "repaired": True}
+        self.subject.findings += [one.model_copy(update=outcome) for one in fixed]
+        return again
 
     async def _check_log(self, *, keeps_chunks: bool = False) -> LogCheck:
         head, _ = read_head(self.head)

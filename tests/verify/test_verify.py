@@ -216,6 +216,7 @@ async def test_a_log_whose_head_is_lost_is_reported_and_kept(database, store, fu
         ("lost", LOG),
         ("lost", "summaries"),
         ("lost", "annotations"),
+        ("lost", "search"),
     }
     assert not report.ok
     assert await database["log"].count_documents({"conversation": full}) == 20
@@ -233,6 +234,7 @@ async def test_what_is_left_of_deletions_goes_after_a_day(database, store, full)
     report = await store.verify(repair=True)
     assert {(kind, where) for kind, where, _ in findings(report)} == {
         ("leftover", LOG),
+        ("leftover", "search"),
         ("leftover", "summaries"),
         ("leftover", "annotations"),
     }

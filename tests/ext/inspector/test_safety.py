@@ -24,7 +24,7 @@ HOSTILE = {
     "bidi": "user\u202e gnp.exe \u2066 \u200f end",
     "terminal": "\x1b[2J\x1b]0;owned\x07 \x9b31m \x00 nul",
     "surrogate": "broken \ud800 text",
-    "template": "{{ 7 * 191 }} {% raw %} ${7*191}",
+    "template": "{{ 1234567 * 8901 }} {% raw %} ${1234567*8901}",
     "entity": "&#x202e; &lt;script&gt; &#60;script&#62;",
     "long": "x" * 5_000_000,
     "brackets": "[" * 50_000 + "1" * 50_000,
@@ -173,7 +173,7 @@ async def test_hostile_text_is_shown_as_text(store, browse, name):
         assert not re.search(r"<script|<b\b|<img src=x| on\w+=\"|href=\"(?!https?:|/|#|\?)", body)
         assert not re.search(r"<img(?! src=\"/static/)", body)
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", body)
-        assert "1337" not in body
+        assert "10988880867" not in body
     exported = await client.get(f"{here}/view.json")
     assert exported.status_code == 200
     exported.content.decode("ascii")
