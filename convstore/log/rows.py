@@ -106,7 +106,7 @@ def shown_whole(rows: Sequence[Row], policy: HistoryPolicy) -> list[bool]:
     """Return for each row whether it is shown in full: the turn in progress, and the results that a policy exempts."""
     last_turn = None if is_finished(rows) else rows[-1].turn
     kept_from = _kept_from(rows, policy, last_turn)
-    return [row.turn == last_turn or is_exempt(row, policy, kept_from) for row in rows]
+    return [row.turn == last_turn or (row.message.type == "tool" and is_exempt(row, policy, kept_from)) for row in rows]
 
 
 def is_current(rows: Sequence[Row]) -> Sequence[bool]:
@@ -121,10 +121,8 @@ def results_before(rows: Sequence[Row], end: int) -> int:
 
 
 def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
-    """Return True if a policy shows a tool result of a finished turn in full."""
+    """Return True if a policy shows a tool result, the message of a row, in full once its turn is finished."""
     message = row.message
-    if message.type != "tool":
-        return False
     return (
         policy.stub_tools == "never"
         or message.tool in policy.never_stub

@@ -15,6 +15,7 @@ __all__ = ["copy_message"]
 _Message = TypeVar("_Message", bound=BaseMessage)
 
 _set = object.__setattr__
+_EMPTIED = frozenset({dict, list})
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
@@ -31,8 +32,9 @@ def copy_message(message: _Message) -> _Message:
     class_ = type(message)
     copied, values = class_.__new__(class_), message.__dict__.copy()
     for name, value in values.items():
-        if type(value) not in _ATOMS:
-            values[name] = _copy(value)
+        kind = type(value)
+        if kind not in _ATOMS:
+            values[name] = _copy(value) if value or kind not in _EMPTIED else kind()
     # Pickle restores pydantic models the same way: without validation.
     _set(copied, "__dict__", values)
     _set(copied, "__pydantic_extra__", _copy(message.__pydantic_extra__))

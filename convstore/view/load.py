@@ -25,7 +25,7 @@ from convstore.view.view import ActiveRows
 
 __all__ = ["Load", "differs", "entries_needed", "is_continued_by", "is_sufficient", "newest_start"]
 
-_MIN_ENTRIES, _MAX_ENTRIES = 8, 1_000
+_MIN_ENTRIES, _MORE_ENTRIES, _MAX_ENTRIES = 30, 8, 1_000
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ def entries_needed(start: ViewStart, totals: Totals, policy: HistoryPolicy) -> i
     limits = ((policy.max_tokens, totals.view_tokens), (policy.max_turns, totals.turns))
     needed = min([active, *(limit * active // total for limit, total in limits if limit and total)])
     since = max(0, totals.entries - start.entry) if start.entry else 0
-    return min(max(needed, 5 * since // 4) + _MIN_ENTRIES, _MAX_ENTRIES)
+    return min(max(_MIN_ENTRIES, max(needed, 5 * since // 4) + _MORE_ENTRIES), _MAX_ENTRIES)
 
 
 def newest_start(starts: Iterable[ViewStart], totals: Totals, *, revision: int, counter: str) -> ViewStart:

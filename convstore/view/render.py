@@ -81,7 +81,7 @@ def payloads_needed(rows: Sequence[Row], policy: HistoryPolicy) -> list[tuple[st
     return [
         (row.message.id, ref)
         for row, whole, current in zip(rows, shown_whole(rows, policy), is_current(rows), strict=True)
-        if (ref := _payload_in_view(row.message, policy, whole=whole, current=current))
+        if row.message.payload and (ref := _payload_in_view(row.message, policy, whole=whole, current=current))
     ]
 
 

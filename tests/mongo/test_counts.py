@@ -188,6 +188,39 @@ async def test_a_cold_load_of_some_turns_reads_about_those(
         assert commands.bytes < 35_000
 
 
+async def test_a_cold_load_after_a_rewind_is_two_commands(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """The entry that rewinds is read with the others."""
+    question = (await chat.list_messages(limit=4))[0].message.id
+    await chat.rewind(before=str(question))
+    await chat.append(HumanMessage("again"))
+    warm = await chat.load_history()
+    other = cold(client, database_name, chat)
+    with commands.counted():
+        history = await other.load_history()
+    assert history.messages == warm.messages
+    assert commands.names == ["find", "find"]
+    assert history.report.round_trips == 2
+    assert history.report.documents == commands.documents
+
+
+async def test_a_cold_load_reads_about_a_view_when_the_head_is_old(
+    chat: Conversation, commands: Commands, client: AsyncMongoClient[dict[str, Any]], database_name: str
+) -> None:
+    """The first one finds out where the view begins and stores it; the next one costs two commands."""
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+        warm = await chat.load_history()
+    for names in (["find", "find", "find", "update"], ["find", "find"]):
+        other = cold(client, database_name, chat)
+        with commands.counted():
+            history = await other.load_history()
+        assert history.messages == warm.messages
+        assert commands.names == names
+        assert commands.documents < 60
+
+
 async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
     store: ConversationStore,
     commands: Commands,
