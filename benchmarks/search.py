@@ -115,6 +115,7 @@ async def one_conversation(
         return await texts.find({"$text": {"$search": query}}, score).sort(score).limit(20).to_list(None)
 
     await timed("$text of MongoDB", queries, text_search, _SEARCHES)
+    await database.client.admin.command("fsync")  # sizes are those of the last checkpoint
     size = (await database.command("collStats", texts.name))["indexSizes"]["text_text"]
     print(f"  its index: {size / characters:.1%} of the text")
     await database["search"].delete_many({})

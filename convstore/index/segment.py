@@ -10,11 +10,10 @@ import json
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 from convstore.index.part import IndexBuilder, IndexedMessage, Posting, Window
@@ -115,8 +114,9 @@ class Segment:
         return details
 
     @cached_property
-    def _firsts(self) -> list[int]:
-        return list(accumulate(self._details["entries"], initial=self._details["first"]))
+    def _starts(self) -> list[int]:
+        """Return the index of the first message of each entry."""
+        return list(accumulate(self._details["counts"], initial=0))[:-1]
 
     @cached_property
     def _labels(self) -> dict[int, str]:
@@ -172,12 +172,12 @@ class Segment:
 
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""
-        details, ordinal = self._details, self._details["first"] + index
-        first = self._firsts[bisect_right(self._firsts, ordinal) - 1]
-        named = details["named"]
+        details = self._details
+        entry = bisect_right(self._starts, index) - 1
+        first, named = details["firsts"][entry], details["named"]
         position = bisect_left(named, index)
         values = details["names"][position] if named[position : position + 1] == [index] else None
-        return IndexedMessage(ordinal, _TYPES[self._types[index]], first, *_named(values))
+        return IndexedMessage(first + index - self._starts[entry], _TYPES[self._types[index]], first, *_named(values))
 
     def window(self, number: int) -> Window:
         """Return a window."""
@@ -285,13 +285,14 @@ def _window_columns(windows: Sequence[Window]) -> bytes:
 
 
 def _messages(part: IndexBuilder) -> dict[str, Any]:
-    """Return all that is not columns of windows: messages by index, whose ordinals are dense, and rare values."""
+    """Return all that is not columns of windows, by the index of the message or the window."""
     # The others are read from their entries in any case.
     named = [index for index, one in enumerate(part.messages) if one.type == "human" or one.payload]
     messages = [part.messages[index] for index in named]
+    entries = [(first, len(list(group))) for first, group in groupby(one.first for one in part.messages)]
     return {
-        "first": part.messages[0].ordinal if part.messages else 0,
-        "entries": list(Counter(one.first for one in part.messages).values()),
+        "firsts": [first for first, _ in entries],
+        "counts": [count for _, count in entries],
         "named": named,
         "names": [[one.id, one.tool, _milliseconds(one.created_at), _location(one)] for one in messages],
         "labels": [[number, window.label] for number, window in enumerate(part.windows) if window.label],

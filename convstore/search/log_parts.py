@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from convstore.index.part import IndexBuilder, IndexedMessage, Part
+from convstore.index.ranking import Found
 from convstore.index.texts import Text, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.rewind import NO_REWINDS, Rewinds
@@ -95,12 +96,14 @@ class SearchedLog:
     question: int = 0
     is_due: bool = False
 
-    def turn_of(self, ordinal: int) -> IndexedMessage:
+    def turn_of(self, found: Found) -> IndexedMessage:
         """Return the first message of the turn that contains an active message."""
-        for part in reversed(self.parts):
-            index = bisect_right(part.humans, ordinal - part.message(0).ordinal) if part.size else 0
-            for human in reversed(part.humans[:index]):
-                if self.rewinds.is_active((question := part.message(human)).ordinal):
+        part = self.parts[found.part]
+        until = bisect_right(part.humans, part.message_of[found.windows[0]])
+        before = ((one, one.humans) for one in reversed(self.parts[: found.part]))
+        for one, humans in ((part, part.humans[:until]), *before):
+            for human in reversed(humans):
+                if self.rewinds.is_active((question := one.message(human)).ordinal):
                     return question
         messages = (part.message(index) for part in self.parts for index in range(part.size))
         return next(one for one in messages if self.rewinds.is_active(one.ordinal))

@@ -97,7 +97,7 @@ class Searcher:
     ) -> list[Match]:
         """Return found messages with snippets; `texts` has those that were read already. One round trip."""
         texts = texts or WindowTexts(self._reader, self._logs, cached, codec=self._codec)
-        shown, turns = _shown(log, found, request), [log.turn_of(one.message.ordinal) for one in found]
+        shown, turns = _shown(log, found, request), [log.turn_of(one) for one in found]
         await texts.read(shown, [turn for turn in turns if not turn.id])
         snippets = Snippets(request.groups)
 

@@ -243,6 +243,15 @@ class RestoreContract(RestoreFixtures):
         assert await chat.rewind(before="t-1") == 2
         assert (await chat.reserve_source_ids(2)).start == 1
         assert _told(await later.verify(user_id=user)) == []
+        sealer = (await chat.store.services()).sealer
+        assert sealer is not None
+        for _ in range(2):
+            await sealer.seal(tuple(chat.scope.items()))
+            stores = [new_store(search_index=given) for given in (True, False)]
+            found = [await store.conversation(**chat.scope).search("q10 q3 on") for store in stores]
+            assert found[0] == found[1]
+            assert {hit.turn_id for hit in found[0]} > {asked.id}
+            await chat.append(HumanMessage("Go on with q3?", id=new_id()))
 
     async def test_a_repair_that_broke_off_is_finished(
         self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
