@@ -122,7 +122,7 @@ def terms(text: str, language: str = "") -> list[str]:
     """
     found: list[str] = []
     for token in _TOKEN.findall(text):
-        found += _terms_of(token, language)
+        found += (_cached_terms if len(token) <= _TERM_CHARACTERS else _long_terms)(token, language)
     return found
 
 
@@ -153,9 +153,10 @@ def language_of(text: str) -> str:
     ('german', 'english', '')
     """
     sample = text[:4_000]
-    counts = Counter(
-        language for word in sample.casefold().split() for language in _LANGUAGES_OF.get(word.strip(".,;:!?"), ())
-    )
+    counts = Counter[str]()
+    for word, times in Counter(word.strip(".,;:!?") for word in sample.casefold().split()).items():
+        for language in _LANGUAGES_OF.get(word, ()):
+            counts[language] += times
     (first, most), (_, second) = [*counts.most_common(2), ("", 0), ("", 0)][:2]
     if most >= _CLEAR and most > second:
         return first
@@ -198,8 +199,10 @@ def token_terms(token: str, language: str) -> set[str]:
 
 
 def _terms_of(token: str, language: str) -> tuple[str, ...]:
-    if len(token) <= _TERM_CHARACTERS:
-        return _cached_terms(token, language)
+    return (_cached_terms if len(token) <= _TERM_CHARACTERS else _long_terms)(token, language)
+
+
+def _long_terms(token: str, language: str) -> tuple[str, ...]:
     if _IS_PAIRED.match(token):
         return _pairs(token)
     return _split(token, language) if len(token) <= _LONG_TOKEN else (_folded(token[:_TERM_CHARACTERS]),)

@@ -23,8 +23,8 @@ __all__ = ["search_page"]
 
 _PASSAGE_CHARACTERS, _SOURCE_CHARACTERS = 800, 2_000
 """Maximum length of a passage. A source that is not longer is shown whole: an answer seldom repeats its question."""
-_MAX_PASSAGES, _MAX_READ = 20, 40
-"""Passages on a page, and passages read for it: some of them repeat others."""
+_MAX_PASSAGES = 40
+"""Passages read for a page, which shows as many as fit: short messages take little room, and some repeat others."""
 _MAX_OFFSET = 200
 """A search ends after so many passages. Those before a page are read again, as the page does not repeat them."""
 _LABEL_CHARACTERS = 200
@@ -45,7 +45,7 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> tup
         scope,
         SearchRequest(
             tuple(query_groups(request.find)),
-            limit=min(offset, _MAX_OFFSET) + _MAX_READ,
+            limit=min(offset, _MAX_OFFSET) + _MAX_PASSAGES,
             before=through + 1 if through else 2**53,
             is_for_model=True,
             characters=min(_PASSAGE_CHARACTERS, room // 2),
@@ -58,7 +58,7 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> tup
         if position < offset:
             continue
         text = _shown(match, whole)
-        if texts and (weight(text) + 1 > room or len(texts) == _MAX_PASSAGES):
+        if texts and weight(text) + 1 > room:
             break
         room -= weight(text) + 1
         texts.append(text)
