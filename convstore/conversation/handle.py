@@ -190,7 +190,7 @@ class Conversation(ConversationReader):
 
     async def undo_compaction(self) -> bool:
         """Undo the current summary: views show the previous one, or the messages. Returns False if there is none."""
-        return await (await self._services()).kept.undo(self._scope)
+        return await (await self._services()).summaries.undo(self._scope)
 
     async def annotate(self, message_id: str, /, **values: Any) -> None:
         """Attach values to a message, such as user feedback, a label or an audit note. They are stored outside the log.
@@ -246,7 +246,7 @@ class Conversation(ConversationReader):
         self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
     ) -> None:
         """Set the title, the metadata or both. Arguments not given stay unchanged. Creates a missing conversation."""
-        await (await self._services()).directory.update(self._scope, title=title, metadata=metadata)
+        await (await self._services()).catalog.update(self._scope, title=title, metadata=metadata)
 
     async def delete(self) -> ErasureReceipt:
         """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.

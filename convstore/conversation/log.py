@@ -178,7 +178,7 @@ class ConversationLog:
         """Set title, metadata or both as `Conversation.update` does."""
         services = await self._services()
         with as_of(at):
-            await services.directory.update(self._scope, title=title, metadata=metadata)
+            await services.catalog.update(self._scope, title=title, metadata=metadata)
 
     async def close(self) -> None:
         """Bring the listing up to date: the log is complete, and `prune` may remove the conversation."""

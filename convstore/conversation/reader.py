@@ -105,7 +105,7 @@ class ConversationReader:
 
     async def summaries(self) -> list[Summary]:
         """Return every summary of this conversation, oldest first, with the range of messages that it covers."""
-        return await (await self._services()).kept.all(self._scope)
+        return await (await self._services()).summaries.all(self._scope)
 
     async def expand_summary(self, version: int) -> list[BaseMessage]:
         """Return the messages that a summary covers, in order, each equal to the appended one.
@@ -113,7 +113,7 @@ class ConversationReader:
         Raises:
             InvalidInputError: There is no such summary.
         """
-        return await (await self._services()).kept.expand(self._scope, version)
+        return await (await self._services()).summaries.expand(self._scope, version)
 
     async def get_tool_messages(self, ids: Sequence[str]) -> list[ToolRecord]:
         """Return messages in full, equal to the appended ones, in the order of the ids. Unknown ids are left out.
@@ -232,7 +232,7 @@ class ConversationReader:
 
     async def info(self) -> ConversationInfo:
         """Return title, metadata, dates and exact counts; for an empty scope, zeros and no dates."""
-        return await (await self._services()).directory.info(self._scope)
+        return await (await self._services()).catalog.info(self._scope)
 
     async def get_sources(
         self,

@@ -128,13 +128,13 @@ class Services:
         self.annotator = Annotator(reader, on.annotations, codec=codec, clock=clock)
         self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)
         self.pager, self.listing = Pager(reader, codec=codec), Listing(reader, on.newest, codec=codec)
-        self.kept = SummaryHistory(reader, ends, on.states, on.summaries)
-        self.rewinder = Rewinder(reader, on.heads, on.log, self.kept.reselect, cache, codec=codec, clock=clock)
+        self.summaries = SummaryHistory(reader, ends, on.states, on.summaries)
+        self.rewinder = Rewinder(reader, on.heads, on.log, self.summaries.reselect, cache, codec=codec, clock=clock)
         self.compactor = Compactor(
             reader,
             ends,
             on.states,
-            self.kept,
+            self.summaries,
             on.summaries,
             codec=codec,
             counter=counter,
@@ -142,7 +142,7 @@ class Services:
             strategy=strategy,
             wait_seconds=compaction_seconds,
         )
-        self.directory = Catalog(on.heads, on.log, cache, self.open_heads, codec=codec, clock=clock)
+        self.catalog = Catalog(on.heads, on.log, cache, self.open_heads, codec=codec, clock=clock)
         self.stats = StatsReader(on.statistics, self.open_heads)
         self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
         schema, seal = SchemaCheck(driver, migrator, prefix=prefix), self.sealer.seal if self.sealer else None

@@ -41,7 +41,7 @@ class StoreReader:
         None if it is missing, deleted or has other scope values. Without any, it finds conversations of all users.
         """
         wanted = check_partial_scope(self.scope_keys, partial_scope)
-        scope = await (await self.services()).directory.scope_of(check_id(conversation_id, name="id"), wanted)
+        scope = await (await self.services()).catalog.scope_of(check_id(conversation_id, name="id"), wanted)
         return self.conversation(**scope) if scope and set(scope) == set(self.scope_keys) else None
 
     async def get_tool_messages(self, *, tool_message_ids: Sequence[str], **scope: str) -> list[ToolRecord]:
@@ -70,7 +70,7 @@ class StoreReader:
             InvalidCursorError: The cursor does not come from this call.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.services()).directory.page(scope, limit=limit, cursor=cursor)
+        return await (await self.services()).catalog.page(scope, limit=limit, cursor=cursor)
 
     async def stats(self, *, sizes: bool = True, **partial_scope: str) -> StoreStats:
         """Return counts, sizes and growth of the conversations with these scope values.
@@ -118,7 +118,7 @@ class StoreReader:
 
     async def _search(self, scope: Scope, request: SearchRequest, conversations: int) -> SearchResult:
         services = await self.services()
-        newest = await services.directory.newest(scope, limit=conversations)
+        newest = await services.catalog.newest(scope, limit=conversations)
         searched = []
         for head, _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)

@@ -106,7 +106,7 @@ class StateContract(VerifyFixtures):
         other = new_store(summarizer=_Writer(text="second")).conversation(**chat.scope)
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
-        states = (await chat.store.services()).kept._states  # noqa: SLF001 - no call can wait there
+        states = (await chat.store.services()).summaries._states  # noqa: SLF001 - no call can wait there
         commit = states.commit
 
         async def commit_late(*values: Any, **options: Any) -> bool:
