@@ -28,7 +28,7 @@ from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
 
-__all__ = ["LEAST_AGE", "Part", "Retention"]
+__all__ = ["LEAST_AGE", "Part", "Progress", "Retention"]
 
 LEAST_AGE = timedelta(minutes=5)
 """Lower limit for `older_than`. A process that writes without reading the head opened it less than 10 seconds ago. So a
@@ -44,6 +44,9 @@ _EMPTY_RECEIPT = ErasureReceipt()
 
 Part = Annotations | Summaries | Segments
 """The documents of conversations in one collection other than the log."""
+
+Progress = Callable[[ErasureReceipt], None] | None
+"""Called with the receipt so far."""
 
 
 class Retention:
@@ -75,13 +78,15 @@ class Retention:
         await self.sweep()
         return receipt
 
-    async def erase(self, partial_scope: Scope, *, dry_run: bool) -> ErasureReceipt:
+    async def erase(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
         """Delete all conversations with these scope values; see `ConversationStore.erase`."""
         receipt, after, damaged = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope), "", ""
         end = self._count if dry_run else self._end
         while heads := await self._tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
             damaged = damaged or next((head.key for head in heads if not head.conversation), "")
             receipt = _sum([receipt, *await in_parallel(end, [head for head in heads if head.conversation])])
+            if progress:
+                progress(receipt)
             after = heads[-1].key
         if not dry_run:
             await self.sweep()
@@ -90,7 +95,9 @@ class Retention:
             raise CorruptDocumentError(damaged, f"{problem}: {receipt}", collection=HEADS)
         return receipt
 
-    async def prune(self, partial_scope: Scope, *, older_than: timedelta, dry_run: bool) -> ErasureReceipt:
+    async def prune(
+        self, partial_scope: Scope, *, older_than: timedelta, dry_run: bool, progress: Progress
+    ) -> ErasureReceipt:
         """Delete idle conversations; see `ConversationStore.prune`."""
         if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
             raise InvalidInputError(f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}")
@@ -114,6 +121,8 @@ class Retention:
         receipt = _EMPTY_RECEIPT if dry_run else await self._finish(partial_scope)
         async for heads in self._idle(partial_scope, before):
             receipt = _sum([receipt, *await in_parallel(end, heads)])
+            if progress:
+                progress(receipt)
         if not dry_run:
             await self.sweep()
         if damaged:

@@ -5,6 +5,7 @@ Floor 8. Parses the options of `ConversationStore.erase` and prints its receipt.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,12 +13,13 @@ from rich.console import Console
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import run, screen, table_of, write_json
+from convstore.cli.progress import Advance, count_for, progress
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
     from convstore import ErasureReceipt
 
-__all__ = ["erase_command", "print_receipt"]
+__all__ = ["erase_command", "print_receipt", "shown_by"]
 
 
 def erase_command(
@@ -49,7 +51,9 @@ def erase_command(
 
     async def work() -> ErasureReceipt:
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            return await store.erase(everything=everything, dry_run=not yes, **chosen)
+            total = await count_for(store, quiet=as_document, **chosen)
+            with progress("erasing" if yes else "counting", total, quiet=as_document) as show:
+                return await store.erase(everything=everything, dry_run=not yes, progress=shown_by(show), **chosen)
 
     receipt = run(work(), as_document=as_document)
     if as_document:
@@ -58,6 +62,11 @@ def erase_command(
     print_receipt(screen(), receipt, dry_run=not yes)
     if not yes:
         screen().print("\nNothing was removed. Run it again with --yes to remove this for good.", style="dim")
+
+
+def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
+    """Return the function that shows a receipt so far."""
+    return lambda receipt: show(receipt.conversations, receipt.conversations, f"{receipt.entries:,} entries")
 
 
 def print_receipt(console: Console, receipt: ErasureReceipt, *, dry_run: bool) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from convstore.cli.erase import print_receipt
+from convstore.cli.erase import print_receipt, shown_by
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import run, screen, write_json
+from convstore.cli.progress import progress
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def prune_command(
 
     async def work() -> ErasureReceipt:
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            return await store.prune(older_than=age, dry_run=dry_run, **chosen)
+            with progress("pruning", quiet=as_document) as show:
+                return await store.prune(older_than=age, dry_run=dry_run, progress=shown_by(show), **chosen)
 
     receipt = run(work(), as_document=as_document)
     if as_document:

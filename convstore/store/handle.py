@@ -222,7 +222,14 @@ class ConversationStore(StoreReader):
         """
         return Conversation(self, check_scope(self.scope_keys, scope))
 
-    async def erase(self, *, everything: bool = False, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
+    async def erase(
+        self,
+        *,
+        everything: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[ErasureReceipt], None] | None = None,
+        **partial_scope: str,
+    ) -> ErasureReceipt:
         """Delete all conversations with these scope values permanently, and return a receipt of the removed data.
 
         Conversations that begin during the call may remain. Appends in flight are discarded with their conversations,
@@ -234,6 +241,7 @@ class ConversationStore(StoreReader):
             everything: Delete all conversations of these collections, including those of stores with other scope keys.
                 Excludes scope values.
             dry_run: Only count the data to remove.
+            progress: Called with the receipt so far after each batch of conversations.
             partial_scope: Values of some scope keys, at least one.
 
         Raises:
@@ -246,9 +254,16 @@ class ConversationStore(StoreReader):
             raise InvalidInputError(f"everything must be True or False, not {everything!r}")
         if everything == bool(scope):
             raise InvalidInputError("name scope values to erase their conversations, or pass everything=True for all")
-        return await (await self.services()).retention.erase(scope, dry_run=dry_run)
+        return await (await self.services()).retention.erase(scope, dry_run=dry_run, progress=progress)
 
-    async def prune(self, *, older_than: timedelta, dry_run: bool = False, **partial_scope: str) -> ErasureReceipt:
+    async def prune(
+        self,
+        *,
+        older_than: timedelta,
+        dry_run: bool = False,
+        progress: Callable[[ErasureReceipt], None] | None = None,
+        **partial_scope: str,
+    ) -> ErasureReceipt:
         """Delete idle conversations as `erase` does, and return a receipt of the removed data.
 
         No acknowledged message is lost: a conversation that is written to during the call is kept, or the append begins
@@ -258,6 +273,7 @@ class ConversationStore(StoreReader):
         Args:
             older_than: Time since the last entry; at least 5 minutes.
             dry_run: Only count the data to remove.
+            progress: Called with the receipt so far after each batch of conversations.
             partial_scope: Values of some scope keys, or of none for all conversations.
 
         Raises:
@@ -265,7 +281,8 @@ class ConversationStore(StoreReader):
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self.services()).retention.prune(scope, older_than=older_than, dry_run=dry_run)
+        retention = (await self.services()).retention
+        return await retention.prune(scope, older_than=older_than, dry_run=dry_run, progress=progress)
 
     async def verify(
         self,

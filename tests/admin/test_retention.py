@@ -265,6 +265,20 @@ async def test_a_dry_run_removes_nothing(database):
     assert (await later.erase(user_id="ada")).entries == 1
 
 
+async def test_progress_is_reported_after_each_batch(database, monkeypatch):
+    """The receipt so far; the last one is the result."""
+    monkeypatch.setattr(retention, "_BATCH", 2)
+    store = ConversationStore(database, clock=at(datetime.now(UTC) - OLD))
+    for number in range(5):
+        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage("Hi"))
+    await store.close()
+    later, seen = ConversationStore(database), list[ErasureReceipt]()
+    counted = await later.prune(older_than=POLICY, dry_run=True, progress=seen.append)
+    erased = await later.erase(user_id="ada", progress=seen.append)
+    assert [one.conversations for one in seen] == [2, 4, 5, 2, 4, 5]
+    assert (seen[2], seen[5]) == (counted, erased)
+
+
 async def test_a_tombstone_beside_a_living_head_removes_nothing(database):
     """A prune that lost to a writer leaves a tombstone; sweeps remove it, and nothing of the conversation."""
     store = ConversationStore(database)
