@@ -23,6 +23,7 @@ from convstore.testing.listing import ListContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.long_texts import LongTextContract
 from convstore.testing.lossless import LosslessContract
+from convstore.testing.past_views import PastViewContract
 from convstore.testing.reading import ReadBackContract
 from convstore.testing.repairing import RepairContract
 from convstore.testing.resending import ResendContract
@@ -48,6 +49,7 @@ class StoreContract(
     ResendContract,
     LoadContract,
     LongTextContract,
+    PastViewContract,
     ReadBackContract,
     SourcesContract,
     SearchContract,

@@ -149,7 +149,7 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page):
     assert page.url.startswith(here)
     await page.goto(here)
     await follow(page, page.get_by_role("link", name=re.compile("Open summary 1")).first)
-    assert await page.get_by_text("What it stands for").is_visible()
+    assert await page.get_by_text("What it covers").is_visible()
     assert await fits(page)
 
 

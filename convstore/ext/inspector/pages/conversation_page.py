@@ -15,8 +15,9 @@ from starlette.responses import HTMLResponse, Response
 
 from convstore.conversation import Conversation
 from convstore.ext.inspector.body import Body, as_json, body_of
+from convstore.ext.inspector.changes import Changes, changes_between
 from convstore.ext.inspector.comparison import ADDED, STATES, Given, Row, View, parts_of_view
-from convstore.ext.inspector.moments import DIFFERENCES, Changes, Moment, changes_between, load_view, moment_of
+from convstore.ext.inspector.moments import DIFFERENCES, Moment, load_view, moment_of
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.values.models import ConversationInfo, StoredMessage, ToolRecord
 

@@ -1,0 +1,75 @@
+"""Past views: exactly as they were, from a stamp or as of a message, whatever happened to the conversation since.
+
+Floor 7, part of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore.conversation import Conversation
+from convstore.exceptions import UnknownMessageError
+from convstore.store import ConversationStore
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing.samples import new_id, rag_turn
+from convstore.values.policy import CompactionRule, HistoryPolicy
+
+__all__ = ["PastViewContract"]
+
+_RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
+_POLICIES = (HistoryPolicy(max_tokens=700), HistoryPolicy(max_turns=3, keep_last_results=1))
+
+_NewStore = Callable[..., ConversationStore]
+
+
+class PastViewContract:
+    """Past views."""
+
+    async def test_a_stamp_and_a_message_give_the_view_as_it_was(self, new_store: _NewStore) -> None:
+        """After appends, a compaction, its undo, a rewind and its undo, from another store; with a reason for each."""
+        chat = new_store(summarizer=HeadTailSummarizer(_RULE)).conversation(user_id=new_id(), thread_id="t")
+        recorded: list[tuple[Any, Any, Any]] = []
+        for number in range(6):
+            receipt = await chat.append(rag_turn(f"Question {number}?")[: 3 + number % 2])
+            for policy in _POLICIES:
+                history = await chat.load_history(policy)
+                recorded += [(history.stamp, None, history), (receipt.message_ids[0], policy, history)]
+            if number in (2, 4):
+                await chat.compact(force=True)
+        await chat.undo_compaction()
+        await chat.rewind(before=receipt.message_ids[0])
+        other = new_store().conversation(**chat.scope)
+        for at, policy, history in recorded:
+            past = await other.view_at(at, policy=policy)
+            assert (past.messages, past.tokens) == (history.messages, history.tokens)
+            assert past.match == ("rebuilt" if policy else "exact")
+            ranges = past.report.reasons
+            assert (ranges[0].first, ranges[-1].last) == (1, past.ordinal)
+            assert all(one.last + 1 == two.first for one, two in pairwise(ranges))
+
+    async def test_an_answer_keeps_the_stamp_of_its_view(self, new_store: _NewStore, chat: Conversation) -> None:
+        """Listings return it, and its view is exact from another store."""
+        await chat.append([*rag_turn("Orcas?"), HumanMessage("And seals?")])
+        history = await chat.load_history()
+        await chat.append(AIMessage("Seals too.", id="answer"), seen=history.stamp)
+        *_, answer = await new_store().conversation(**chat.scope).list_messages()
+        assert answer.seen == history.stamp
+        assert answer.seen is not None
+        past = await new_store().conversation(**chat.scope).view_at(answer.seen)
+        assert (past.match, past.messages) == ("exact", history.messages)
+
+    async def test_a_deleted_conversation_has_no_past_views(self, chat: Conversation) -> None:
+        """It answers as a missing one, also once its scope is used again."""
+        await chat.append(HumanMessage("Hi", id="hi"))
+        stamp = (await chat.load_history()).stamp
+        await chat.delete()
+        for _ in range(2):
+            for at in (stamp, "hi"):
+                with pytest.raises(UnknownMessageError):
+                    await chat.view_at(at)
+            await chat.append(HumanMessage("Again"))
