@@ -7,7 +7,8 @@ state was lost. The head decides; a lost state is restored from the stored summa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
@@ -27,6 +28,7 @@ from convstore.values.scope import Scope
 __all__ = ["LogEnd", "LogEndReader"]
 
 _Document = Mapping[str, Any]
+_Read = tuple[_Document | None, list[Entry]]
 _DELETED = "the conversation was deleted while it was read; call again"
 
 
@@ -96,40 +98,40 @@ class LogEndReader:
             ConversationDeletedError: The scope has another conversation now, or none.
         """
         is_fresh = self._cache.is_fresh(cached)
-
-        async def read() -> tuple[_Document | None, list[Entry]]:
-            reading = self._states.read_end(
-                cached.conversation,
-                start=start,
-                limit=limit,
-                has_hints=has_hints,
-                first_needed=first_needed,
-                known=known,
-            )
-            if is_fresh:
-                return await reading
-            task = asyncio.ensure_future(reading)
-            await asyncio.gather(task, self._check_exists(cached))
-            return task.result()
-
+        read = partial(
+            self._states.read_end,
+            cached.conversation,
+            start=start,
+            limit=limit,
+            has_hints=has_hints,
+            first_needed=first_needed,
+            known=known,
+        )
         document, entries = await self._reader.read_your_writes(
             cached,
-            read,
+            read if is_fresh else partial(self._with_head, cached, read),
             last=lambda found: found[1][-1].number if found[1] else 0,
             revision=lambda found: _revision(found[0], cached.revision),
         )
         sent = min(limit, entries[-1].number - max(start, 1) + 1) if entries else 0
-        documents, round_trips = (document is not None) + sent + (not is_fresh), 1
+        state, round_trips = await self._state_of(cached, document, entries)
+        cached.revision = max(cached.revision, state.revision)
+        return LogEnd(state, entries, (document is not None) + sent + (not is_fresh), round_trips)
+
+    async def _with_head(self, cached: CachedConversation, read: Callable[[], Awaitable[_Read]]) -> _Read:
+        found, _ = await asyncio.gather(read(), self._check_exists(cached))
+        return found
+
+    async def _state_of(
+        self, cached: CachedConversation, document: _Document | None, entries: Sequence[Entry]
+    ) -> tuple[State, int]:
+        """Return the state, and the round trips that it took with the read of its document."""
         if document is None:
             await self._check_exists(cached)
-            state = await self._restored(cached, entries)
-            round_trips = 5 if entries else 2
-        else:
-            is_new = current_summary(document)[1] != cached.summary[0]
-            state = await self._state(cached, document)
-            round_trips += is_new and bool(document.get("summary")) and "text" not in document["summary"]
-        cached.revision = max(cached.revision, state.revision)
-        return LogEnd(state, entries, documents, round_trips)
+            return await self._restored(cached, entries), 5 if entries else 2
+        is_new = current_summary(document)[1] != cached.summary[0]
+        is_elsewhere = bool(document.get("summary")) and "text" not in document["summary"]
+        return await self._state(cached, document), 1 + (is_new and is_elsewhere)
 
     async def state(self, cached: CachedConversation) -> State:
         """Return the state of a conversation. One command, as for `read`."""

@@ -126,12 +126,12 @@ class LogReader:
             StoreUnavailableError: The log is still stale after two seconds.
         """
         entries, is_recent = cached.entries, self._cache.is_confirmed(cached)
-        least_revision = cached.revision if revision else 0
+        minimum_revision = cached.revision if revision else 0
         for pause in _PAUSES:
             if pause:
                 await asyncio.sleep(pause)
             found = await read()
-            if last(found) >= entries and (revision is None or revision(found) >= least_revision):
+            if last(found) >= entries and (revision is None or revision(found) >= minimum_revision):
                 return found
             if self.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
                 raise ConversationDeletedError(_DELETED)

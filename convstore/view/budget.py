@@ -362,10 +362,10 @@ class _Budget:
             return 0  # any note fits; building one for every turn would cost more than the rest of a load
         # The margin covers notes that name other results and differ slightly in size.
         base = self.fixed + self._note(turn.begin) * 5 // 4
-        most = self.budget - base + self.full[turn.begin]
-        rooms = [most - self.full[turn.begin + 1], most - self.full[turn.end]]
+        available = self.budget - base + self.full[turn.begin]
+        rooms = [available - self.full[turn.begin + 1], available - self.full[turn.end]]
         if self._step(rooms[0]) != self._step(rooms[1]):
-            rooms = [most - end for end in self.full[turn.begin + 1 : turn.end + 1]]
+            rooms = [available - end for end in self.full[turn.begin + 1 : turn.end + 1]]
         # With one step the least room requires the most.
         required = (_round_up(turn.before - room, self._step(room)) for room in rooms if turn.before > room)
         return min(turn.before, max(required, default=0))
