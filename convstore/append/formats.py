@@ -86,12 +86,9 @@ def is_langchain(raw: Mapping[str, Any]) -> bool:
 
 
 def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
-    """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote; no class is loaded by its name.
+    """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote.
 
-    Raises:
-        ValueError: The dict has another form.
-        KeyError: Likewise.
-        TypeError: Likewise.
+    ValueError, KeyError or TypeError for any other dict; no class is loaded by its name.
     """
     data = raw.get("data")
     if not isinstance(data, dict):

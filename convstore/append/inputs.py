@@ -133,11 +133,7 @@ def copy_ids(messages: Iterable[BaseMessage], items: Iterable[Item]) -> None:
 
 
 def items_of(batch: Any) -> list[Item]:
-    """Return the items of a batch with other formats converted; a single message is a batch of one.
-
-    Raises:
-        InvalidMessageError: The value is not a batch, or a dict of another format cannot be read.
-    """
+    """Return the items of a batch with other formats converted; a single message is a batch of one."""
     if isinstance(batch, BaseMessage | Mapping):
         batch = [batch]
     # A str iterates over characters and a pydantic model over pairs: the caller meant neither.

@@ -144,11 +144,7 @@ class Resender:
         )
 
     async def decide(self, scope: Scope, messages: Sequence[BaseMessage]) -> Decision:
-        """Find the part of a history that the log has; writes nothing.
-
-        Raises:
-            HistoryDivergedError: The history differs from the log.
-        """
+        """Find the part of a history that the log has; writes nothing, and refuses a history that differs."""
         return await self._decide(scope, await self._compared(messages))
 
     async def _compared(self, messages: Sequence[BaseMessage]) -> tuple[Comparable, ...]:
@@ -201,11 +197,7 @@ class Resender:
     async def _explained(
         self, cached: CachedConversation, end: _End, batch: tuple[Comparable, ...], match: Match
     ) -> Match:
-        """Return the match of a batch that repeats an earlier append with the same ids.
-
-        Raises:
-            HistoryDivergedError: The batch is another history.
-        """
+        """Return the match of a batch that repeats an earlier append with the same ids; refuse any other."""
         if repeated := await self._repeated(cached, end, batch):
             return Match(len(batch), repeated)
         if end.start > 1:

@@ -139,10 +139,7 @@ class Rewinder:
     async def _append(
         self, cached: CachedConversation, make: Callable[[Totals, Entry], Awaitable[Entry | None]]
     ) -> tuple[Totals, Totals]:
-        """Append the entry that `make` returns for the tail and the last rewind entry.
-
-        Returns:
-            The totals before and after.
+        """Append the entry that `make` returns for the tail and the last rewind entry; return totals before and after.
 
         Raises:
             StoreUnavailableError: The call timed out; the entry may or may not be written.

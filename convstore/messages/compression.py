@@ -75,11 +75,7 @@ def compress_bytes(data: bytes) -> bytes:
 
 
 def decompress_bytes(frame: bytes, *, maximum: int) -> bytes:
-    """Return the data of a frame of at most `maximum` bytes.
-
-    Raises:
-        ValueError: The frame is damaged or larger.
-    """
+    """Return the data of a frame; ValueError if it is damaged or larger than `maximum` bytes."""
     try:
         if zstandard.frame_content_size(frame) not in range(maximum + 1):
             raise ValueError("the frame is larger than it may be")

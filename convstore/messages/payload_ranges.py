@@ -59,11 +59,7 @@ class PayloadReader:
         return self._limit is None or part.end <= self._limit
 
     def read(self, part: PayloadRange) -> str:
-        """Return the characters of a part.
-
-        Raises:
-            ValueError: The parts overlap.
-        """
+        """Return the characters of a part; ValueError if the parts overlap."""
         self._length += part.end - part.start
         self._end = max(self._end, part.end)
         if not 0 <= part.start <= part.end or self._length > self._end:

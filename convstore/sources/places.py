@@ -156,11 +156,7 @@ def _in_artifact(
 
 
 def read_item(codec: Codec, place: SourcePlace, item: str) -> FoundSource | None:
-    """Return the source in the text of an item; that of a copy has no text.
-
-    Raises:
-        ValueError: The item is damaged.
-    """
+    """Return the source in the text of an item, without text for a copy; ValueError if the item is damaged."""
     value = json.loads(item) if place.part == "content" else codec.decode(item, fetch=lambda _start, _end: "")
     found = FoundSource(value, value, {}) if is_text(value) else source_in(value)
     if place.is_inside and (found is None or len(found.text) != place.length):
@@ -169,11 +165,7 @@ def read_item(codec: Codec, place: SourcePlace, item: str) -> FoundSource | None
 
 
 def read_text(codec: Codec, place: SourcePlace, held: str) -> str:
-    """Return the text of a source, given the text that its place refers to; the item itself if it has no text.
-
-    Raises:
-        ValueError: The item is damaged.
-    """
+    """Return the text of a source from the text that its place refers to, or its item; ValueError if it is damaged."""
     item = held[place.middle : place.end]
     if place.is_inside and (found := read_item(codec, place, item)):
         return found.text
