@@ -92,12 +92,12 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
 def _without(reason: ViewReason, rewound: Sequence[ViewReason]) -> Iterator[ViewReason]:
     """Yield the parts of a range that are not rewound."""
     first = reason.first
-    for gap in rewound:
-        if gap.last < first or gap.first > reason.last:
+    for one in rewound:
+        if one.last < first or one.first > reason.last:
             continue
-        if first < gap.first:
-            yield reason.model_copy(update={"first": first, "last": gap.first - 1})
-        first = gap.last + 1
+        if first < one.first:
+            yield reason.model_copy(update={"first": first, "last": one.first - 1})
+        first = one.last + 1
     if first <= reason.last:
         yield reason.model_copy(update={"first": first})
 

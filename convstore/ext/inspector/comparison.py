@@ -1,6 +1,6 @@
 """Align the log with the view: for each stored message what the model gets of it, and why.
 
-Floor 7, pure. Messages that the store adds to a view, such as a summary or a note, have no stored message beside them.
+Floor 7, pure. Messages that the store adds to a view, such as a summary or a note, have no stored message next to them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Stored messages beside the part of the view that shows them.
+    """Stored messages next to the part of the view that shows them.
 
     Several messages that one summary covers, or that are left out or rewound together, share a row. A message that only
     the view has is in a row without stored messages.
@@ -160,7 +160,7 @@ class View:
         self._added_after.setdefault(last, []).extend(pending)
 
     def rows(self, stored: Sequence[StoredMessage]) -> list[Row]:
-        """Return a page of the log beside the view."""
+        """Return a page of the log next to the view."""
         rows: list[Row] = []
         for one in stored:
             shown = {_SHARED.get(row.given.state) for row in rows}

@@ -126,6 +126,7 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page):
     assert await fits(page)
 
 
+@pytest.mark.parametrize("page", ["wide-light", "phone-dark"], indirect=True)
 async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
     """The chart has a table, and each turn a link."""
     await open_lesson(page)
@@ -139,6 +140,7 @@ async def test_turns_lead_to_a_past_view_and_to_what_changed(page):
     assert await fits(page)
 
 
+@pytest.mark.parametrize("page", ["wide-dark", "phone-light"], indirect=True)
 async def test_a_search_and_a_summary_lead_back_to_the_log(page):
     """Forms work without JavaScript too."""
     await open_lesson(page)

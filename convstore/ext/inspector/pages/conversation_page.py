@@ -1,4 +1,4 @@
-"""The page of one conversation: a page of its log beside the view, and what fills the view.
+"""The page of one conversation: a page of its log next to the view, and what fills the view.
 
 Floor 7. It reads the view, one page of the log, and the results on it that are small enough to show.
 """
@@ -45,7 +45,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One row of the page: stored messages and the part of the view beside them, ready to print."""
+    """One row of the page: stored messages and the part of the view next to them, ready to print."""
 
     entries: list[_Entry]
     given: Given
