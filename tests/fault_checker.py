@@ -159,7 +159,7 @@ async def _check_conversation(database: Any, thread: str, notes: Notes, findings
     chat = ConversationStore(database).conversation(user_id=USER, thread_id=thread)
     stored = await _read(database, chat)
     _check_log(stored, notes, findings)
-    _check_told(stored, notes, findings)
+    _check_reported(stored, notes, findings)
     _check_seen(stored, notes, findings)
     _check_hits(stored, notes, findings)
     await _check_search(database, stored, findings)
@@ -253,7 +253,7 @@ def _made(turn: str) -> list[BaseMessage]:
     return make_turn(turn)
 
 
-def _check_told(stored: Stored, notes: Notes, findings: Findings) -> None:
+def _check_reported(stored: Stored, notes: Notes, findings: Findings) -> None:
     """Acknowledged messages are in the log at their acknowledged ordinals; rewound ones are not active."""
     ids = stored.ids
     there = set(ids)

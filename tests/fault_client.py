@@ -169,7 +169,7 @@ class Client:
         if self.tasks:
             await asyncio.wait(self.tasks)
 
-    async def _until_told(self, call: Callable[[], Awaitable[Any]]) -> tuple[Any, int]:
+    async def _until_acknowledged(self, call: Callable[[], Awaitable[Any]]) -> tuple[Any, int]:
         """The call's answer; as long as the store is not to be reached it is made again, as it was."""
         refused = 0
         while True:
@@ -189,7 +189,7 @@ class Client:
             last = await self._append(chat, turn)
             match random.randrange(8), kind:
                 case 0, _:
-                    ids, _ = await self._until_told(lambda: chat.reserve_source_ids(3))
+                    ids, _ = await self._until_acknowledged(lambda: chat.reserve_source_ids(3))
                     self.journal.write("reserved", chat, first=ids[0], last=ids[-1])
                 case 1 | 2, "deleted":
                     with suppress(ConversationDeletedError, UnknownMessageError):
@@ -198,17 +198,17 @@ class Client:
                     with suppress(ConversationDeletedError):
                         await self._compact(chat)
                 case 5 | 6, "deleted":
-                    await self._until_told(chat.delete)
+                    await self._until_acknowledged(chat.delete)
                     self.journal.write("deleted", chat)
                 case 1, _:
                     await self._annotate(chat, last)
                 case 2 | 3, "rewound":
-                    count, _ = await self._until_told(lambda: chat.rewind(before=last))  # noqa: B023
+                    count, _ = await self._until_acknowledged(lambda: chat.rewind(before=last))  # noqa: B023
                     self.journal.write("rewound", chat, id=last, count=count)
                 case 2 | 3 | 4, "summed":
                     await self._compact(chat)
                 case 6 | 7, _:
-                    await self._until_told(lambda: self._seal(chat))
+                    await self._until_acknowledged(lambda: self._seal(chat))
             await asyncio.sleep(random.uniform(0, 0.1))
 
     async def _seal(self, chat: Conversation) -> None:
@@ -225,7 +225,7 @@ class Client:
         if random.random() < 0.15:
             await self._append_cancelled(chat, messages)
         try:
-            receipt, refused = await self._until_told(lambda: chat.append(messages))
+            receipt, refused = await self._until_acknowledged(lambda: chat.append(messages))
         except MessageRewoundError:  # it was written, and another client rewound it before this one was told
             self.journal.write("told", chat, turn=turn, ordinals=[], sources=None, seconds=time.time() - begun)
         else:
@@ -250,11 +250,11 @@ class Client:
 
     async def _annotate(self, chat: Conversation, message_id: str) -> None:
         for value in (1, 2):
-            await self._until_told(lambda: chat.annotate(message_id, seen=value))  # noqa: B023
+            await self._until_acknowledged(lambda: chat.annotate(message_id, seen=value))  # noqa: B023
         self.journal.write("annotated", chat, id=message_id, value=2)
 
     async def _compact(self, chat: Conversation) -> None:
-        done, _ = await self._until_told(chat.compact)
+        done, _ = await self._until_acknowledged(chat.compact)
         made = done.summary
         if made:
             self.journal.write("compacted", chat, version=made.version, last=made.last, text=made.text)

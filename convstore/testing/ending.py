@@ -34,7 +34,7 @@ __all__ = ["EndContract"]
 class EndContract:
     """Promise 12, `info`, `update`, `list_conversations`."""
 
-    async def test_a_deleted_conversation_is_gone_and_the_scope_begins_anew(
+    async def test_a_deleted_conversation_is_removed_and_its_scope_can_be_used_again(
         self, chat: Conversation, database: Any
     ) -> None:
         """No document of it is left, and new messages count from 1."""
@@ -170,7 +170,7 @@ class EndContract:
         with pytest.raises(ConversationDeletedError):
             _ = [message async for message in reading]
 
-    async def test_annotations_are_kept_beside_the_log(self, chat: Conversation) -> None:
+    async def test_annotations_are_stored_outside_the_log(self, chat: Conversation) -> None:
         """Values are set one by one and removed by None; listings have them, the log and the view do not."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)

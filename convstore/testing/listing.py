@@ -182,7 +182,7 @@ class ListContract:
         await time.pass_by(5, other.store)
         assert (await _head(database, user))["totals"]["active"] == 4
 
-    async def test_a_head_stays_open_for_a_writer_that_died_beside_another(
+    async def test_a_head_stays_open_for_a_writer_that_died_during_another(
         self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
         """The store that lives on does not close it, as it cannot know of the last append; a later burst does."""
@@ -280,7 +280,7 @@ class ListContract:
         assert "open_until" not in await _head(database, user, "whole")
         await appender.close()
 
-    async def test_a_page_is_in_the_order_of_its_dates_and_the_next_goes_on_behind_it(
+    async def test_a_page_is_in_the_order_of_its_dates_and_the_next_continues_after_it(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
         """Of writers that died, too: each conversation once, and those of one page as their dates say."""

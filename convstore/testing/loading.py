@@ -209,7 +209,7 @@ class LoadContract:
             assert check_pairing(history.messages) == []
         assert same_messages([message async for message in chat.messages()], log)
 
-    async def test_loads_beside_appends_are_views_of_a_prefix(
+    async def test_loads_during_appends_are_views_of_a_prefix(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """A load never sees half a batch."""

@@ -107,7 +107,7 @@ def conversation_of(backup: _Backup) -> str:
     return str(backup["log"][0]["conversation"])
 
 
-def _told(report: VerifyReport) -> list[tuple[str, bool, bool]]:
+def _log_findings(report: VerifyReport) -> list[tuple[str, bool, bool]]:
     """Return kind, repairable and repaired of each finding in the log; heads may be stale."""
     return [(one.kind, one.repairable, one.repaired) for one in report.findings if one.collection == "log"]
 
@@ -177,10 +177,10 @@ class RestoreContract(RestoreFixtures):
         before = await database["log"].find({}).sort("_id", 1).to_list(None)
         user = forked.scope["user_id"]
         report = await later.verify(user_id=user)
-        assert _told(report) == [("hole", True, False)]
+        assert _log_findings(report) == [("hole", True, False)]
         report = await later.verify(user_id=user, repair=True)
-        assert _told(report) == [("hole", True, True)]
-        assert _told(await later.verify(user_id=user)) == []
+        assert _log_findings(report) == [("hole", True, True)]
+        assert _log_findings(await later.verify(user_id=user)) == []
         after = await database["log"].find({}).sort("_id", 1).to_list(None)
         assert [document for document in after if document in before] == before
         added = [document for document in after if document not in before]
@@ -199,7 +199,7 @@ class RestoreContract(RestoreFixtures):
         assert (await other.info()).tokens == (await same.info()).tokens
         assert (await forked.append(HumanMessage("q", id=new_id()))).first == 23
         assert await texts(other) == await texts(forked) == [*expected, "q"]
-        assert _told(await later.verify(user_id=user)) == []
+        assert _log_findings(await later.verify(user_id=user)) == []
 
     async def test_a_fork_is_repaired(
         self, forked: Conversation, backup: _Backup, database: Any, new_store: _NewStore, later: ConversationStore
@@ -215,8 +215,8 @@ class RestoreContract(RestoreFixtures):
         with pytest.raises(BrokenLogError, match="does not follow"):
             await texts(new_store().conversation(**forked.scope))
         report = await later.verify(user_id=user, repair=True)
-        assert _told(report) == [("fork", True, True)]
-        assert _told(await later.verify(user_id=user)) == []
+        assert _log_findings(report) == [("fork", True, True)]
+        assert _log_findings(await later.verify(user_id=user)) == []
         expected = [f"q{number}" for number in (*range(5), *range(20, 25), 10)]
         for chat in (other, forked, new_store().conversation(**forked.scope)):
             assert await texts(chat) == expected
@@ -234,7 +234,7 @@ class RestoreContract(RestoreFixtures):
         asked = [message async for message in chat.messages()][-2]
         assert await chat.rewind(before=str(asked.id)) == 2
         assert (await chat.info()).message_count == 10
-        assert _told(await later.verify(user_id=user)) == []
+        assert _log_findings(await later.verify(user_id=user)) == []
         assert await chat.undo_rewind() == 2
         assert await chat.undo_rewind() == 0
         await chat.append_turn("t-1", human="Go on.")
@@ -242,7 +242,7 @@ class RestoreContract(RestoreFixtures):
         assert await texts(chat) == [*(f"q{number}" for number in range(5)), "q10", "Go on."]
         assert await chat.rewind(before="t-1") == 2
         assert (await chat.reserve_source_ids(2)).start == 1
-        assert _told(await later.verify(user_id=user)) == []
+        assert _log_findings(await later.verify(user_id=user)) == []
         sealer = (await chat.store.services()).sealer
         assert sealer is not None
         for _ in range(2):
@@ -262,7 +262,7 @@ class RestoreContract(RestoreFixtures):
         await database["log"].delete_one({"_id": f"{conversation_of(backup)}:{12:012d}"})
         assert not (await later.verify(user_id=user)).ok
         assert (await later.verify(user_id=user, repair=True)).counts["hole"] == 5
-        assert _told(await later.verify(user_id=user)) == []
+        assert _log_findings(await later.verify(user_id=user)) == []
         assert (await forked.info()).message_count == 12
 
     async def test_a_log_is_repaired_twice(
@@ -274,7 +274,7 @@ class RestoreContract(RestoreFixtures):
         await talk(forked, range(30, 34))
         await database["log"].delete_one({"_id": f"{conversation_of(backup)}:{14:012d}"})
         assert (await later.verify(user_id=user, repair=True)).counts["hole"] == 1
-        assert _told(await later.verify(user_id=user)) == []
+        assert _log_findings(await later.verify(user_id=user)) == []
         assert await texts(forked) == [f"q{number}" for number in (*range(5), 10, 30, 32, 33)]
         assert (await forked.info()).message_count == 18
 
@@ -285,5 +285,5 @@ class RestoreContract(RestoreFixtures):
         await database["log"].update_one({"_id": f"{conversation_of(backup)}:{3:012d}"}, {"$set": {"first": "x"}})
         before = await database["log"].count_documents({"conversation": conversation_of(backup)})
         report = await later.verify(user_id=forked.scope["user_id"], repair=True)
-        assert _told(report) == [("damaged", False, False), ("hole", False, False)]
+        assert _log_findings(report) == [("damaged", False, False), ("hole", False, False)]
         assert await database["log"].count_documents({"conversation": conversation_of(backup)}) == before

@@ -105,7 +105,7 @@ class RetentionContract:
         assert await summing.erase(user_id=user) == _NOTHING
         assert await summing.erase(user_id=eve, thread_id="t0") == kept
 
-    async def test_an_erased_scope_begins_anew(self, store: ConversationStore) -> None:
+    async def test_an_erased_scope_can_be_used_again(self, store: ConversationStore) -> None:
         """The store that erased it forgets it at once."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
         await chat.append(HumanMessage("old"))
@@ -285,8 +285,8 @@ class RetentionContract:
         stores = [new_store(clock=_at(now)) for _ in range(3)]
         pruning = (store.prune(older_than=timedelta(days=90), user_id=user) for store in stores)
         receipts = await asyncio.gather(*pruning, new_store(clock=_at(now)).erase(user_id=user))
-        told = [sum(numbers) for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)]
-        assert told == [8, 8, 8, 0, 0, 0]
+        sums = [sum(numbers) for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)]
+        assert sums == [8, 8, 8, 0, 0, 0]
         assert (await stores[0].list_conversations(user_id=user)).conversations == []
 
     @pytest.mark.parametrize("age", [timedelta(0), timedelta(minutes=4), timedelta(days=-90), 90, None, "90d"])

@@ -66,7 +66,7 @@ class SourcesContract:
             await chat.append([HumanMessage("q"), _result(_numbered(1, "other"))])
         assert (await chat.info()).message_count == 1
 
-    async def test_taken_numbers_are_given_anew_on_request(self, chat: Conversation) -> None:
+    async def test_taken_numbers_are_replaced_on_request(self, chat: Conversation) -> None:
         """The message is unchanged; receipt and sources have old and new numbers; a repeated append changes nothing."""
         await chat.append(_result(_numbered(1, "one"), _numbered(2, "two")))
         again = _result(

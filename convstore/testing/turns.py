@@ -131,7 +131,7 @@ class TurnContract:
         await chat.append_turn("r2", messages=_answer())
         assert [len(turn.messages) for turn in await _turns(chat)] == [1, 4]
 
-    async def test_a_question_behind_a_load_is_seen_by_an_answer_without_text(
+    async def test_a_question_after_a_load_is_seen_by_an_answer_without_text(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """A load does not learn all that an append needs; what came in between is noticed when that is read."""

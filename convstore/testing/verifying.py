@@ -221,7 +221,7 @@ class VerifyContract(VerifyFixtures):
         await database["log"].update_one({"_id": f"{conversation}:~"}, change)
         assert kinds(await later.verify(user_id=user)) == [("summary", key)]
 
-    async def test_summaries_that_stand_for_nothing_are_named(
+    async def test_summaries_without_their_messages_are_named(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """A range that the log has not; one that nothing leads to goes when it is a day old."""
@@ -411,8 +411,8 @@ class VerifyContract(VerifyFixtures):
     ) -> None:
         """A repair keeps the totals of a head whose log cannot be read."""
         head = await self.head_of(database, full)
-        told = head["totals"]["entries"]
-        key = f"{head['conversation']}:{told:012d}"
+        last = head["totals"]["entries"]
+        key = f"{head['conversation']}:{last:012d}"
         await database["log"].update_one({"_id": key}, {"$set": {"first": "x"}})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert kinds(report) == [("damaged", key)]

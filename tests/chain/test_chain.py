@@ -76,8 +76,8 @@ def bytes_in(message: BaseMessage) -> int:
 def test_sections_begin_with_human_messages():
     """The system message goes into the first header; each later human message begins a section."""
     chain = parse_chain(chain_of("s", "h", "a", "h", "a x y", "t x", "t y", "a", "h"))
-    told = [(len(section.header.messages()), [pair.kind for pair in section.body]) for section in chain.sections]
-    assert told == [(2, ["completion"]), (1, ["request_response", "completion"]), (1, [])]
+    outline = [(len(section.header.messages()), [pair.kind for pair in section.body]) for section in chain.sections]
+    assert outline == [(2, ["completion"]), (1, ["request_response", "completion"]), (1, [])]
     assert ids(chain.sections[1].body[0].messages()) == ["m4", "m5", "m6"]
 
 
@@ -260,7 +260,7 @@ def test_a_second_result_never_makes_a_second_call():
     assert chain.repairs == ("message 3: a second result for 'x': dropped",)
 
 
-def test_a_late_result_goes_behind_its_call():
+def test_a_late_result_follows_its_call():
     """It is no stray one: its call still waits for it."""
     chain = parse_chain(chain_of("h", "a x y", "t y", "h", "t x", "a"), repair=True)
     assert ids(chain.messages()) == ["m0", "m1", "m4", "m2", "m3", "m5"]
@@ -384,7 +384,7 @@ def test_a_human_begins_the_first_section():
     assert chain == Chain((Section(Header(None, HumanMessage("Hi!"))),))
 
 
-def test_a_human_begins_a_section_behind_a_body():
+def test_a_human_message_begins_a_section_after_a_body():
     """A HumanMessage is taken as it is."""
     before = parse_chain(chain_of("s", "h", "a"))
     human = HumanMessage("And now?", id="m9")

@@ -170,10 +170,10 @@ def test_sizes_are_sums_after_every_operation(messages, operations, text):
     """And calls still match results, the chain before is the same as ever, and the result parses without repair."""
     chain = parse_chain(messages)
     for operation in operations:
-        before, told = chain.messages(), copied(chain.messages())
+        before, copy_before = chain.messages(), copied(chain.messages())
         after = _operate(chain, operation, text)
         assert_sizes(after)
-        assert same(before, told)
+        assert same(before, copy_before)
         assert parse_chain(after.messages()) == after
         chain = after
 

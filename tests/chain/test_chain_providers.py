@@ -361,9 +361,9 @@ def test_real_transcripts_are_fit_for_another_provider(template):
                 continue
             chain = parse_chain([_real(raw, n) for n, raw in enumerate(record["messages"])], repair=True)
             clean = chain.clear_reasoning().normalize_tool_call_ids(template).sanitize_tool_call_arguments()
-            told = json.dumps([message.model_dump() for message in clean.messages()], default=str)
-            assert '"type": "thinking"' not in told
-            assert '"signature"' not in told
+            as_json = json.dumps([message.model_dump() for message in clean.messages()], default=str)
+            assert '"type": "thinking"' not in as_json
+            assert '"signature"' not in as_json
             assert "reasoning" not in [key for message in clean.messages() for key in message.additional_kwargs]
             assert check_pairing(clean.messages()) == check_pairing(chain.messages())
             assert [m.text for m in clean.messages()] == [m.text for m in chain.messages()]

@@ -570,8 +570,8 @@ def test_lone_surrogates_reach_no_model():
 
 def material(prompts: Sequence[str]) -> str:
     """Return the messages' text in all prompts, without tags and escapes."""
-    told = "".join(re.findall(r"<messages>\n(.*)\n</messages>", prompt, re.DOTALL)[0] for prompt in prompts)
-    bare = re.sub(r"</?(?:message|call)[^>]*>\n?", "", told)
+    shown_to_model = "".join(re.findall(r"<messages>\n(.*)\n</messages>", prompt, re.DOTALL)[0] for prompt in prompts)
+    bare = re.sub(r"</?(?:message|call)[^>]*>\n?", "", shown_to_model)
     return html.unescape(bare)
 
 
@@ -656,8 +656,8 @@ def test_questions_that_are_folded_are_shown_whole():
     summary = asyncio.run(summarizer.fold_qa_pairs(messages))
     assert summary.error is None
     assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
-    told = [prompt for prompt in handler.prompts if "what the user wrote" in prompt]
-    assert all(question.text in material(told) for question in questions[:5])
+    shown_to_model = [prompt for prompt in handler.prompts if "what the user wrote" in prompt]
+    assert all(question.text in material(shown_to_model) for question in questions[:5])
     shown = {index for call in summary.calls if call.strategy == "qa_humans" for index in call.shown}
     assert shown == {0, 2, 4, 6, 8}
 

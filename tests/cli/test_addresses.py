@@ -70,7 +70,7 @@ MALFORMED = {
 every_malformed = pytest.mark.parametrize("uri", sampled(MALFORMED.values()), ids=MALFORMED.keys())
 
 
-def tells_secret(*texts: object) -> bool:
+def shows_secret(*texts: object) -> bool:
     """Return True if a text has any part of a login."""
     return any(part.lower() in str(text).lower() for part in (CANARY, USER, HALF, NUMBER) for text in texts)
 
@@ -90,8 +90,8 @@ async def test_a_malformed_address_is_refused_and_not_repeated(uri):
     """Neither the error nor its causes hold any of it."""
     with pytest.raises(InvalidInputError, match="address") as caught:
         await ConversationStore.connect(uri)
-    assert not tells_secret(*said_of(caught.value))
-    assert not tells_secret(safe_address(uri), without_addresses(f"not {uri!r}"))
+    assert not shows_secret(*said_of(caught.value))
+    assert not shows_secret(safe_address(uri), without_addresses(f"not {uri!r}"))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_what_is_no_text_is_not_repeated_either(uri):
     """Only its type is named."""
     with pytest.raises(InvalidInputError, match=type(uri).__name__) as caught:
         await ConversationStore.connect(uri)
-    assert not tells_secret(*said_of(caught.value))
+    assert not shows_secret(*said_of(caught.value))
 
 
 def opened(uri: str) -> list[str]:
@@ -131,15 +131,15 @@ def test_whatever_is_written_no_secret_comes_out(scheme, inside, behind):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         said = opened(uri)
-    assert not tells_secret(*said, *(one.message for one in caught))
+    assert not shows_secret(*said, *(one.message for one in caught))
 
 
 async def test_an_unknown_option_is_a_warning_without_its_name_or_value():
     """It may be a part of a password."""
     with pytest.warns(UserWarning, match="option of the address") as caught:
         store = await ConversationStore.connect(f"mongodb://db/app?{HALF}=x&connectTimeoutMS={CANARY}")
-    assert not tells_secret(*(one.message for one in caught))
-    assert not tells_secret(store, repr(store), store.conversation(user_id="ada", thread_id="t"))
+    assert not shows_secret(*(one.message for one in caught))
+    assert not shows_secret(store, repr(store), store.conversation(user_id="ada", thread_id="t"))
     await store.close()
 
 
@@ -154,7 +154,7 @@ async def test_a_wrong_password_says_so(server_uri):
             await store.setup()
     assert type(caught.value) is StoreError
     assert type(caught.value.__cause__).__name__ == "OperationFailure"
-    assert not tells_secret(*said_of(caught.value))
+    assert not shows_secret(*said_of(caught.value))
 
 
 async def test_a_password_that_cannot_be_sent_says_so(server_uri):
@@ -163,7 +163,7 @@ async def test_a_password_that_cannot_be_sent_says_so(server_uri):
     async with await ConversationStore.connect(uri) as store:
         with pytest.raises(StoreError, match="contains a character that cannot be sent") as caught:
             await store.setup()
-    assert not tells_secret(*said_of(caught.value))
+    assert not shows_secret(*said_of(caught.value))
 
 
 @pytest.mark.parametrize("scheme", ["mongodb", "mongodb+srv"])
@@ -176,7 +176,7 @@ async def test_a_host_that_does_not_resolve_says_so(scheme):
     assert "Topology" not in str(caught.value)
     assert "Timeout" not in str(caught.value)
     assert caught.value.__cause__ is not None
-    assert not tells_secret(*said_of(caught.value))
+    assert not shows_secret(*said_of(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog):
     assert "Topology" in str(caught.value.__cause__)
     assert "Topology" not in str(caught.value)
     assert "127.0.0.1:1" in str(caught.value)
-    assert not tells_secret(*said_of(caught.value), caplog.text)
+    assert not shows_secret(*said_of(caught.value), caplog.text)
 
 
 @pytest.mark.parametrize(
@@ -291,25 +291,25 @@ def test_no_command_repeats_a_malformed_address(command, uri, file):
     """As its option, from the environment, as JSON, as one argument too many, or in the place of another value."""
     arguments = [command, *(file if one == "FILE" else one for one in COMMANDS[command])]
     as_json = [] if command in WITHOUT_JSON else ["--json"]
-    assert not tells_secret(said_by(*arguments, "--uri", uri))
-    assert not tells_secret(said_by(*arguments, *as_json, "--uri", uri))
-    assert not tells_secret(said_by(*arguments, *as_json, "--uri", "memory://none", "--jobs", uri))
-    assert not tells_secret(said_by(*arguments, uri, "--uri", "mongo://x"))
+    assert not shows_secret(said_by(*arguments, "--uri", uri))
+    assert not shows_secret(said_by(*arguments, *as_json, "--uri", uri))
+    assert not shows_secret(said_by(*arguments, *as_json, "--uri", "memory://none", "--jobs", uri))
+    assert not shows_secret(said_by(*arguments, uri, "--uri", "mongo://x"))
     if "\0" not in uri and command not in ("demo", "replay"):
-        assert not tells_secret(said_by(*arguments, CONVSTORE_URI=uri))
+        assert not shows_secret(said_by(*arguments, CONVSTORE_URI=uri))
 
 
 @every_malformed
 def test_nothing_repeats_an_address_in_the_place_of_something_else(uri, file, tmp_path):
     """A command's name, a file to read or to write, an age, a scope."""
-    assert not tells_secret(said_by(uri))
-    assert not tells_secret(said_by("import", uri, "--uri", "memory://", "--scope", "user_id=ada"))
-    assert not tells_secret(said_by("import", uri, "--json", "--uri", "memory://", "--scope", "user_id=ada"))
-    assert not tells_secret(said_by("import", file, "--uri", "memory://", "--scope", uri))
-    assert not tells_secret(said_by("replay", uri))
-    assert not tells_secret(said_by("prune", "--uri", "memory://", "--older-than", uri))
+    assert not shows_secret(said_by(uri))
+    assert not shows_secret(said_by("import", uri, "--uri", "memory://", "--scope", "user_id=ada"))
+    assert not shows_secret(said_by("import", uri, "--json", "--uri", "memory://", "--scope", "user_id=ada"))
+    assert not shows_secret(said_by("import", file, "--uri", "memory://", "--scope", uri))
+    assert not shows_secret(said_by("replay", uri))
+    assert not shows_secret(said_by("prune", "--uri", "memory://", "--older-than", uri))
     if "\0" not in uri:
-        assert not tells_secret(said_by("export", "--uri", "memory://", "-o", str(tmp_path / "none" / uri)))
+        assert not shows_secret(said_by("export", "--uri", "memory://", "-o", str(tmp_path / "none" / uri)))
 
 
 def test_a_source_that_does_not_answer_is_not_repeated():
@@ -317,7 +317,7 @@ def test_a_source_that_does_not_answer_is_not_repeated():
     source = f"mongodb://{LOGIN}@127.0.0.1:1/old?serverSelectionTimeoutMS=100&appName={HALF}"
     said = said_by("import", source, "--uri", "memory://", "--scope", "user_id=ada", "--json")
     assert "cannot be reached" in said
-    assert not tells_secret(said)
+    assert not shows_secret(said)
 
 
 def test_a_document_names_the_database_without_login_and_options():
@@ -342,7 +342,7 @@ def test_no_repr_has_an_address():
     """Neither those of the store nor those of the command line's own objects."""
     uri = f"mongodb://{LOGIN}@db/app?appName={HALF}"
     objects: list[Any] = [Source(uri, "c", "s", "h"), Replay(uri=uri, user_id="u")]
-    assert not tells_secret(*map(repr, objects))
+    assert not shows_secret(*map(repr, objects))
 
 
 # The development server
@@ -355,12 +355,12 @@ def test_the_development_server_repeats_no_address(uri, monkeypatch, capsys):
         run_devserver([uri])
     with pytest.raises(SystemExit):
         run_devserver(["--nodes", uri])
-    assert not tells_secret(*capsys.readouterr())
+    assert not shows_secret(*capsys.readouterr())
     with pytest.raises(MongodNotFoundError) as caught:
         DevServer(mongod=uri).start()
-    assert not tells_secret(*said_of(caught.value))
+    assert not shows_secret(*said_of(caught.value))
     if "\0" not in uri:
         monkeypatch.setenv("CONVSTORE_MONGOD", uri)
         with pytest.raises(MongodNotFoundError) as caught:
             find_mongod()
-        assert not tells_secret(*said_of(caught.value))
+        assert not shows_secret(*said_of(caught.value))

@@ -240,10 +240,10 @@ def test_a_lost_message_is_found(broken):
     iterate = LogReader.iterate
 
     async def without_the_second(self, scope):
-        place = 0
+        position = 0
         async for pair in iterate(self, scope):
-            place += 1
-            if place != 2:
+            position += 1
+            if position != 2:
                 yield pair
 
     (what,) = broken(LogReader, "iterate", without_the_second)
@@ -520,12 +520,19 @@ def test_a_text_that_looks_like_a_page_is_read_back_whole(tmp_path: Path):
         ({"role": "user", "content": "Hello"}, "content"),
         ({"role": "user", "content": "Hi", "mood": "cheerful"}, "mood"),
         ({"role": "user", "content": "Hi", "name": "ada"}, "name"),
+        ({"role": "assistant", "content": "Hi", "audio": {"id": "a1"}}, "audio"),
     ],
 )
 def test_what_a_dict_says_and_its_message_does_not_is_found(raw: dict[str, Any], key: str):
     """Content, own keys and names must reach the message."""
     (what,) = checks.check_dict(raw, HumanMessage("Hi", id="m1"))
     assert what == f"message m1: {key!r} is not what the file says"
+
+
+def test_a_null_of_the_api_says_nothing():
+    """A dict of the API has null for what its message does not have."""
+    raw = {"role": "assistant", "content": None, "name": None, "audio": None, "function_call": None}
+    assert checks.check_dict(raw, AIMessage("", id="m1")) == []
 
 
 def test_nan_is_like_nan_and_one_is_not_like_true():

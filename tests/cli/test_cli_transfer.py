@@ -89,9 +89,9 @@ def test_nothing_says_whose_it_is(uri, file):
     """Without a scope nothing is written; the reason stands there once, with the options that help."""
     result = convstore("import", file, "--uri", uri)
     assert result.exit_code == 1
-    [told] = [line for line in result.stdout.splitlines() if line.startswith("left out:")]
-    assert "line 1 (one) and 1 other: no value for user_id" in told
-    assert "--scope-from" in told
+    [problem] = [line for line in result.stdout.splitlines() if line.startswith("left out:")]
+    assert "line 1 (one) and 1 other: no value for user_id" in problem
+    assert "--scope-from" in problem
 
 
 def test_what_can_not_be_imported_is_reported(uri, tmp_path):
@@ -102,14 +102,14 @@ def test_what_can_not_be_imported_is_reported(uri, tmp_path):
     path.write_bytes(text.encode() + b'{"id": "caf\xe9"}\n' + lines(recording("two")).encode())
     result = convstore("import", path, "--uri", uri, "--scope", "user_id=ada", "--report", report)
     assert result.exit_code == 1
-    for told in (
+    for problem in (
         "x.jsonl, line 2: not JSON",
         "x.jsonl, line 3 (king): x.jsonl, line 3, message 1: field 'role'",
         "x.jsonl, line 4: no conversation",
         "x.jsonl, line 5: a JSON array",
         "x.jsonl, line 6: not UTF-8: byte 0xe9",
     ):
-        assert told in result.stdout
+        assert problem in result.stdout
     assert "2  imported" in result.stdout
     assert [json.loads(line)["what"] for line in report.read_text().splitlines()] == ["conversation"] * 5
 
@@ -144,7 +144,7 @@ def test_an_empty_source_is_reported(uri, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "problem"),
     [
         (["--scope", "ada"], "takes KEY=VALUE"),
         (["--scope-from", "ada"], "takes KEY=FIELD"),
@@ -156,11 +156,11 @@ def test_an_empty_source_is_reported(uri, tmp_path):
         (["--jobs", "0"], "--jobs"),
     ],
 )
-def test_a_command_line_that_makes_no_sense(file, arguments, told):
+def test_a_command_line_that_makes_no_sense(file, arguments, problem):
     """Exit code 2, before anything is opened."""
     result = convstore("import", file, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", *arguments, width=200)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert problem in result.stderr
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "."])
@@ -256,7 +256,7 @@ def test_lines_for_fine_tuning(uri, file):
 
 
 def test_a_database_without_conversations(uri):
-    """One that is not set up is an error that says what to do; one that is empty is told."""
+    """One that is not set up is an error that says what to do; one that is empty is reported."""
     result = convstore("export", "--uri", uri)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "convstore migrate" in result.stderr
@@ -345,11 +345,11 @@ def test_a_reader_that_goes_away(uri, file):
     assert one.stdout is not None
     assert one.stderr is not None
     one.stdout.close()
-    told = one.stderr.read().decode()
+    said = one.stderr.read().decode()
     one.stderr.close()
     assert one.wait(60) == 1
-    assert "stdout cannot be written: Broken pipe" in told
-    assert "Traceback" not in told
+    assert "stdout cannot be written: Broken pipe" in said
+    assert "Traceback" not in said
 
 
 def test_a_very_long_line(uri, tmp_path):

@@ -387,7 +387,7 @@ class Play:
 
     async def views(self) -> list[Any]:
         """Return the view under every policy."""
-        return [told(await self.chat.load_history(policy)) for policy in POLICIES]
+        return [comparable(await self.chat.load_history(policy)) for policy in POLICIES]
 
     async def weighed(self, chat: Conversation) -> int:
         """Return the tokens by which a compaction decides: those not summarised."""
@@ -407,7 +407,7 @@ class Play:
             histories = [await one.load_history(policy) for one in (self.chat, self.other, late, self.handle())]
             for history in histories:
                 self.check(history, policy)
-                assert told(history) == told(histories[0])
+                assert comparable(history) == comparable(histories[0])
                 assert history.report.tokens_unsummarized == weighed
         made = await late.summaries()
         assert [one.version for one in made] == [one.version for one in self.model.summaries]
@@ -426,14 +426,14 @@ def hidden(message: BaseMessage, policy: HistoryPolicy) -> bool:
     return policy.view == "conversation" and (message.type == "tool" or bool(getattr(message, "tool_calls", None)))
 
 
-def told(history: History) -> list[Any]:
+def comparable(history: History) -> list[Any]:
     """A view as it is compared."""
     return [history.summary, history.tokens, *(message.model_dump() for message in history.messages)]
 
 
 @examples(60)
 @given(st.integers(0, 2**32).map(script_of))
-async def test_summaries_stand_for_what_they_say(script: tuple[CompactionRule, list[tuple[str, Any]]]) -> None:
+async def test_summaries_cover_the_range_that_they_name(script: tuple[CompactionRule, list[tuple[str, Any]]]) -> None:
     """Ranges, views and what is shown to the summarizer, whatever is appended, rewound, summarised and taken back."""
     rule, steps = script
     play = Play(rule)
@@ -1105,7 +1105,7 @@ async def test_the_question_outlives_every_summary_of_its_turn() -> None:
     assert history.messages[1].type == "ai"
 
 
-async def test_a_late_result_is_shown_once_behind_the_summary_of_its_call() -> None:
+async def test_a_late_result_is_shown_once_after_the_summary_of_its_call() -> None:
     """As text at its place, so that the view before it is its beginning; and to the next summary as it is."""
     writer = Writer(rule_of(400, keep=1, summary=50))
     chat = await six_turns(writer, turns=0)
@@ -1305,7 +1305,7 @@ async def test_a_load_with_a_summary_costs_what_one_without_costs(
     assert (again.messages, commands.names, again.report.round_trips) == (warm.messages, ["find"], 1)
 
 
-async def test_a_cold_load_behind_a_summary_that_is_cut_is_two_round_trips(
+async def test_a_cold_load_of_a_cut_summary_is_two_round_trips(
     counted: Conversation,
     commands: Commands,
     client: AsyncMongoClient[dict[str, Any]],
@@ -1350,7 +1350,7 @@ async def test_what_a_load_reads_does_not_grow_once_it_is_summarised(counted: Co
     assert max(read[len(read) // 2 :]) < max(read[: len(read) // 2]) * 1.1
 
 
-def _beside_payloads(commands: Commands) -> int:
+def _commands_without_payloads(commands: Commands) -> int:
     """Return the number of commands, without those that read chunks of payloads."""
     return sum(sent.get("find") != "log" or "#" not in str(sent["filter"]["_id"]) for _, sent in commands.sent)
 
@@ -1365,7 +1365,7 @@ async def test_a_compaction_is_a_handful_of_commands(counted: Conversation, comm
         await chat.append(rag_turn(f"What about fish {number}?"))
     with commands.counted():
         assert (await chat.compact()).status == "done"
-    beside = _beside_payloads(commands)
+    beside = _commands_without_payloads(commands)
     assert beside <= 9
     assert len(commands.sent) - beside <= 40
     with commands.counted():
@@ -1400,7 +1400,7 @@ async def test_a_compaction_returns_what_summaries_returns(counted: Conversation
             await chat.append(rag_turn(f"What about fish {number}?"))
         with commands.counted():
             done = await chat.compact()
-        sent.append(_beside_payloads(commands))
+        sent.append(_commands_without_payloads(commands))
         assert done.summary is not None
         assert done.summary == (await chat.summaries())[-1]
     assert len(done.summary.tool_message_ids) == done.summary.last // 4 > 40

@@ -22,7 +22,7 @@ from langchain_core.messages import (
 )
 from mongomock_motor import AsyncMongoMockClient
 from properties import examples
-from test_compaction import made, pair_of, told
+from test_compaction import comparable, made, pair_of
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig, work
@@ -330,7 +330,7 @@ async def test_system_messages_that_outgrow_the_trigger_cost_no_call(chat: Conve
     assert handler.prompts == []
 
 
-async def test_a_result_finds_its_call_behind_a_summary(chat: Conversation) -> None:
+async def test_a_result_finds_its_call_in_a_summary(chat: Conversation) -> None:
     """With a provider: a later call of the same id is shown under a new one, and so is what comes back for it."""
     await chat.append(HumanMessage("question 0", id="q"))
     answered = ToolMessage("short", id="tb", tool_call_id="call_AAAAAAAAAAAAAAAAAAAAAAAA")
@@ -424,7 +424,7 @@ def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
 
 @examples(60, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32).map(script_of))
-async def test_nothing_is_lost_behind_a_chain(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:
+async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:
     """Ranges without gaps; each message in one is shown to the model or stands in views; everybody sees the same."""
     config, steps = script
     handler, database, thread = Scripted(), AsyncMongoMockClient()["chain"], uuid.uuid4().hex
@@ -450,7 +450,7 @@ async def test_nothing_is_lost_behind_a_chain(script: tuple[dict[str, Any], list
         elif step == "compact":
             await compact(chat, handler, live)
         views = [await one.load_history() for one in (chat, other, handle())]
-        assert [told(view) for view in views[1:]] == [told(views[0])] * 2
+        assert [comparable(view) for view in views[1:]] == [comparable(views[0])] * 2
         assert check_pairing(views[0].messages) == []
         talk = await chat.load_history(HistoryPolicy(view="conversation"))
         assert not [message for message in talk.messages if message.type == "tool"]

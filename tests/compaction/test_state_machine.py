@@ -562,7 +562,7 @@ class Machine(RuleBasedStateMachine):
         for policy in POLICIES:
             histories = [self.run(chat.load_history(policy)) for chat in chats]
             self.check_view(histories[0], scope, policy)
-            assert len({json.dumps(_told(history)) for history in histories}) == 1
+            assert len({json.dumps(_comparable(history)) for history in histories}) == 1
         for chat in chats:
             self.run(self.check_log(chat, talk))
         listed = self.run(late.list_conversations(user_id=self.user)).conversations
@@ -670,7 +670,7 @@ async def _awaited(work: Awaitable[_Answer]) -> _Answer:
     return await work
 
 
-def _told(history: History) -> list[Any]:
+def _comparable(history: History) -> list[Any]:
     return [history.summary, history.tokens, *(message.model_dump(mode="json") for message in history.messages)]
 
 

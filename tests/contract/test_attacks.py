@@ -144,7 +144,7 @@ async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, st
     assert same_messages(read, [message for turn in turns for message in turn])
 
 
-async def test_a_conversation_deleted_in_the_middle_of_a_load_is_loaded_anew(chat: Conversation, again):
+async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conversation, again):
     """No error and nothing of the old one: the scope's new, empty conversation."""
     for number in range(40):
         await chat.append([HumanMessage(f"q{number} " * 900), AIMessage("a")])
@@ -285,7 +285,7 @@ async def test_an_insert_without_an_answer_keeps_the_chunks_of_an_earlier_try(
     assert record.content == text
 
 
-async def test_an_append_that_waits_while_its_conversation_is_deleted_begins_anew(
+async def test_an_append_that_waits_while_its_conversation_is_deleted_starts_over(
     chat: Conversation, store: ConversationStore
 ):
     """Appends acknowledged after the deletion are in the scope's new conversation."""

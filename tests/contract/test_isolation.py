@@ -117,7 +117,7 @@ class World:
             user_id="ada", thread_id=thread
         )
 
-    async def told(self, work: Awaitable[Any]) -> tuple[Any, list[tuple[str, str]]]:
+    async def outcome_of(self, work: Awaitable[Any]) -> tuple[Any, list[tuple[str, str]]]:
         """Return the result of a call, and the commands that it sends."""
         with self.commands.counted() as counted:
             try:
@@ -307,7 +307,7 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
         for world in worlds:
             world.seconds += 3
             guesses = Guesses(seed, head["conversation"], page.next_cursor or "")
-            outcomes.append(await world.told(CALLS[name](world, world.eve(thread), guesses)))
+            outcomes.append(await world.outcome_of(CALLS[name](world, world.eve(thread), guesses)))
         assert outcomes[0] == outcomes[1], name
     late = worlds[0].ada(thread)
     assert same_messages([message async for message in late.messages()], before[0])

@@ -494,16 +494,16 @@ async def test_sessions_and_history_come_by_pages(site):
     assert sorted(name for name in found if name.startswith(whole)) == sorted([*names, whole])
     assert len(found) == len(set(found))
 
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     before: int | None = None
     while True:
         page = (await site.get("/sessions/SESSION/history", limit=3, **({"cursor": before} if before else {}))).json()
-        told = page["messages"] + told
+        reported = page["messages"] + reported
         if (before := page["next_cursor"]) is None:
             break
-    assert [one["author"] for one in told] == ["human", "ai"] * 6
-    assert [one["text"] for one in told][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
-    assert [one["ordinal"] for one in told] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
+    assert [one["author"] for one in reported] == ["human", "ai"] * 6
+    assert [one["text"] for one in reported][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
+    assert [one["ordinal"] for one in reported] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
     for name in names:
         await site.app.state.assistant.conversation("ada", name).delete()
 
@@ -566,7 +566,7 @@ async def test_numbers_that_a_model_made_up_are_not_sources(site):
     assert [source["source_id"] for source in json.loads(lines[0])["sources_used"]] == [2]
 
 
-async def test_a_session_deleted_in_the_middle_is_gone(site):
+async def test_a_session_deleted_during_a_turn_is_not_found(site):
     """Its answer is saved nowhere; the client is told that there is no such session."""
 
     async def delete(question: str) -> None:

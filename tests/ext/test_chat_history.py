@@ -53,7 +53,7 @@ async def log_of(chat: Conversation) -> list[BaseMessage]:
     return [message async for message in chat.messages()]
 
 
-def told(messages: list[BaseMessage]) -> list[str]:
+def texts_of(messages: list[BaseMessage]) -> list[str]:
     """Type and text of messages."""
     return [f"{message.type}: {message.text}" for message in messages]
 
@@ -90,7 +90,7 @@ async def test_what_is_added_is_in_the_log(chat):
     await asyncio.to_thread(history.add_user_message, "Hi")
     await asyncio.to_thread(history.add_ai_message, "Hello")
     await asyncio.to_thread(history.add_message, HumanMessage("Bye"))
-    assert told(await log_of(chat)) == ["system: Be brief.", "human: Hi", "ai: Hello", "human: Bye"]
+    assert texts_of(await log_of(chat)) == ["system: Be brief.", "human: Hi", "ai: Hello", "human: Bye"]
 
 
 async def test_the_same_objects_again_add_nothing(chat):
@@ -98,7 +98,7 @@ async def test_the_same_objects_again_add_nothing(chat):
     messages = [HumanMessage("Hi"), AIMessage("Hello")]
     for _ in range(2):
         await ChatMessageHistory(chat).aadd_messages(messages)
-    assert told(await log_of(chat)) == ["human: Hi", "ai: Hello"]
+    assert texts_of(await log_of(chat)) == ["human: Hi", "ai: Hello"]
 
 
 @pytest.mark.parametrize("policy", [HistoryPolicy(), HistoryPolicy(max_turns=1), HistoryPolicy(view="conversation")])
@@ -144,8 +144,8 @@ async def test_clear_deletes(chat):
         await clear()
         assert (await history.aget_messages(), await log_of(chat)) == ([], [])
     await history.aadd_messages([HumanMessage("again", id="one")])
-    assert told(await log_of(chat)) == ["human: again"]
-    assert await asyncio.to_thread(lambda: told(history.messages)) == ["human: again"]
+    assert texts_of(await log_of(chat)) == ["human: again"]
+    assert await asyncio.to_thread(lambda: texts_of(history.messages)) == ["human: again"]
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
@@ -161,7 +161,7 @@ async def test_what_is_added_after_clear_is_kept(chat, is_sync):
         await history.aclear()
         await asyncio.to_thread(history.add_messages, [HumanMessage("new")])
     other = ConversationStore(chat.store._client.get_default_database())
-    assert told(await log_of(other.conversation(**chat.scope))) == ["human: new"]
+    assert texts_of(await log_of(other.conversation(**chat.scope))) == ["human: new"]
 
 
 async def test_clear_may_rewind(chat):
@@ -172,7 +172,7 @@ async def test_clear_may_rewind(chat):
     await history.aclear()
     await history.aclear()
     assert await history.aget_messages() == []
-    assert told(await log_of(chat)) == ["human: Hi", "ai: Hello"]
+    assert texts_of(await log_of(chat)) == ["human: Hi", "ai: Hello"]
     assert await chat.undo_rewind() == 2
 
 
@@ -180,7 +180,7 @@ async def test_sync_calls_work_inside_a_running_loop(chat):
     """A sync method that is called in a coroutine waits and answers; it does not deadlock."""
     history = ChatMessageHistory(chat)
     history.add_messages([HumanMessage("Hi")])
-    assert told(history.messages) == ["human: Hi"]
+    assert texts_of(history.messages) == ["human: Hi"]
     assert str(history) == "Human: Hi"
     history.clear()
     assert history.messages == []
@@ -216,7 +216,7 @@ async def test_a_chain_is_given_the_view_and_appends(store, chat):
     shown: list[list[str]] = []
 
     def watch(value: Any) -> Any:
-        shown.append(told(value.to_messages()))
+        shown.append(texts_of(value.to_messages()))
         return value
 
     prompt = ChatPromptTemplate([("system", "Be brief."), MessagesPlaceholder("history"), ("human", "{question}")])
@@ -231,7 +231,7 @@ async def test_a_chain_is_given_the_view_and_appends(store, chat):
     answer = await asyncio.to_thread(chain.invoke, {"question": "Third?"}, config_of(chat))
     asked = ["human: First?", "ai: One.", "human: Second?", "ai: Two.", "human: Third?"]
     assert (answer.text, shown[-1]) == ("Three.", ["system: Be brief.", *asked])
-    assert told(await log_of(chat)) == [*asked, "ai: Three."]
+    assert texts_of(await log_of(chat)) == [*asked, "ai: Three."]
 
 
 async def test_a_bare_model_is_given_the_view_and_appends(store, chat):
@@ -240,7 +240,7 @@ async def test_a_bare_model_is_given_the_view_and_appends(store, chat):
     chain = with_message_history(parrot("Hello", "Bye"), store)
     await chain.ainvoke([HumanMessage("Hi")], config_of(chat))
     await chain.ainvoke([HumanMessage("That is all", id="mine")], config_of(chat))
-    assert told(await log_of(chat))[4:] == ["human: Hi", "ai: Hello", "human: That is all", "ai: Bye"]
+    assert texts_of(await log_of(chat))[4:] == ["human: Hi", "ai: Hello", "human: That is all", "ai: Bye"]
 
 
 async def test_an_answer_has_the_stamp_of_its_view(store, chat):
@@ -263,7 +263,7 @@ async def test_nothing_is_lost_when_others_append_meanwhile(store, chat):
 
     chain = with_message_history(RunnableLambda(answer), store)
     await chain.ainvoke([HumanMessage("question")], config_of(chat))
-    assert told(await log_of(chat))[2:] == ["human: elsewhere", "ai: there", "human: question", "ai: mine"]
+    assert texts_of(await log_of(chat))[2:] == ["human: elsewhere", "ai: there", "human: question", "ai: mine"]
 
 
 @pytest.mark.parametrize("given", [None, "mine"])
@@ -292,7 +292,7 @@ async def test_a_stream_is_still_a_stream_and_is_appended(store, chat):
     chain = with_message_history(parrot("one two three"), store)
     chunks = [chunk.text async for chunk in chain.astream([HumanMessage("count")], config_of(chat))]
     assert len(chunks) > 1
-    assert told(await log_of(chat)) == ["human: count", "ai: one two three"]
+    assert texts_of(await log_of(chat)) == ["human: count", "ai: one two three"]
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
@@ -304,7 +304,7 @@ async def test_a_run_that_can_not_be_appended_fails(store, chat, is_sync):
     run = asyncio.to_thread(chain.invoke, *given) if is_sync else chain.ainvoke(*given)
     with pytest.raises(ContentConflictError):
         await run
-    assert told(await log_of(chat)) == ["human: other"]
+    assert texts_of(await log_of(chat)) == ["human: other"]
 
 
 async def test_two_conversations_do_not_mix(store):
@@ -315,7 +315,7 @@ async def test_two_conversations_do_not_mix(store):
         await asyncio.gather(*(chain.ainvoke([HumanMessage(str(one.scope))], config_of(one)) for one in chats))
     for one in chats:
         question = f"human: {one.scope}"
-        assert told(await log_of(one)) == [question, "ai: 1", question, "ai: 3", question, "ai: 5"]
+        assert texts_of(await log_of(one)) == [question, "ai: 1", question, "ai: 3", question, "ai: 5"]
 
 
 async def test_the_user_may_be_fixed(store, chat):
@@ -324,7 +324,7 @@ async def test_the_user_may_be_fixed(store, chat):
     chain = RunnableWithMessageHistory(parrot("Hello"), histories)
     thread = chat.scope["thread_id"]
     await chain.ainvoke([HumanMessage("Hi")], {"configurable": {"session_id": thread}})
-    assert told(await log_of(chat)) == ["human: Hi", "ai: Hello"]
+    assert texts_of(await log_of(chat)) == ["human: Hi", "ai: Hello"]
     assert histories(thread).chat.scope == histories(session_id=thread).chat.scope == chat.scope
 
 
@@ -332,7 +332,7 @@ async def test_a_whole_scope_may_be_fixed(store, chat):
     """Then a run need not name anything."""
     chain = with_message_history(parrot("Hello"), store, scope=chat.scope)
     await chain.ainvoke([HumanMessage("Hi")])
-    assert told(await log_of(chat)) == ["human: Hi", "ai: Hello"]
+    assert texts_of(await log_of(chat)) == ["human: Hi", "ai: Hello"]
 
 
 @pytest.mark.parametrize("value", [{"$ne": ""}, "", "x" * 600, "\ud800", None])
@@ -368,7 +368,7 @@ async def test_a_mark_of_somebody_else_is_no_mark(chat):
     """Only what the store made for a view is left out; an application may use the same key for something of its own."""
     history = ChatMessageHistory(chat)
     await history.aadd_messages([HumanMessage("Hi", additional_kwargs={"convstore": {"x": 1}})])
-    assert told(await log_of(chat)) == ["human: Hi"]
+    assert texts_of(await log_of(chat)) == ["human: Hi"]
 
 
 async def test_many_messages_that_come_back_are_not_appended(chat):
@@ -395,6 +395,6 @@ async def test_a_history_of_a_run_shows_what_was_done_to_it(store, chat, is_sync
     (await shown()).append(HumanMessage("not said"))
     assert await shown() == []
     await do("add_messages", [HumanMessage("Hi")])
-    assert told(await shown()) == ["human: Hi"]
+    assert texts_of(await shown()) == ["human: Hi"]
     await do("clear")
     assert await shown() == []

@@ -463,7 +463,7 @@ async def test_other_words_under_the_same_id_are_refused(store, config, with_che
         await graph.ainvoke({"messages": [HumanMessage("other", id=question)]}, config)
 
 
-async def test_an_answer_is_found_behind_a_late_result(store, config):
+async def test_an_answer_is_found_after_a_late_result(store, config):
     """A late result, shown as a human message in the middle of a turn, does not end the turn."""
     chat = chat_of(store, config)
     pay = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "pay"}])
@@ -897,9 +897,7 @@ async def test_a_run_that_broke_off_after_the_append_is_resumed(pymongo_client, 
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two"]
 
 
-async def test_a_new_question_after_a_run_that_broke_off_behind_the_append(
-    pymongo_client, database_name, config, saver
-):
+async def test_a_new_question_after_a_run_that_failed_after_the_append(pymongo_client, database_name, config, saver):
     """Not resumed but asked on: what the log has by now is shown once and logged once."""
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()

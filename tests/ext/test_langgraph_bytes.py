@@ -36,7 +36,7 @@ async def measured(request, script, server_uri, database_name) -> Any:
 
 
 @pytest.mark.parametrize("measured", [True], indirect=True)
-def test_beside_convstore_a_turn_is_checkpointed_at_constant_size(measured):
+def test_with_convstore_a_turn_is_checkpointed_at_constant_size(measured):
     """From the second turn on each writes as much as the one before, to a hundredth; so does convstore itself."""
     later = measured.checkpointer[1:]
     assert max(later) < 1.01 * min(later)

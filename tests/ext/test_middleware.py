@@ -304,7 +304,7 @@ async def test_sources_are_numbered_through_the_conversation(store: Conversation
     assert [source.title for source in page.sources] == ["Orcas 2", "Seals 2"]
 
 
-async def test_a_turn_is_summarised_behind_it(client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: Any):
+async def test_a_turn_is_summarised_after_it(client: AsyncMongoClient[dict[str, Any]], database_name: str, scope: Any):
     """The summarizer of the store is asked at the end of a run when it is time, and what it writes is not streamed."""
     writer = StreamingModel(replies=[AIMessage("They spoke of bees.")])
     summarizer = RunningSummarizer(writer, max_tokens_before_summary=600, keep_last_turns=1, max_summary_tokens=50)
@@ -507,8 +507,8 @@ async def test_results_of_two_runs_at_once_are_kept_apart_in_every_order(places:
     store = ConversationStore(AsyncMongoMockClient()["app"])
     await store.setup()
     chat, ada, bob = store.conversation(**scope), iter(a_run("ada")), iter(a_run("bob"))
-    for place in range(8):
-        await chat.append(next(ada if place in places else bob))
+    for index in range(8):
+        await chat.append(next(ada if index in places else bob))
     for name in ("ada", "bob"):
         silent = create_agent(ScriptedModel(), [search], middleware=[ConversationMiddleware(store)])
         again = await silent.ainvoke({"messages": [HumanMessage(f"{name}?", id=name)]}, config_of(scope))

@@ -99,7 +99,7 @@ async def test_an_old_question_is_answered_from_the_log_too(store: ConversationS
     assert len(model.shown) == 14
 
 
-async def test_an_answer_far_behind_its_question_is_found(store: ConversationStore, scope: dict[str, str]):
+async def test_an_answer_far_after_its_question_is_found(store: ConversationStore, scope: dict[str, str]):
     """Other runs wrote three hundred messages in between."""
     others = [message for at in range(150) for message in (HumanMessage(f"q {at}"), AIMessage(f"a {at}"))]
     answer = linked(AIMessage("By dancing.", id="late"), "q1")
@@ -160,7 +160,7 @@ async def test_a_turn_that_broke_off_is_taken_up_from_its_checkpoint(
     assert [message.text for message in log] == ["Before?", "Earlier.", QUESTION, "", "found a", "By dancing."]
 
 
-async def test_a_checkpoint_that_is_behind_the_log_is_brought_up_from_it(
+async def test_a_checkpoint_older_than_the_log_is_updated_from_it(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ):
     """A worker died before its checkpoint was written: steps that are in the log are taken from it."""
@@ -277,7 +277,7 @@ async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationSt
     assert kinds(await log_of(store.conversation(**scope))) == [*shown, ("ai", "Fine.")]
 
 
-async def test_what_is_summarised_of_a_long_turn_is_not_shown_beside_the_summary(database: Any, scope: dict[str, str]):
+async def test_summarised_messages_of_a_long_turn_are_not_shown_with_the_summary(database: Any, scope: dict[str, str]):
     """A turn broke off and was summarised in part by another worker; taken up again it goes on behind the summary."""
     rule = CompactionRule(max_tokens_before_summary=600, max_summary_tokens=100, keep_last_turns=0)
     store = ConversationStore(database, summarizer=HeadTailSummarizer(rule, characters=40))

@@ -77,7 +77,7 @@ async def test_a_result_that_is_changed_after_it_was_logged_is_an_error(
     assert 'tool_results="after_hooks"' in raised.value.__notes__[0]
 
 
-async def test_a_place_behind_other_middleware_is_an_error_where_it_matters(
+async def test_a_position_after_other_middleware_is_an_error_where_it_matters(
     store: ConversationStore, scope: dict[str, str]
 ):
     """An answer that is redacted after it was logged ends the run, and the error says where to place the store."""
@@ -130,7 +130,7 @@ async def test_a_human_decides_on_another_worker(
     assert model.shown[0][1:] == [*log[:5]]
 
 
-async def test_a_question_beside_a_waiting_call_goes_on_without_it(store: ConversationStore, scope: dict[str, str]):
+async def test_a_question_during_a_waiting_call_continues_without_it(store: ConversationStore, scope: dict[str, str]):
     """The user asks something else instead of deciding: the call is logged, unanswered, and the view stays valid."""
     saver = InMemorySaver()
     agent, model = make_agent(

@@ -109,7 +109,7 @@ async def test_the_next_question_is_shown_the_image_once(store: ConversationStor
     assert kinds(result["messages"]) == [("human", "Sure?"), ("ai", "Yes.")]
 
 
-async def test_an_image_beside_another_result_keeps_its_place(
+async def test_an_image_next_to_another_result_keeps_its_position(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ):
     """Of two tools at once each gets back what it gave, whatever order the log has."""

@@ -78,12 +78,12 @@ def test_a_store_that_is_to_summarise_has_a_summarizer() -> None:
 @pytest.mark.parametrize("limit", [0, -1, 1_001, None, True, 1.0, "20"], ids=repr)
 async def test_both_listings_take_the_same_limits(chat: Conversation, limit: Any) -> None:
     """And refuse the rest in the same words, with the bounds and the value."""
-    told = f"limit is a whole number from 1 to 1000, not {limit!r}"
+    expected = f"limit is a whole number from 1 to 1000, not {limit!r}"
     with pytest.raises(InvalidInputError) as of_messages:
         await chat.list_messages(limit=limit)
     with pytest.raises(InvalidInputError) as of_conversations:
         await chat.store.list_conversations(limit=limit)
-    assert (str(of_messages.value), str(of_conversations.value)) == (told, told)
+    assert (str(of_messages.value), str(of_conversations.value)) == (expected, expected)
 
 
 @pytest.mark.parametrize("limit", [1, 1_000])
@@ -168,7 +168,7 @@ def test_a_tool_for_many_conversations_wants_a_store(chat: Conversation) -> None
 
 
 @pytest.mark.parametrize("who", ["itself", "another"])
-async def test_a_deletion_is_forgotten_though_the_sweep_behind_it_fails(
+async def test_a_deletion_is_forgotten_though_the_sweep_after_it_fails(
     database: Any, chat: Conversation, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     """The store forgets a conversation once it is ended, by any process."""

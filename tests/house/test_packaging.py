@@ -134,7 +134,7 @@ def test_the_core_needs_no_extra(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "script", "told"),
+    ("hidden", "script", "problem"),
     [
         ("mongomock_motor", "asyncio.run(convstore.ConversationStore.connect('memory://'))", "convstore[memory]"),
         *(
@@ -143,8 +143,8 @@ def test_the_core_needs_no_extra(tmp_path):
         ),
     ],
 )
-def test_a_missing_extra_is_named(tmp_path, hidden, script, told):
+def test_a_missing_extra_is_named(tmp_path, hidden, script, problem):
     """Without an extra the message says what to install."""
     prelude = f"import sys, asyncio, convstore\nsys.modules[{hidden!r}] = None\nsys.argv = ['convstore', 'demo']\n"
     code = f"{prelude}try:\n    {script}\nexcept (convstore.ConvstoreError, SystemExit) as error:\n    print(error)\n"
-    assert told in run("-c", code, folder=tmp_path, path=ROOT)
+    assert problem in run("-c", code, folder=tmp_path, path=ROOT)

@@ -94,10 +94,10 @@ def test_every_python_block_runs(block, mongodb_uri, tmp_path):
 
 def test_the_first_block_prints_what_it_is_said_to(tmp_path):
     """The output under it is its output, an ellipsis standing for what is left out."""
-    told = BLOCKS[BLOCKS.index(PYTHON[0]) + 1]
+    documented = BLOCKS[BLOCKS.index(PYTHON[0]) + 1]
     printed = run(script_of(PYTHON[0]), tmp_path)
-    assert told.language == "text"
-    assert doctest.OutputChecker().check_output(told.text, printed, doctest.ELLIPSIS), printed
+    assert documented.language == "text"
+    assert doctest.OutputChecker().check_output(documented.text, printed, doctest.ELLIPSIS), printed
 
 
 def test_the_first_screen_shows_it_working():
@@ -135,8 +135,10 @@ def test_the_checks_before_a_merge_run_the_same_command():
 
 def test_the_policy_table_is_the_policy():
     """Every field with its default, in order."""
-    told = [(name.strip("`"), ast.literal_eval(default.strip("`"))) for name, default, _ in rows_below("policy")[:5]]
-    assert told == [(field.name, field.default) for field in fields(HistoryPolicy)[:5]]
+    documented = [
+        (name.strip("`"), ast.literal_eval(default.strip("`"))) for name, default, _ in rows_below("policy")[:5]
+    ]
+    assert documented == [(field.name, field.default) for field in fields(HistoryPolicy)[:5]]
     names = [name.strip("`") for name, *_ in rows_below("policy")]
     assert names == [field.name for field in fields(HistoryPolicy)]
 
@@ -144,14 +146,14 @@ def test_the_policy_table_is_the_policy():
 def test_the_extras_are_those_of_the_project():
     """Each extra that can be installed is told."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    told = {name.strip("`") for row in rows_below("extra") for name in row[0].split(", ")}
-    assert told == set(project["optional-dependencies"])
+    documented = {name.strip("`") for row in rows_below("extra") for name in row[0].split(", ")}
+    assert documented == set(project["optional-dependencies"])
 
 
 def test_the_commands_are_those_of_the_command_line():
     """Each command of ``convstore`` is told, and no other."""
-    told = {row[0].split()[1].strip("`") for row in rows_below("command")}
-    assert told == {command.name for command in app.registered_commands}
+    documented = {row[0].split()[1].strip("`") for row in rows_below("command")}
+    assert documented == {command.name for command in app.registered_commands}
 
 
 def test_every_method_is_named():

@@ -15,6 +15,7 @@ from convstore.index.segment import Segment, merged, sections_of
 from convstore.index.texts import Text
 from convstore.index.words import query_groups
 from convstore.log.entry import EntryMessage, PayloadRef
+from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.sources.places import SourcePlace
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -108,3 +109,11 @@ def test_a_damaged_section_is_an_error(section):
     damaged = sections[section][:-1] + bytes([sections[section][-1] ^ 1])
     with pytest.raises(ValueError, match="zstd"):
         contents(Segment({**sections, section: damaged}))
+
+
+def test_a_frame_is_decompressed_up_to_its_maximum():
+    """One byte more is refused, so that damage cannot make a search take all memory."""
+    frame = compress_bytes(b"x" * 11)
+    assert decompress_bytes(frame, maximum=11) == b"x" * 11
+    with pytest.raises(ValueError, match="larger than it may be"):
+        decompress_bytes(frame, maximum=10)

@@ -81,9 +81,9 @@ async def test_a_store_that_only_read_does_not_refresh_the_head(open_chat: OpenC
     with commands.counted():
         await reader.store.close()
     assert commands.sent == []
-    [told] = (await chat.store.list_conversations(**chat.scope)).conversations
-    assert told.last_message is not None
-    assert told.last_message.text == "said last"
+    [found] = (await chat.store.list_conversations(**chat.scope)).conversations
+    assert found.last_message is not None
+    assert found.last_message.text == "said last"
 
 
 async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: OpenChat):
@@ -94,8 +94,8 @@ async def test_a_store_that_read_after_it_wrote_refreshes_the_head(open_chat: Op
     await other.append(AIMessage("said last"))
     await chat.load_history()
     await chat.store.close()
-    [told] = (await other.store.list_conversations(**chat.scope)).conversations
-    assert (told.message_count, told.last_message and told.last_message.text) == (3, "said last")
+    [found] = (await other.store.list_conversations(**chat.scope)).conversations
+    assert (found.message_count, found.last_message and found.last_message.text) == (3, "said last")
     assert (await other.store.verify(**chat.scope)).findings == ()
 
 
@@ -105,8 +105,8 @@ async def test_a_listing_has_what_this_store_appended(open_chat: OpenChat, comma
     await chat.append(HumanMessage("q"))
     await chat.append(AIMessage("answered"))
     with commands.counted():
-        [told] = (await chat.store.list_conversations(**chat.scope)).conversations
-    assert (told.message_count, told.last_message and told.last_message.text) == (2, "answered")
+        [found] = (await chat.store.list_conversations(**chat.scope)).conversations
+    assert (found.message_count, found.last_message and found.last_message.text) == (2, "answered")
     assert commands.names == ["find", "update"]
     with commands.counted():
         await chat.store.list_conversations(thread_id=chat.scope["thread_id"])
@@ -127,7 +127,7 @@ async def test_messages_without_text_cost_one_command(open_chat: OpenChat, comma
     assert commands.names == ["insert"]
 
 
-async def test_who_learns_of_a_deletion_begins_anew(open_chat: OpenChat, time: Time):
+async def test_a_store_that_learns_of_a_deletion_starts_over(open_chat: OpenChat, time: Time):
     """The append on whose way it was deleted goes with it; the next one begins a new conversation."""
     chat = open_chat()
     await chat.append(HumanMessage("old"))
@@ -180,8 +180,8 @@ async def test_what_did_not_come_to_be_is_taken_back(open_chat: OpenChat, time: 
     with pytest.raises(ContentConflictError):
         await chat.append([HumanMessage("never said", id="q"), AIMessage("nor this"), AIMessage("nor that")])
     await chat.store.close()
-    [told] = (await other.store.list_conversations(**chat.scope)).conversations
-    assert (told.message_count, told.last_message and told.last_message.text) == (2, "said last")
+    [found] = (await other.store.list_conversations(**chat.scope)).conversations
+    assert (found.message_count, found.last_message and found.last_message.text) == (2, "said last")
 
 
 async def test_after_an_import_the_head_is_refreshed_with_new_messages_only(open_chat: OpenChat, commands: Commands):

@@ -66,7 +66,7 @@ async def test_an_old_tail_is_read_though_the_id_was_checked_since(
     assert commands.names == ["find", "insert", "update"]
 
 
-async def test_an_idle_store_goes_on_behind_what_another_appended(
+async def test_an_idle_store_continues_after_what_another_appended(
     chat: Conversation, client: Client, database_name: str, seconds: list[float]
 ) -> None:
     """A log that only has more is no other one."""
@@ -225,7 +225,7 @@ async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
     assert (await again.load_history()).messages == expected.messages
 
 
-async def test_a_repair_beside_running_writers_loses_nothing(client: Client, database: Any) -> None:
+async def test_a_repair_during_appends_loses_nothing(client: Client, database: Any) -> None:
     """The first entry in a hole or at the end stays, whichever process wrote it."""
     stores = [ConversationStore(client[database.name]) for _ in range(4)]
     scope = {"user_id": uuid.uuid4().hex, "thread_id": "t"}

@@ -82,7 +82,7 @@ class Model:
             self.live = self.undo.pop()
 
 
-def told(history: History) -> list[Any]:
+def comparable(history: History) -> list[Any]:
     """A view without what is counted in ordinals of the log."""
     return [
         (message.type, message.content, "note" if "note" in str(message.additional_kwargs) else message.id)
@@ -122,9 +122,9 @@ async def test_a_rewound_conversation_is_like_one_that_was_never_written_so(scri
         await fresh.append(model.live)
     cold = ConversationStore(database).conversation(user_id="a", thread_id=thread)
     for policy in POLICIES:
-        expected = told(await fresh.load_history(policy))
+        expected = comparable(await fresh.load_history(policy))
         for one in (chat, other, cold):
-            assert told(await one.load_history(policy)) == expected
+            assert comparable(await one.load_history(policy)) == expected
     assert same_messages([one.message for one in await cold.list_messages(limit=1_000, full=True)], model.live)
     assert same_messages([message async for turn in cold.turns() for message in turn.messages], model.live)
     assert same_messages([message async for message in cold.messages()], log)

@@ -163,8 +163,10 @@ def test_a_field_of_another_type_is_recognised(number, path):
         assert found.value.document_id == str(document["_id"])
 
 
-@pytest.mark.parametrize(("number", "path"), [place for place in _PLACES if isinstance(place[1][-1], str)], ids=str)
-def test_a_field_that_is_gone_is_recognised(number, path):
+@pytest.mark.parametrize(
+    ("number", "path"), [position for position in _PLACES if isinstance(position[1][-1], str)], ids=str
+)
+def test_a_missing_field_is_recognised(number, path):
     """Each field that is always written makes the entry a corrupt one when it is missing."""
     document, holder = _damaged(number, path)
     del holder[path[-1]]

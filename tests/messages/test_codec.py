@@ -331,7 +331,7 @@ def _taught(**kind: Any) -> Codec:
     return codec
 
 
-def test_a_taught_type_comes_back_equal_wherever_it_stands():
+def test_a_registered_type_comes_back_equal_anywhere_in_a_message():
     """A registered type is written inside containers, sets and documents, as value and as key."""
     tag = _Tag(frozenset({"b", "a"}))
     value = [tag, {tag: {tag, _Tag(frozenset())}}, Document("x", metadata={"t": (tag,)})]
@@ -585,7 +585,7 @@ def test_defaults_are_not_stored():
 
 
 @given(messages)
-def test_a_message_built_anew_has_the_same_digest(message):
+def test_a_rebuilt_message_has_the_same_digest(message):
     """The digest depends on the fields alone, not on the objects that hold them."""
     again = _restored(message)
     texts = [CODEC.encode(fields_of(one)) for one in (message, again)]

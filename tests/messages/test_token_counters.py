@@ -56,7 +56,7 @@ async def test_a_view_is_counted_by_the_store_that_loads_it(stores, scope):
     assert not ours.report.left_out_turns
 
 
-async def test_the_first_append_of_another_counter_counts_the_log_anew(stores, scope):
+async def test_the_first_append_of_another_counter_recounts_the_log(stores, scope):
     """Afterwards totals are by the new counter alone, exact to the token, and again after a change back."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
     for number, chat, counter in [(0, default, approximate_tokens), (1, other, characters), (2, default, None)]:
@@ -65,7 +65,7 @@ async def test_the_first_append_of_another_counter_counts_the_log_anew(stores, s
         assert (await chat.info()).tokens == (counter or approximate_tokens)(log)
 
 
-async def test_a_log_is_counted_anew_once(stores, scope, commands: Commands):
+async def test_a_log_is_recounted_once(stores, scope, commands: Commands):
     """The first load or append reads the log; later ones cost what they always do."""
     await write(stores().conversation(**scope), range(10))
     other = stores(token_counter=characters).conversation(**scope)
@@ -116,7 +116,7 @@ async def test_views_are_stable_for_a_store_that_only_loads(stores, scope):
     assert cuts <= 40 * 420 // 1_500 + 1
 
 
-async def test_views_behind_a_summary_of_another_counter_are_those_of_everybody(stores, scope):
+async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store(stores, scope):
     """Sizes up to the summary are by the old counter, those behind it by the new one: warm and cold still agree."""
 
     async def short(messages: Sequence[BaseMessage], summary: str | None) -> str:

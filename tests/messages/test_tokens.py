@@ -53,7 +53,7 @@ def test_an_image_counts_the_same_whatever_its_bytes(image: dict[str, object]) -
     assert message.content[1] == image
 
 
-def test_calls_beside_blocks_are_counted_once() -> None:
+def test_calls_listed_also_in_blocks_are_counted_once() -> None:
     """They are counted once whether or not the content repeats them."""
     text = {"type": "text", "text": "Let me look."}
     without = approximate_tokens([AIMessage([text])])

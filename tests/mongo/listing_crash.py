@@ -32,11 +32,11 @@ async def write(store: ConversationStore, user: str, name: str) -> None:
 async def show(store: ConversationStore, user: str) -> None:
     """Print count and last text of each conversation."""
     page = await store.list_conversations(user_id=user)
-    told = {
+    figures = {
         info.scope["thread_id"]: [info.message_count, info.last_message.text if info.last_message else ""]
         for info in page.conversations
     }
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(figures))
 
 
 async def main(uri: str, database: str, call: str, user: str, argument: str) -> None:

@@ -197,14 +197,14 @@ class Damage:
     async def outcome(self, name: str, read: Read, document: dict[str, Any]) -> str:
         """Return the outcome of reading a damaged document: "right", "named", "other", or another problem."""
         try:
-            told = repr(await read())
+            shown = repr(await read())
         except CorruptDocumentError as error:
             return "named" if self.is_named(document, error.document_id) else f"names {error.document_id!r}"
         except ConvstoreError as error:
             return f"raises {error!r}"
-        if told == self.right[name]:
+        if shown == self.right[name]:
             return "right"
-        return "named" if "The store cannot answer now: document " in told else "other"
+        return "named" if "The store cannot answer now: document " in shown else "other"
 
     def is_named(self, document: dict[str, Any], named: str) -> bool:
         """Return True if an error names the document, or one that refers to it."""
@@ -254,7 +254,7 @@ def damaged(document: dict[str, Any], path: Path, wrong: Any) -> dict[str, Any]:
     return new
 
 
-def wrongs(right: Any, place: int) -> list[Any]:
+def wrongs(right: Any, index: int) -> list[Any]:
     """Nothing, a value of another type, and values of the same type that are not what was written."""
     others = [one for one in (None, -1, "wrong", ["x"], {"x": 1}, b"x") if type(one) is not type(right)]
     same: list[Any] = []
@@ -268,7 +268,7 @@ def wrongs(right: Any, place: int) -> list[Any]:
         same = [datetime(2020, 1, 1, tzinfo=UTC)]
     if LONG > 1:
         return [MISSING, *others, *same]
-    return [[MISSING, *others][place % (len(others) + 1)], *same[:1]]
+    return [[MISSING, *others][index % (len(others) + 1)], *same[:1]]
 
 
 @pytest.fixture(scope="module", params=["text", "chain"])
@@ -415,7 +415,7 @@ async def test_summaries_that_lead_in_a_circle_are_named(damage: Damage) -> None
             await read
 
 
-async def test_a_summary_that_is_gone_is_named(damage: Damage) -> None:
+async def test_a_missing_summary_is_named(damage: Damage) -> None:
     """The list of summaries is not silently shorter; views show the copy that the head has."""
     [summary] = [one async for one in damage.database["summaries"].find({})]
     await damage.database["summaries"].delete_one({"_id": summary["_id"]})

@@ -54,7 +54,7 @@ async def test_a_warm_append_is_one_command(chat: Conversation, commands: Comman
     assert commands.names == ["insert"]
 
 
-async def test_a_warm_append_refreshes_the_head_beside_itself(
+async def test_a_warm_append_refreshes_the_head_concurrently(
     chat: Conversation, commands: Commands, seconds: list[float]
 ) -> None:
     """Two commands when the head is due, one again right after."""

@@ -158,7 +158,7 @@ def test_start_of_a_running_server_changes_nothing(one: DevServer):
     assert one.nodes[0].pid == pid
 
 
-def test_a_stopped_server_starts_anew():
+def test_a_stopped_server_can_be_started_again():
     """The same object can be started again, with empty data."""
     server = DevServer()
     with server:

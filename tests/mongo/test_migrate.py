@@ -141,7 +141,7 @@ async def test_in_memory_only_plain_indexes_are_made(new_store):
     assert set(await indexes_of(database, HEADS)) == {index.name for index in head_indexes(KEYS)}
 
 
-async def test_a_prefix_stands_before_every_name(new_store, database):
+async def test_every_name_begins_with_the_prefix(new_store, database):
     """Nothing is made beside the collections that carry it, and stores with other prefixes are not set up by it."""
     await new_store(collection_prefix="chat_").setup()
     assert {name[:5] for name in await database.list_collection_names()} == {"chat_"}
@@ -199,8 +199,8 @@ def test_two_processes_at_once_leave_one_record(server_uri, database_name):
         assert runner.stdin
         runner.stdin.write("go\n")
         runner.stdin.flush()
-    told = [runner.communicate(timeout=300)[0] for runner in runners]
-    assert ([runner.returncode for runner in runners], told) == ([0, 0], ["", ""])
+    outputs = [runner.communicate(timeout=300)[0] for runner in runners]
+    assert ([runner.returncode for runner in runners], outputs) == ([0, 0], ["", ""])
     with MongoClient[dict[str, Any]](server_uri) as client:
         names = [document["_id"] for document in client[name][MIGRATIONS].find({})]
         client.drop_database(name)

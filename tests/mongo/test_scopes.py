@@ -93,7 +93,7 @@ def test_an_unknown_key_is_named_before_a_missing_one():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "problem"),
     [
         (UUID(int=0), "must be a plain str, not UUID; pass str(user_id)"),
         (7, "must be a plain str, not int; pass str(user_id)"),
@@ -102,11 +102,11 @@ def test_an_unknown_key_is_named_before_a_missing_one():
         ({"$ne": ""}, "must be a plain str, not dict"),
     ],
 )
-def test_a_value_that_has_a_text_says_how_to_pass_it(value, told):
+def test_a_value_that_has_a_text_says_how_to_pass_it(value, problem):
     """Nothing is converted by itself, and what has no text of its own gets no such advice."""
     with pytest.raises(InvalidScopeError) as caught:
         check_partial_scope(KEYS, {"user_id": value})
-    assert str(caught.value) == f"scope value user_id {told}"
+    assert str(caught.value) == f"scope value user_id {problem}"
 
 
 def test_a_partial_scope_has_only_keys_of_the_store():

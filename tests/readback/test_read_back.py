@@ -59,7 +59,7 @@ def result(artifact: Any, content: str = "see artifact") -> ToolMessage:
 
 @pytest.mark.parametrize("key", ["sources", "results", "documents", "data"])
 @pytest.mark.parametrize("text", [PASSAGE, "short"])
-async def test_what_an_artifact_says_beside_its_sources_is_read_back(chat: Conversation, key: str, text: str) -> None:
+async def test_the_rest_of_an_artifact_with_sources_is_read_back(chat: Conversation, key: str, text: str) -> None:
     """Other values of the artifact, and all that is said of each source; no text of a source is there twice."""
     items = [{"file_id": f"f{n}", "content": f"{n} {text}", "raw_html": f"<RAW-{n}>" + "h" * 900} for n in (1, 2, 3)]
     await chat.append(result({key: items, "answer": "THE ONLY ANSWER", "debug": {"x": "DEBUG ONLY"}}))
@@ -86,7 +86,7 @@ async def test_the_rest_of_a_small_result_is_read_back(chat: Conversation) -> No
         {"rows": [{"title": "T", "content": "ONLY HERE"}] * 2},
     ],
 )
-async def test_an_artifact_beside_sources_in_the_content_is_read_back(chat: Conversation, artifact: Any) -> None:
+async def test_an_artifact_is_read_back_when_the_content_has_sources(chat: Conversation, artifact: Any) -> None:
     """Sources are found in the content, and the artifact is no less readable for it."""
     content = json.dumps({"results": [{"title": f"T{n}", "content": f"{n} {PASSAGE}"} for n in (1, 2)]})
     await chat.append(result(artifact, content))

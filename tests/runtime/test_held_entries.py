@@ -100,7 +100,7 @@ async def test_more_than_a_load_asks_for_was_added(chat: Conversation, client: C
     assert await questions(chat) == [f"q{number}" for number in range(70)]
 
 
-async def test_a_log_that_was_replaced_is_read_anew(
+async def test_a_log_that_was_replaced_is_read_again(
     chat: Conversation, store: ConversationStore, database: Any, commands: Commands
 ) -> None:
     """A restored backup that went on otherwise has as many entries, but not the last one that is held."""
@@ -153,7 +153,7 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     assert store._known.ends.size == 0
 
 
-async def test_a_view_that_moves_on_lets_go_of_what_is_behind_it(chat: Conversation, store: ConversationStore) -> None:
+async def test_entries_before_the_start_of_a_view_are_released(chat: Conversation, store: ConversationStore) -> None:
     """Entries that no policy shows any more leave the cache, however long the log becomes."""
     policy, sizes = HistoryPolicy(max_tokens=1_000), []
     store._known.forget(store._known.all()[0])

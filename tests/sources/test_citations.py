@@ -280,13 +280,13 @@ async def test_every_result_has_the_sources_that_its_tool_gave(play: Play, seed:
         for document, _ in world.given.get(str(message.id), ())
     ]
     assert [(source.tool_message_id, source.content, source.title) for source in world.sources] == expected
-    told = {id_ for agent in world.agents for ids, _, _ in agent.receipts for id_ in ids}
-    assert {str(message.id) for message in world.log} == told.union(*(agent.rewound for agent in world.agents))
+    acknowledged = {id_ for agent in world.agents for ids, _, _ in agent.receipts for id_ in ids}
+    assert {str(message.id) for message in world.log} == acknowledged.union(*(agent.rewound for agent in world.agents))
 
 
 @several
 @given(seeds)
-async def test_a_number_is_given_anew_only_if_it_was_taken(play: Play, seed: int) -> None:
+async def test_a_number_is_replaced_only_if_it_was_taken(play: Play, seed: int) -> None:
     """`given_id` is the number that a source came with, and an earlier source has that; other numbers are kept."""
     world = await play(seed)
     came = [number for message in world.log for _, number in world.given.get(str(message.id), ())]
@@ -458,8 +458,8 @@ async def page_of(chat: Conversation, page_tokens: int, asked: dict[str, Any]) -
         assert start <= end <= length
         page.parts.append((int(header[1] or 0), start, text[header.end() : header.end() + end - start]))
         place = header.end() + end - start + 1
-    *told, last = text[place:].split("\n")
-    assert all(line.startswith(("Not found: 900000.", "No match for ", "What follows is ")) for line in told)
+    *remarks, last = text[place:].split("\n")
+    assert all(line.startswith(("Not found: 900000.", "No match for ", "What follows is ")) for line in remarks)
     cursor = _LAST.fullmatch(last)
     assert cursor, text[-200:]
     page.cursor = cursor[1]

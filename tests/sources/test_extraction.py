@@ -295,7 +295,7 @@ by_form = pytest.mark.parametrize("name", FORMS)
 
 @by_form
 @pytest.mark.parametrize("known", [FORMS, LONG], ids=["short", "long"])
-def test_every_form_is_found_wherever_it_stands(name, known):
+def test_every_form_is_found_anywhere_in_a_result(name, known):
     """In the content, as JSON in the content, and in the artifact, each with text, title, address and the rest."""
     form = known[name]
     for message in (
@@ -582,7 +582,7 @@ def test_a_thing_that_is_cited_again_is_one_source():
     ]
 
 
-def test_what_stands_there_is_not_cited_once_more():
+def test_a_source_is_not_cited_twice():
     """A citation of a result in the same message is that result, with the text that it has of its own."""
     results = [
         {"file_id": "1", "filename": "f", "text": "own", "score": 0.5},
@@ -643,11 +643,11 @@ def _spoiled(draw: st.DrawFn) -> Any:
     def spoil(part: Any) -> Any:
         if type(part) not in (dict, list) or not part or draw(st.integers(0, 4)) == 0:
             return draw(hostile)
-        place = draw(st.sampled_from(sorted(part) if type(part) is dict else range(len(part))))
-        changed = spoil(part[place])
+        position = draw(st.sampled_from(sorted(part) if type(part) is dict else range(len(part))))
+        changed = spoil(part[position])
         if type(part) is dict:
-            return {**part, place: changed}
-        return [*part[:place], changed, *part[place + 1 :]]
+            return {**part, position: changed}
+        return [*part[:position], changed, *part[position + 1 :]]
 
     return spoil(value)
 

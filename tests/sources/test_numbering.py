@@ -351,9 +351,7 @@ async def test_what_a_tool_says_of_itself_stays(chat: Conversation) -> None:
     assert {name: getattr(wrapped, name) for name in said} == said
 
 
-async def test_an_artifact_that_holds_no_sources_is_kept_beside_them(
-    chat: Conversation, store: ConversationStore
-) -> None:
+async def test_an_artifact_without_sources_is_kept_with_them(chat: Conversation, store: ConversationStore) -> None:
     """An extractor found the sources in the text; what the tool gave besides is not lost."""
     store.register_source_extractor("grep", lambda message: [(line, {}) for line in message.text.splitlines()])
 

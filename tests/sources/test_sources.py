@@ -121,7 +121,7 @@ def test_only_a_positive_int_is_a_number(given_, kept):
     assert source_in({"text": "x", "metadata": {"source_id": given_}}).kept_id == kept  # type: ignore[union-attr]
 
 
-def test_numbers_are_allotted_in_order_behind_all_others():
+def test_numbers_are_assigned_in_order_after_all_others():
     """Free numbers follow the highest one in use or kept, in the order of the batch, and are never given again."""
     log = PureLog()
     first = log.append([_message(artifact=_HITS, id="m1"), _message(artifact=[{"text": "x"}] * 3, id="m2")])
@@ -140,7 +140,7 @@ def test_numbers_are_allotted_in_order_behind_all_others():
 def test_one_number_for_two_sources_is_refused(others):
     """A batch with the same number twice, in one result or in two, is refused with the number, at any size."""
     rest = [
-        _message(artifact=[{"text": "x", "source_id": 100 + start + place} for place in range(1_000)], id=f"r{start}")
+        _message(artifact=[{"text": "x", "source_id": 100 + start + index} for index in range(1_000)], id=f"r{start}")
         for start in range(0, others, 1_000)
     ]
     twice = [{"text": "x", "source_id": 7}]

@@ -115,17 +115,19 @@ def summarize(request: pytest.FixtureRequest) -> Summarize:
 def test_parameters_and_defaults_are_those_of_langmem():
     """Names, order and defaults as its reference tells them, with `overflow` added at the end."""
     parameters = inspect.signature(summarize_messages).parameters
-    told = {name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty}
+    default_of = {
+        name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty
+    }
     assert list(parameters)[:4] == ["messages", "running_summary", "model", "max_tokens"]
-    assert {name: told[name] for name in ("max_tokens_before_summary", "max_summary_tokens", "overflow")} == {
+    assert {name: default_of[name] for name in ("max_tokens_before_summary", "max_summary_tokens", "overflow")} == {
         "max_tokens_before_summary": None,
         "max_summary_tokens": 256,
         "overflow": "fold",
     }
-    assert told["token_counter"].__name__ == "count_tokens_approximately"
-    assert told["initial_summary_prompt"] is DEFAULT_INITIAL_SUMMARY_PROMPT
-    assert told["existing_summary_prompt"] is DEFAULT_EXISTING_SUMMARY_PROMPT
-    assert told["final_prompt"] is DEFAULT_FINAL_SUMMARY_PROMPT
+    assert default_of["token_counter"].__name__ == "count_tokens_approximately"
+    assert default_of["initial_summary_prompt"] is DEFAULT_INITIAL_SUMMARY_PROMPT
+    assert default_of["existing_summary_prompt"] is DEFAULT_EXISTING_SUMMARY_PROMPT
+    assert default_of["final_prompt"] is DEFAULT_FINAL_SUMMARY_PROMPT
     assert all(each.kind is each.KEYWORD_ONLY for name, each in parameters.items() if name != "messages")
 
 

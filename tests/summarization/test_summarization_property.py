@@ -168,9 +168,9 @@ def test_what_waits_for_an_answer_stays_out(case):
             assert not isinstance(log[cut - 1], HumanMessage)
             new = log[len(running.summarized_message_ids if running else ()) :]
             unanswered = {message.id.partition(":")[0] for message in pair(new).messages if ":" in message.id}
-            for place, message in enumerate(log[:cut]):
+            for position, message in enumerate(log[:cut]):
                 if message.id in unanswered and calls_of(message):
-                    assert any(isinstance(later, HumanMessage) for later in log[place:])
+                    assert any(isinstance(later, HumanMessage) for later in log[position:])
         running = result.running_summary
 
 
@@ -187,13 +187,13 @@ def test_steps_fit_the_budget(case):
             taken = 1 if before or number else 0
             parts = [message for message in case.log if message.id in shown]
             if len(parts) > max(1, case.options["max_tokens"] - taken):
-                assert not any(_can_part(parts, place) for place in range(1, len(parts)))
+                assert not any(_can_part(parts, position) for position in range(1, len(parts)))
 
 
-def _can_part(messages: list[BaseMessage], place: int) -> bool:
+def _can_part(messages: list[BaseMessage], position: int) -> bool:
     """Return True if both sides have the same results for their calls as the whole."""
     whole = [message.id for message in pair(messages).messages]
-    sides = [*pair(messages[:place]).messages, *pair(messages[place:]).messages]
+    sides = [*pair(messages[:position]).messages, *pair(messages[position:]).messages]
     return Counter(whole) == Counter(message.id for message in sides)
 
 
@@ -244,7 +244,7 @@ def test_the_input_is_left_alone(case):
         running = result.running_summary
 
 
-def _may_be_cut(log: Sequence[BaseMessage], place: int) -> bool:
+def _may_be_cut(log: Sequence[BaseMessage], position: int) -> bool:
     """Return True if all messages before an index may be folded: no call loses its result, no question is open."""
     pairing = pair(log)
     answered = [index for index in pairing.indexes if index is not None]
@@ -252,16 +252,16 @@ def _may_be_cut(log: Sequence[BaseMessage], place: int) -> bool:
     owner = -1
     for index in pairing.indexes:
         if index is None:  # a call without a result is given up once a human message follows
-            if owner < place and not any(isinstance(later, HumanMessage) for later in log[owner:]):
+            if owner < position and not any(isinstance(later, HumanMessage) for later in log[owner:]):
                 return False
         elif index in results:
-            if owner < place <= index:
+            if owner < position <= index:
                 return False
         else:
             owner = index
     strays = {index for index in results if index not in answered}
-    before = [message for index, message in enumerate(log[:place]) if index not in strays]
-    if place and (not before or isinstance(before[-1], HumanMessage)):
+    before = [message for index, message in enumerate(log[:position]) if index not in strays]
+    if position and (not before or isinstance(before[-1], HumanMessage)):
         return not before  # nothing but results of calls that are not here
     return True
 

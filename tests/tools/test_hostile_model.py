@@ -436,9 +436,9 @@ async def test_whatever_calls_a_model_writes_are_kept_and_shown(
     """Names, arguments and ids of any text: equal in the log, a view that providers accept, one line each in lists."""
     chat = world.store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     asked = AIMessage(said, tool_calls=made, invalid_tool_calls=broken)
-    told = "line\n" * (900 if is_large else 2)
+    output = "line\n" * (900 if is_large else 2)
     results = [
-        ToolMessage(told, id=f"r{place}", tool_call_id=call["id"]) for place, call in enumerate(made) if call["id"]
+        ToolMessage(output, id=f"r{place}", tool_call_id=call["id"]) for place, call in enumerate(made) if call["id"]
     ]
     await chat.append([HumanMessage("?"), asked, *results])
     await chat.append([AIMessage("so"), HumanMessage("and?"), AIMessage("so")])

@@ -286,10 +286,10 @@ async def test_a_bad_message_keeps_its_conversation_out(store):
 async def test_a_bad_message_alone_may_be_left_out(store):
     """With `skip_messages` the rest of its conversation is taken over, and the message is named."""
     bad = ConversationRecord(id="one", where="x", messages=[*ask(0), {"role": "king", "content": ""}, *ask(1)])
-    told: list[Problem] = []
-    report = await taken(store, bad, skip_messages=True, on_problem=told.append)
+    problems: list[Problem] = []
+    report = await taken(store, bad, skip_messages=True, on_problem=problems.append)
     assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
-    assert [(one.what, one.where) for one in told] == [("message", "x, message 3")]
+    assert [(one.what, one.where) for one in problems] == [("message", "x, message 3")]
     assert await texts_of(chat_of(store)) == TEXTS[:4]
 
 
@@ -329,7 +329,7 @@ async def test_two_records_for_one_scope_are_not_joined(store):
 
 
 async def test_an_error_in_one_conversation_stops_no_other(store):
-    """An error of a caller's function is told with its place."""
+    """An error of a caller's function is reported with its place."""
 
     def scope(one: ConversationRecord) -> dict[str, str]:
         return {"user_id": "ada", "thread_id": {"one": "one"}[one.id]}
@@ -353,7 +353,7 @@ async def test_a_scope_may_be_looked_up(store):
 
 
 @pytest.mark.parametrize(
-    ("records", "told"),
+    ("records", "problem"),
     [
         ("chats.jsonl", r"read_file\(path\)"),
         (Path("chats.jsonl"), r"read_file\(path\)"),
@@ -362,9 +362,9 @@ async def test_a_scope_may_be_looked_up(store):
         ([{"id": "one", "messages": []}], r"ConversationRecord\(id=…, messages=…\), not dict"),
     ],
 )
-async def test_what_are_no_records_is_refused(store, records, told):
+async def test_what_are_no_records_is_refused(store, records, problem):
     """It says what to pass."""
-    with pytest.raises(InvalidInputError, match=told):
+    with pytest.raises(InvalidInputError, match=problem):
         await import_conversations(store, records)
 
 
@@ -422,9 +422,9 @@ async def test_messages_have_the_dates_of_their_source(store):
     path = {"role": "user", "content": "Hi", "timestamp": 1_600_000_000}
     await taken(store, ConversationRecord(id="new", messages=[path]), old)
     page = await store.list_conversations(user_id="ada")
-    told = [(one.scope["thread_id"], one.title, one.created_at, one.updated_at) for one in page.conversations]
+    listed = [(one.scope["thread_id"], one.title, one.created_at, one.updated_at) for one in page.conversations]
     dates = [datetime.fromtimestamp(seconds, UTC) for seconds in (1_600_000_000, 1_500_000_000)]
-    assert told == [("new", None, dates[0], dates[0]), ("old", "T", dates[1], dates[1])]
+    assert listed == [("new", None, dates[0], dates[0]), ("old", "T", dates[1], dates[1])]
     [stored] = await chat_of(store, "old").list_messages()
     assert stored.created_at == dates[1]
     await chat_of(store, "old").append([HumanMessage("now", id="now")])
@@ -515,7 +515,7 @@ async def test_a_history_that_grows_is_followed(store, client, database_name, hi
 
 
 async def test_other_names_of_fields(client, database_name, histories):
-    """As that class can be told them."""
+    """As that class can be given them."""
     histories("s", session_id_key="chat", history_key="said").add_message(HumanMessage("Hi"))
     [found] = await read_all(client, database_name, histories, session_key="chat", history_key="said")
     assert (found.id, found.fields["chat"], len(found.messages)) == ("s", "s", 1)
@@ -537,8 +537,13 @@ async def test_damaged_documents_are_reported(store, client, database_name, hist
     )
     report = await taken(store, *await read_all(client, database_name, histories), skip_messages=True)
     assert (report.conversations, report.imported, report.left_out, report.messages_left_out) == (6, 4, 2, 2)
-    told = sorted(f"{one.where}: {one.reason}"[:60] for one in report.problems)
-    assert [one.partition(":")[0] for one in told] == ["SessionId None", "SessionId {'$ne'", "document 1", "document 3"]
+    problems = sorted(f"{one.where}: {one.reason}"[:60] for one in report.problems)
+    assert [one.partition(":")[0] for one in problems] == [
+        "SessionId None",
+        "SessionId {'$ne'",
+        "document 1",
+        "document 3",
+    ]
     assert await texts_of(chat_of(store, "bad")) == ["ok"]
     assert await texts_of(chat_of(store, "7")) == ["a dict"]
     assert await texts_of(chat_of(store, "list")) == ["a", "a"]
@@ -681,7 +686,7 @@ async def test_any_message_goes_out_and_back(store, other, tmp_path, batch):
 
 
 async def test_types_of_an_application_come_back(client, database_name, tmp_path):
-    """Through a store that does not know them, if it is told to carry them."""
+    """Through a store that does not know them, if it is asked to keep them."""
 
     @dataclass
     class Place:
@@ -911,7 +916,7 @@ async def test_documents_in_artifacts_come_back(store, other, tmp_path):
 
 
 async def test_messages_in_another_order_are_not_taken_for_the_same(store):
-    """A record whose messages are all there, but not as it has them, is told."""
+    """A record whose messages are all there, but not as it has them, is reported."""
     one, two = {"role": "user", "content": "one", "id": "1"}, {"role": "assistant", "content": "two", "id": "2"}
     await taken(store, ConversationRecord(id="one", messages=[one, two]))
     report = await taken(store, ConversationRecord(id="one", messages=[two, one]))

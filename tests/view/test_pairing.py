@@ -556,28 +556,28 @@ def test_a_result_without_its_call_becomes_text_with_its_blocks():
     picture = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
     call = AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "x"}])
     late, answer = ToolMessage([picture], id="l", tool_call_id="y"), ToolMessage("ok", id="t", tool_call_id="x")
-    told = without_orphans([call, late, answer])
-    assert told[:2] == [call, answer]
-    assert told[2].content == [{"type": "text", "text": "[Result of an earlier call of a tool]"}, picture]
-    assert (told[2].type, told[2].id, told[2].additional_kwargs) == (
+    paired = without_orphans([call, late, answer])
+    assert paired[:2] == [call, answer]
+    assert paired[2].content == [{"type": "text", "text": "[Result of an earlier call of a tool]"}, picture]
+    assert (paired[2].type, paired[2].id, paired[2].additional_kwargs) == (
         "human",
         "l",
         {"convstore": {"kind": "late_result"}},
     )
-    assert without_orphans(told) == told
+    assert without_orphans(paired) == paired
 
 
 @many
 @given(logs, st.integers(0, 24))
 def test_a_result_shown_as_text_keeps_its_position(log, length):
     """No message is lost, none comes twice; whatever is appended, the view before the first open call stays."""
-    told, earlier = pair(without_orphans(log)), pair(without_orphans(log[:length]))
-    assert check_pairing(told.messages) == []
-    assert told.orphans == ()
-    kept = [message.id for message, index in zip(told.messages, told.indexes, strict=True) if index is not None]
+    paired, earlier = pair(without_orphans(log)), pair(without_orphans(log[:length]))
+    assert check_pairing(paired.messages) == []
+    assert paired.orphans == ()
+    kept = [message.id for message, index in zip(paired.messages, paired.indexes, strict=True) if index is not None]
     assert sorted(map(str, kept)) == sorted(str(message.id) for message in log)
     until = [*earlier.indexes, None].index(None)
-    assert told.messages[:until] == earlier.messages[:until]
+    assert paired.messages[:until] == earlier.messages[:until]
 
 
 def _result_of(ai_message_id: str, position: int = 0) -> ToolMessage:

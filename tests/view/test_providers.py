@@ -118,9 +118,9 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
 
 said = st.sampled_from(["", " ", [], [{"type": "text", "text": ""}], "yes", [{"type": "thinking", "thinking": "hm"}]])
 spoken = st.builds(AIMessage, said, response_metadata=names.map(lambda name: {"model_provider": name}))
-told = st.builds(SystemMessage, st.sampled_from(["It is noon.", [{"type": "text", "text": "It is noon."}]]))
+difference = st.builds(SystemMessage, st.sampled_from(["It is noon.", [{"type": "text", "text": "It is noon."}]]))
 steps = st.one_of(
-    st.tuples(told | spoken),
+    st.tuples(difference | spoken),
     st.tuples(
         st.just(AIMessage("", tool_calls=[{"name": "t", "args": {}, "id": "call_1", "type": "tool_call"}])),
         st.builds(ToolMessage, st.sampled_from(["x", "x" * 2_000]), tool_call_id=st.just("call_1")),
@@ -129,7 +129,7 @@ steps = st.one_of(
 
 
 @given(
-    st.lists(told, max_size=2),
+    st.lists(difference, max_size=2),
     st.lists(st.lists(steps, max_size=5), max_size=4),
     names,
 )

@@ -61,10 +61,10 @@ def _damaged(draw: Any) -> list[BaseMessage]:
     for number, (rounds, asked, said) in enumerate(draw(st.lists(turns, min_size=1, max_size=6))):
         made += turn(number, rounds, asked=asked, said=said)
     for _ in range(draw(st.integers(0, 6))):
-        place = draw(st.integers(0, len(made) - 1))
-        message, how = made[place], draw(st.integers(0, 4))
+        index = draw(st.integers(0, len(made) - 1))
+        message, how = made[index], draw(st.integers(0, 4))
         if isinstance(message, ToolMessage) and how == 0:
-            del made[place]
+            del made[index]
         elif isinstance(message, ToolMessage) and how < 3:
             copy = message.model_copy(update={"id": f"{message.id}-{len(made)}"} if how == 1 else {})
             made.insert(draw(st.integers(0, len(made))), copy)
@@ -74,7 +74,7 @@ def _damaged(draw: Any) -> list[BaseMessage]:
             made.insert(draw(st.integers(0, len(made))), again)
         else:
             big = type(message)(**(message.model_dump() | {"content": [{"type": "data", "data": LARGE}, "small"]}))
-            made[place] = big
+            made[index] = big
     return made
 
 
@@ -83,7 +83,7 @@ def _damaged(draw: Any) -> list[BaseMessage]:
 def test_any_view_is_one_that_providers_accept(made, policy, provider, batch):
     """No result without its call, no call without all its results, in any log under any policy; sizes add up."""
     policy = replace(policy, provider=provider)
-    log = _log(*(made[place : place + batch] for place in range(0, len(made), batch)), counter=_exact)
+    log = _log(*(made[index : index + batch] for index in range(0, len(made), batch)), counter=_exact)
     view = log.view(policy)
     assert check_pairing(view.messages) == []
     assert view.tokens == sum(_exact([message]) for message in view.messages)
@@ -276,7 +276,7 @@ def test_the_note_is_this_text():
     assert (note.id, note.additional_kwargs) == ("note-12", {"convstore": {"kind": "note"}})
 
 
-def test_the_note_stands_behind_the_system_messages_and_names_twenty_results():
+def test_the_note_follows_the_system_messages_and_names_twenty_results():
     """A view that leaves turns out has one note, before all turns, with the newest 20 results of those left out."""
     system = SystemMessage("rules", id="s")
     log = log_of([([Round((900,), sources=True)], 50, 50)] * 40, begin=[system])
@@ -331,10 +331,10 @@ def test_a_result_whose_call_is_left_out_is_shown_as_text():
     assert log.view(whole).moved == ("t",)
     view = log.view(cut)
     assert same(view.messages[: len(before)], before)
-    [told] = view.messages[len(before) :]
-    assert (told.type, told.id) == ("human", "t~")
-    assert told.text == '[Result of an earlier call of pay {"invoice": 7}]\nPaid.'
-    assert _kinds([told]) == [{"kind": "late_result"}]
+    [shown] = view.messages[len(before) :]
+    assert (shown.type, shown.id) == ("human", "t~")
+    assert shown.text == '[Result of an earlier call of pay {"invoice": 7}]\nPaid.'
+    assert _kinds([shown]) == [{"kind": "late_result"}]
     assert (view.orphans, view.late_results) == ((), ("t",))
     log.append([AIMessage("It is paid.", id="z")])
     assert same(log.view(cut).messages[:-1], view.messages)
@@ -387,8 +387,8 @@ def test_a_damaged_message_is_named(body):
     """A body that cannot be read is an error with the message's id, whichever form it would have had."""
     log = _log(turn(1, [Round((3_000,), sources=True)]))
     rows = rows_of(log.entries)
-    for place in range(len(rows)):
+    for index in range(len(rows)):
         damaged = [*rows]
-        damaged[place] = rows[place]._replace(message=replace(rows[place].message, body=body))
-        with pytest.raises(CorruptDocumentError, match=f"message '{rows[place].message.id}'"):
+        damaged[index] = rows[index]._replace(message=replace(rows[index].message, body=body))
+        with pytest.raises(CorruptDocumentError, match=f"message '{rows[index].message.id}'"):
             build_view(damaged, DEFAULT, codec=log.codec, counter=log.counter, payloads=log.payloads)

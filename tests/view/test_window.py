@@ -406,9 +406,9 @@ class Looked(list[Row]):
 
     times = 0
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         self.times += 1
-        return super().__getitem__(place)
+        return super().__getitem__(index)
 
 
 def test_results_that_are_kept_cost_little_in_a_long_log():
@@ -439,11 +439,11 @@ def test_rows_tell_the_log_before_them():
     """Turn, results and tokens before each row come from the entry's totals, wherever reading begins."""
     log = log_of([([Round((100, 2_000), sources=True)], 10, 10)] * 4, begin=_BEGINNINGS[4], batch=3)
     rows = rows_of(log.entries)
-    for place, row in enumerate(rows):
-        assert row.turn == sum(one.message.type == "human" for one in rows[: place + 1])
-        assert row.result == sum(one.message.type == "tool" for one in rows[:place])
-        assert row.before == sum(one.message.view_tokens for one in rows[:place])
-        assert row.message.ordinal == place + 1
+    for index, row in enumerate(rows):
+        assert row.turn == sum(one.message.type == "human" for one in rows[: index + 1])
+        assert row.result == sum(one.message.type == "tool" for one in rows[:index])
+        assert row.before == sum(one.message.view_tokens for one in rows[:index])
+        assert row.message.ordinal == index + 1
     assert rows_of(log.entries[3:]) == rows[9:]
 
 

@@ -64,7 +64,7 @@ async def test_conversations_of_one_user_are_found_without_naming_the_user(brows
         assert (await browse().get("/", params=query)).status_code == 404
 
 
-async def test_each_message_is_beside_what_the_model_gets(browse, chat, here):
+async def test_each_message_is_next_to_what_the_model_gets(browse, chat, here):
     """Whole, as a stub, in the summary or rewound; the numbers are those of the view."""
     body = await page(browse(), here)
     history = await chat.load_history()
@@ -91,7 +91,7 @@ async def test_each_message_is_beside_what_the_model_gets(browse, chat, here):
     assert all(f"&#34;tool_message_id&#34;: &#34;{id_}&#34;" in body for id_ in history.report.stubbed)
 
 
-async def test_a_note_stands_beside_the_turns_that_it_replaces(store, browse):
+async def test_a_note_is_next_to_the_turns_that_it_replaces(store, browse):
     """The reason is the budget."""
     store.policy = HistoryPolicy(max_tokens=400)
     chat = store.conversation(user_id="ada", thread_id="long")
