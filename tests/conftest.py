@@ -21,8 +21,8 @@ from convstore.devserver import DevServer
 
 # How long an example takes says nothing about the rules, and the machine may be busy.
 settings.register_profile("quick", max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# The same examples each time, and all that each test asks for.
-settings.register_profile("whole", settings.get_profile("quick"), max_examples=100, derandomize=True, print_blob=True)
+# The same examples each time, half of what each test asks for.
+settings.register_profile("whole", settings.get_profile("quick"), max_examples=50, derandomize=True, print_blob=True)
 settings.load_profile("whole" if os.environ.get("CI") else "quick")
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its own

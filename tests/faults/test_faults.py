@@ -22,6 +22,8 @@ from convstore import ConversationStore
 
 ROUNDS = int(os.environ.get("CONVSTORE_FAULT_ROUNDS", "1"))
 
+pytestmark = pytest.mark.slow  # the tests of the checker too: other tests do not use it
+
 
 @pytest.fixture(scope="module")
 async def field() -> AsyncIterator[Field]:
@@ -30,7 +32,6 @@ async def field() -> AsyncIterator[Field]:
         yield field
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name != "no_fault"])
 async def test_everything_acknowledged_holds(field: Field, fault: str) -> None:
     """Nothing acknowledged is lost, nothing is doubled, no reader saw a hole, every stub leads to its payload."""
