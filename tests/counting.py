@@ -55,6 +55,6 @@ class Commands(monitoring.CommandListener):
 
 def cold(client: AsyncMongoClient[dict[str, Any]], name: str, chat: Conversation) -> Conversation:
     """The conversation as another process has it, whose store is set up."""
-    store = ConversationStore(client[name])
+    store = ConversationStore(client[name], clock=STANDING)
     store._is_ready = True
     return store.conversation(**chat.scope)

@@ -1272,9 +1272,9 @@ def seconds() -> list[float]:
 
 @pytest.fixture
 async def counted(client: AsyncMongoClient[dict[str, Any]], database_name: str, seconds: list[float]) -> Conversation:
-    """A conversation on the real server, empty, of a store that summarises."""
+    """A conversation on the real server, empty, of a store that summarises; no index is built while it counts."""
     writer, clock = Told(_nothing, rule_of(3_000, keep=2, summary=100)), Clock(monotonic=lambda: seconds[0])
-    store = ConversationStore(client[database_name], summarizer=writer, clock=clock)
+    store = ConversationStore(client[database_name], summarizer=writer, clock=clock, search_index=False)
     await store.setup()
     return store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
 

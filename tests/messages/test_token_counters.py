@@ -25,11 +25,11 @@ def characters(messages: Sequence[BaseMessage]) -> int:
 
 @pytest.fixture
 async def stores(client, database_name: str) -> AsyncIterator[Stores]:
-    """Makes stores on one database, each as a process of its own would."""
+    """Makes stores on one database, each as a process of its own would; none builds an index while a test counts."""
     made: list[ConversationStore] = []
 
     def make(**options: Any) -> ConversationStore:
-        made.append(ConversationStore(client[database_name], clock=STANDING, **options))
+        made.append(ConversationStore(client[database_name], clock=STANDING, search_index=False, **options))
         return made[-1]
 
     await make().setup()
