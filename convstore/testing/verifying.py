@@ -139,12 +139,12 @@ class VerifyContract(VerifyFixtures):
         assert report.entries == 13
 
     async def test_a_lost_end_is_reported(self, full: Conversation, later: ConversationStore, database: Any) -> None:
-        """The head counts entries that are missing; after a repair, listings have what is stored."""
+        """The head and the index count entries that are missing; after a repair, both have what is stored."""
         conversation = await self.id_of(database, full)
         head = await self.head_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000014"})
         report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("head_totals", head["_id"])]
+        assert kinds(report) == [("segment", f"{conversation}:000000000001"), ("head_totals", head["_id"])]
         assert "1 entries fewer" in report.findings[-1].problem
         assert (await later.verify(user_id=full.scope["user_id"], repair=True)).left == 0
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
