@@ -279,7 +279,7 @@ async def test_progress_is_reported_after_each_batch(database, monkeypatch):
     assert (seen[2], seen[5]) == (counted, erased)
 
 
-async def test_a_tombstone_beside_a_living_head_removes_nothing(database):
+async def test_a_tombstone_next_to_an_active_head_removes_nothing(database):
     """A prune that lost to a writer leaves a tombstone; sweeps remove it, and nothing of the conversation."""
     store = ConversationStore(database)
     chat = store.conversation(user_id="ada", thread_id="t")
