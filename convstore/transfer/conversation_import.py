@@ -146,7 +146,8 @@ class ConversationImport:
         """Return the stamp of the record for these messages, with the entry that the view has here."""
         stamp = next((one.item.seen for one in messages if one.item.seen), None)
         end = await self._log.snapshot() if stamp else None
-        return stamp and stamp.model_copy(update={"entry": end.entries if end else 0})
+        # An archive has no stamps with a summary; a forged one must not name a summary that is not there.
+        return stamp and stamp.model_copy(update={"entry": end.entries if end else 0, "summary": ""})
 
     def _note_numbers(self, receipt: Receipt, result: ImportResult) -> None:
         """Report messages whose source ids were in use, unless the record names their ids: those are compared."""

@@ -631,6 +631,19 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(store, other, tmp_
             assert after.messages == before.messages
 
 
+async def test_a_forged_stamp_does_no_harm(store, other, tmp_path):
+    """It names entries and a summary that are not there: its view differs, and says so."""
+    await lived(store)
+    written = (await exported(store)).replace(b'"seen": {', b'"seen": {"entry": 99, "summary": "none", ')
+    assert written.count(b'"summary": "none"') == 2
+    assert (await brought(other, written.replace(b'"digest":"', b'"digest":"0'), tmp_path)).is_complete
+    stamps = [one.seen for one in await chat_of(other).list_messages(limit=1_000) if one.seen]
+    for stamp in stamps:
+        past = await chat_of(other).view_at(stamp)
+        assert (past.match, past.difference) == ("differs", "log")
+    assert len(stamps) == 2
+
+
 @pytest.mark.parametrize("appends", sampled(range(1, 11), every=3))
 async def test_an_import_that_stopped_between_any_two_appends_brings_everything_back(
     store, other, tmp_path, appends, monkeypatch
