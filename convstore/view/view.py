@@ -6,9 +6,9 @@ that `render.payloads_needed` names for the rows of the window.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -45,11 +45,15 @@ class ActiveRows:
     system: tuple[EntryMessage, ...] | None = None
     earlier_results: tuple[NamedResult, ...] | None = None
     note_tokens: dict[int, int] = field(default_factory=dict)
+    _named: tuple[Sequence[Row], list[int]] = field(default=((), []), repr=False, compare=False)
 
     def results_before(self, index: int) -> tuple[NamedResult, ...]:
         """Return the newest results before a row, newest first."""
-        earlier = (self.rows[at].message for at in range(index - 1, -1, -1))
-        own = islice((message.name for message in earlier if message.is_named), NOTE_RESULTS)
+        if self._named[0] is not self.rows:
+            self._named = self.rows, [at for at, row in enumerate(self.rows) if row.message.is_named]
+        named = self._named[1]
+        end = bisect_left(named, index)
+        own = [self.rows[at].message.name for at in reversed(named[max(0, end - NOTE_RESULTS) : end])]
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
 
     def note(self, index: int, left_out: int = 99_999) -> HumanMessage:
