@@ -17,8 +17,17 @@ from convstore.messages.text import fold
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.page import MAX_APPENDS, Page, Piece, fill_matches, fill_texts, next_texts
-from convstore.readback.page_lines import no_match, remarks, unknown_cursor
+from convstore.readback.page import (
+    MAX_APPENDS,
+    Page,
+    Piece,
+    fill_matches,
+    fill_texts,
+    next_texts,
+    no_match,
+    remarks,
+    unknown_cursor,
+)
 from convstore.readback.passages import (
     Cursor,
     Passage,

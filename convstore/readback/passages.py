@@ -28,32 +28,16 @@ from convstore.sources.source import source_in
 __all__ = ["Cursor", "Passage", "in_line", "in_order", "is_compared", "passage_of_source", "passages_of", "read_cursor"]
 
 _LABEL_CHARACTERS = 200
-
-
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
-
-
 _MIN_COMPARED = 1_000
 """A shorter content is shown in addition to its sources, even if it repeats them."""
-
-
 _MAX_COMPARED = 1_000_000
 """Maximum size of a payload, in characters, for which repeated texts are removed before it is shown."""
-
-
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
-
-
 _REST = "What follows is what else the tool said, the texts apart."
-
-
 _WRAPPER_LENGTHS = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
 """Lengths of wrappers around a list of items that add no content; all differ, so none can hide one more value."""
-
-
 _REPLACEMENT = "\ufffd"
-
-
 _CURSOR = re.compile(r"(?P<key>(?P<source>\d{1,15})|m(?P<ordinal>\d{1,15})(\.\d{1,6})?)@(?P<offset>\d{1,15})", re.ASCII)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
-from convstore.readback.page_lines import no_match, remarks, unknown_cursor
+from convstore.readback.page import no_match, remarks, unknown_cursor
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
 from convstore.search.request import SearchRequest
