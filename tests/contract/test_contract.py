@@ -83,6 +83,7 @@ IN_SHORT = {
     "test_a_hole_is_repaired",
     "test_statistics_are_sums_over_conversations",
     "test_an_idle_store_appends_to_what_was_restored",
+    "test_a_stamp_and_a_message_give_the_view_as_it_was",
 }
 """A test or two of each part of the contract, and of each command that a store sends."""
 
