@@ -91,7 +91,7 @@ class Driver:
 
     def __init__(self, database: Any) -> None:
         classes = {class_.__name__ for class_ in type(database).__mro__}
-        found = next((name for class_, name in _KNOWN if class_ in classes), None)
+        found: DriverName | None = next((name for class_, name in _KNOWN if class_ in classes), None)
         if found is None:
             raise InvalidInputError(
                 f"database must be a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor, such as "
