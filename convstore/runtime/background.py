@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Background"]
+__all__ = ["Background", "retrieve_cancellation"]
 
 _Result = TypeVar("_Result")
 
@@ -55,3 +55,14 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
+
+
+def retrieve_cancellation(work: asyncio.Future[Any]) -> None:
+    """Done callback of unawaited work: the end of its event loop may cancel it without a message of asyncio.
+
+    Raises:
+        BaseException: Any other error of the work; the event loop logs it.
+    """
+    error = None if work.cancelled() else work.exception()
+    if error is not None and not isinstance(error, asyncio.CancelledError):
+        raise error

@@ -27,6 +27,7 @@ from convstore.log.entry import Totals
 from convstore.log.state import NO_START, ViewStart
 from convstore.mongo.heads import HeadChange, Heads, Opening
 from convstore.mongo.log import Log
+from convstore.runtime.background import retrieve_cancellation
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import Clock, as_of, is_backdated
 from convstore.runtime.parallel import in_parallel
@@ -242,6 +243,7 @@ class OpenHeads:
             work = asyncio.gather(self._work())
             self._pending_work.add(work)
             work.add_done_callback(self._pending_work.discard)
+            work.add_done_callback(retrieve_cancellation)
 
     def _enqueue(self, burst: Burst) -> None:
         self._queue[burst] = None

@@ -20,6 +20,7 @@ from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.log import Log
 from convstore.mongo.segments import Segments, StoredSegment
+from convstore.runtime.background import retrieve_cancellation
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS, Clock
 from convstore.runtime.log_reader import LogReader
@@ -68,6 +69,7 @@ class Sealer:
             work = asyncio.gather(*[self._seal_owed()])
             self._work.add(work)
             work.add_done_callback(self._work.discard)
+            work.add_done_callback(retrieve_cancellation)
 
     async def settled(self) -> None:
         """Wait for the running work of this event loop, if any."""
