@@ -5,13 +5,12 @@ Floor 7, pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.ext.inspector.comparison import STATES, View
+from convstore.ext.inspector.comparison import STATES, View, reason_at
 from convstore.values.models import PastView
 from convstore.values.stamps import ViewReason
 
@@ -80,7 +79,7 @@ def _changed(before: PastView, after: PastView) -> list[tuple[int, int, str]]:
     edges = sorted({one.first for one in reasons} | {one.last + 1 for one in reasons})
     found: list[tuple[int, int, str]] = []
     for first, end in pairwise(edges):
-        old, new = (_reason(view.report.reasons, first) for view in (before, after))
+        old, new = (reason_at(view.report.reasons, first) for view in (before, after))
         if new is None or (old is None and first <= before.ordinal):
             continue
         change = _change(old, new)
@@ -89,10 +88,6 @@ def _changed(before: PastView, after: PastView) -> list[tuple[int, int, str]]:
         elif change:
             found.append((first, end - 1, change))
     return found
-
-
-def _reason(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
-    return next((one for one in reasons if one.first <= ordinal <= one.last), None)
 
 
 def _change(old: ViewReason | None, new: ViewReason) -> str:

@@ -16,7 +16,7 @@ from convstore.messages.tokens import TokenCounter, count
 from convstore.values.models import PastView, StoredMessage
 from convstore.values.stamps import ViewReason
 
-__all__ = ["ADDED", "STATES", "Given", "Part", "Row", "View", "parts_of_view"]
+__all__ = ["ADDED", "STATES", "Given", "Part", "Row", "View", "parts_of_view", "reason_at"]
 
 STATES: Mapping[str, tuple[str, str]] = {
     "whole": ("whole", "The model gets this message as it is stored."),
@@ -175,7 +175,7 @@ class View:
 
     def given(self, stored: StoredMessage) -> Given:
         """Return what the model gets of a stored message."""
-        reason = self._reason(stored.ordinal)
+        reason = reason_at(self.history.report.reasons, stored.ordinal)
         if reason is None:
             state = "answer" if stored.ordinal == self._answer else "later"
             return Given(state, *STATES[state])
@@ -187,10 +187,11 @@ class View:
             message, size = added.message, added.tokens
         return Given(reason.state, label, _LIMITS.get(reason.limit, why), size, message, reason.summary)
 
-    def _reason(self, ordinal: int) -> ViewReason | None:
-        reasons = self.history.report.reasons
-        index = bisect_right(reasons, ordinal, key=lambda one: one.first) - 1
-        return reasons[index] if index >= 0 and ordinal <= reasons[index].last else None
+
+def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
+    """Return the reason of the range that contains an ordinal; the ranges are in order."""
+    index = bisect_right(reasons, ordinal, key=lambda one: one.first) - 1
+    return reasons[index] if index >= 0 and ordinal <= reasons[index].last else None
 
 
 def parts_of_view(view: View) -> list[Part]:
