@@ -141,7 +141,7 @@ class VerifyContract(VerifyFixtures):
     async def test_wrong_entries_of_a_range_are_named(self, full: Conversation, later: Any, database: Any) -> None:
         """A rewind entry says in which entries its messages are, and readers skip just those."""
         query = {"conversation": await self.id_of(database, full), "rewound": {"$exists": True}}
-        [document] = await database["log"].find(query).sort("_id", -1).to_list(1)
+        document = (await database["log"].find(query).sort("_id", -1).to_list(1))[0]
         for index, value in enumerate(document["rewound"][0][2:], 2):
             await database["log"].replace_one({"_id": document["_id"]}, document)
             await database["log"].update_one({"_id": document["_id"]}, {"$set": {f"rewound.0.{index}": value + 1}})

@@ -151,7 +151,7 @@ def test_an_empty_source_is_reported(uri, tmp_path):
         (["--scope-match", "("], "takes FIELD=REGEX"),
         (["--scope", "user_id=ada", "--scope", "user_id=bob"], "names 'user_id' twice"),
         (["--scope", "team=x"], "'team' is not in this store's scope"),
-        (["--scope-match", "SessionId=("], "no regular expression"),
+        (["--scope-match", "SessionId=("], "not a regular expression"),
         (["--scope-key", "no name"], "a scope key is a Python name"),
         (["--jobs", "0"], "--jobs"),
     ],
