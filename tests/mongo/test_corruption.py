@@ -67,6 +67,7 @@ TOLD = {
     ("log", "messages.*.tool"),
     ("log", "messages.*.type"),
     ("log", "sources.*.titles.*"),
+    ("log", "sources.*.urls"),  # a missing column is one of empty values
     ("log", "sources.*.urls.*"),
     ("log", "sources.*.earlier.*"),
     ("log", "sources.*.given.*"),
