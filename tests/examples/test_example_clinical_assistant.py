@@ -578,6 +578,7 @@ async def test_a_session_deleted_during_a_turn_is_not_found(site):
     assert await site.log() == []
 
 
+@pytest.mark.slow
 async def test_a_store_that_does_not_answer():
     """503 with a time to come back, and nothing of where the store is; once it answers again all is well."""
     broken = {"failCommands": ["find", "insert", "findAndModify", "update"], "closeConnection": True}

@@ -85,8 +85,20 @@ async def sealed_conversation(database: Any, turn: Callable[[int], list[BaseMess
     return chat
 
 
-@pytest.mark.parametrize("turn", [escaped_turn, lambda number: rag_turn(f"{number}: orcas?", words=200)])
-@pytest.mark.parametrize("rewound", [False, True])
+def plain_turn(number: int) -> list[BaseMessage]:
+    """Return a turn whose sources are ranges of its result."""
+    return rag_turn(f"{number}: orcas?", words=200)
+
+
+@pytest.mark.parametrize(
+    ("turn", "rewound"),
+    [
+        pytest.param(escaped_turn, True, id="escaped, rewound"),
+        pytest.param(escaped_turn, False, id="escaped", marks=pytest.mark.slow),
+        pytest.param(plain_turn, True, id="plain, rewound", marks=pytest.mark.slow),
+        pytest.param(plain_turn, False, id="plain", marks=pytest.mark.slow),
+    ],
+)
 async def test_two_round_trips_and_one_for_an_unknown_conversation(
     client: AsyncMongoClient[dict[str, Any]],
     database_name: str,
