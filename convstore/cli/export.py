@@ -5,9 +5,10 @@ Floor 8. Parses the options of `export_conversations`. A file gets its name only
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +19,7 @@ from convstore.cli.progress import count_for, print_problems, progress
 from convstore.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
+    from convstore import ConversationStore
     from convstore.transfer import ExportReport
 
 __all__ = ["export_command"]
@@ -66,32 +68,14 @@ def export_command(
     """
     if as_document and output is None:
         raise typer.BadParameter("pass --output too: without it stdout has the conversations")
-    from convstore.transfer import export_conversations  # noqa: PLC0415 - loads the store
-
     chosen = read_pairs("--scope", scope)
 
     async def work() -> ExportReport:
         with open_output(output, force=force) as write:
             async with open_store(uri, scope_key, collection_prefix) as store:
-                quiet = as_document or output is None
-                total = await count_for(store, quiet=quiet, **chosen)
-                with progress("", min(total, limit or total), quiet=quiet) as show:
-                    report = await export_conversations(
-                        store,
-                        write,
-                        format=format_.value,
-                        scope=chosen,
-                        limit=limit,
-                        on_conversation=lambda so_far: show(
-                            so_far.conversations, so_far.conversations, _counts_of(so_far)
-                        ),
-                    )
-            if report.left_out and not report.conversations:
-                first = report.problems[0]
-                raise InvalidInputError(
-                    f"none of {report.left_out} conversations could be written, such as {first.where}: {first.reason}"
+                return await _export(
+                    store, write, chosen, quiet=as_document or output is None, format=format_.value, limit=limit
                 )
-            return report
 
     outcome = run(work(), as_document=as_document)
     if as_document:
@@ -100,6 +84,36 @@ def export_command(
         _print(outcome, output)
     if not outcome.is_complete:
         raise typer.Exit(1)
+
+
+async def _export(
+    store: ConversationStore,
+    write: Callable[[bytes], object],
+    chosen: dict[str, str],
+    *,
+    quiet: bool,
+    limit: int | None,
+    **options: Any,
+) -> ExportReport:
+    """Export with a progress bar; an export without a single conversation is an error, so that no file is replaced."""
+    from convstore.transfer import export_conversations  # noqa: PLC0415 - loads the store
+
+    total = await count_for(store, quiet=quiet, **chosen)
+    with progress("", min(total, limit or total), quiet=quiet) as show:
+        report = await export_conversations(
+            store,
+            write,
+            scope=chosen,
+            limit=limit,
+            on_conversation=lambda so_far: show(so_far.conversations, so_far.conversations, _counts_of(so_far)),
+            **options,
+        )
+    if report.left_out and not report.conversations:
+        first = report.problems[0]
+        raise InvalidInputError(
+            f"none of {report.left_out} conversations could be written, such as {first.where}: {first.reason}"
+        )
+    return report
 
 
 def _print(report: ExportReport, output: Path | None) -> None:

@@ -5,8 +5,9 @@ Floor 8. Parses the options of `import_conversations`, imports source after sour
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +19,8 @@ from convstore.exceptions import InvalidScopeError
 from convstore.values.scope import check_scope_keys
 
 if TYPE_CHECKING:
-    from convstore.transfer import ImportReport
+    from convstore import ConversationStore
+    from convstore.transfer import ImportReport, Problem, ScopeRule
 
 __all__ = ["import_command"]
 
@@ -73,18 +75,8 @@ def import_command(
       convstore import mongodb://old-host/chat_history --uri mongodb://… \\
           --scope-match 'SessionId=(?P<user_id>[^:]+):(?P<thread_id>.+)'
     """
-    from convstore.transfer import ImportReport, ScopeRule  # noqa: PLC0415 - loads the store
-
     keys = scope_key or DEFAULT_SCOPE_KEYS
-    try:
-        rule = ScopeRule(
-            keys=check_scope_keys(keys),
-            constant=read_pairs("--scope", scope),
-            fields=read_pairs("--scope-from", scope_from, form="KEY=FIELD"),
-            match=read_pairs("--scope-match", scope_match, form="FIELD=REGEX"),
-        )
-    except InvalidScopeError as error:
-        raise typer.BadParameter(str(error)) from error
+    rule = _scope_rule(keys, constant=scope, fields=scope_from, match=scope_match)
     options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
 
     async def work() -> ImportReport:
@@ -92,11 +84,8 @@ def import_command(
         for source in given:
             source.check()
         with problems_to(report) as write:
-            total = ImportReport(on_problem=write)
             async with open_store(uri, keys, collection_prefix, setup=not dry_run) as store:
-                for source in given:
-                    await source.read_into(store, total, quiet=as_document, scope=rule, **options)
-        return total
+                return await _import_all(store, given, write, quiet=as_document, scope=rule, **options)
 
     outcome = run(work(), as_document=as_document)
     if as_document:
@@ -105,6 +94,32 @@ def import_command(
         _print(outcome, dry_run=dry_run, report_to=report)
     if not outcome.is_complete:
         raise typer.Exit(1)
+
+
+def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: Pairs) -> ScopeRule:
+    from convstore.transfer import ScopeRule  # noqa: PLC0415 - loads the store
+
+    try:
+        return ScopeRule(
+            keys=check_scope_keys(keys),
+            constant=read_pairs("--scope", constant),
+            fields=read_pairs("--scope-from", fields, form="KEY=FIELD"),
+            match=read_pairs("--scope-match", match, form="FIELD=REGEX"),
+        )
+    except InvalidScopeError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+async def _import_all(
+    store: ConversationStore, sources: Sequence[Source], write: Callable[[Problem], None], **options: Any
+) -> ImportReport:
+    """Import one source after the other into one report."""
+    from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
+
+    total = ImportReport(on_problem=write)
+    for source in sources:
+        await source.read_into(store, total, **options)
+    return total
 
 
 def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:

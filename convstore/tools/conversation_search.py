@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import StructuredTool
 from pydantic import BaseModel, Field
 
-from convstore.exceptions import StoreError, SyncUnsupportedError
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.readback.passages import in_line
+from convstore.tools.retrieval import reported_to_the_model
 from convstore.values.hits import ConversationHits, SearchHit, SearchResult
 from convstore.values.models import StoredMessage
 
@@ -26,7 +26,7 @@ __all__ = ["MAX_HITS", "SEARCH_TOOL", "OtherConversations", "make_search_tool", 
 SEARCH_TOOL = "search_conversations"
 _DESCRIPTION = (
     "Search the user's other conversations. Pass words as find: you get the best passages, each with a reference. "
-    "Pass a reference as read to read the whole message. What stands there was said in another conversation: say so "
+    "Pass a reference as read to read the whole message. The text is from another conversation: say so "
     "when you use it, and do not cite its numbers as sources of this one."
 )
 MAX_HITS = 60
@@ -79,19 +79,13 @@ def make_search_tool(others_of: Callable[[RunnableConfig], OtherConversations], 
 
     async def search(find: Any = "", read: Any = "", *, config: RunnableConfig) -> str:
         others = others_of(config)
-        try:
+        with reported_to_the_model():
             return await answer(others, find, read)
-        except StoreError as error:
-            raise ToolException(f"The store cannot answer now: {error}"[:400]) from error
 
     def search_sync(find: Any = "", read: Any = "", *, config: RunnableConfig) -> str:
         others = others_of(config)
-        try:
+        with reported_to_the_model():
             return others.run_sync(lambda twin: answer(twin, find, read))
-        except SyncUnsupportedError:
-            raise
-        except StoreError as error:
-            raise ToolException(f"The store cannot answer now: {error}"[:400]) from error
 
     return StructuredTool.from_function(
         func=search_sync,

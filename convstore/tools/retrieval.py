@@ -26,7 +26,7 @@ from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import SourcePage
 from convstore.values.scope import MAX_ID_BYTES, MAX_IDS
 
-__all__ = ["RetrieveArguments", "make_retrieval_tool"]
+__all__ = ["RetrieveArguments", "make_retrieval_tool", "reported_to_the_model"]
 
 _FIND_CHARACTERS = 200
 _NUMBERS_CHARACTERS = 4_000
@@ -213,14 +213,14 @@ def make_retrieval_tool(
         tool_message_ids: Any = (), source_ids: Any = (), find: Any = "", cursor: Any = "", *, config: RunnableConfig
     ) -> tuple[str, SourcePage]:
         read_back = read_back_for(config)
-        with _reported_to_the_model():
+        with reported_to_the_model():
             return await read_back.read(_request(tool_message_ids, source_ids, find, cursor, page_tokens))
 
     def retrieve_sync(
         tool_message_ids: Any = (), source_ids: Any = (), find: Any = "", cursor: Any = "", *, config: RunnableConfig
     ) -> tuple[str, SourcePage]:
         read_back = read_back_for(config)
-        with _reported_to_the_model():
+        with reported_to_the_model():
             return read_back.read_sync(_request(tool_message_ids, source_ids, find, cursor, page_tokens))
 
     return StructuredTool.from_function(
@@ -267,7 +267,7 @@ def _request(ids: Any, numbers: Sequence[int], find: str, cursor: str, page_toke
 
 
 @contextmanager
-def _reported_to_the_model() -> Iterator[None]:
+def reported_to_the_model() -> Iterator[None]:
     """Report errors of the store to the model; an error in the tool's use is raised."""
     try:
         yield
