@@ -7,5 +7,4 @@ from convstore.mongo.migrator import Target
 
 async def up(database: Target) -> None:
     """Make sure of both collections; may be repeated."""
-    await database.ensure_log()
-    await database.ensure_heads()
+    await database.ensure("log", "heads")

@@ -7,4 +7,4 @@ from convstore.mongo.migrator import Target
 
 async def up(database: Target) -> None:
     """Make sure of the collection; may be repeated."""
-    await database.ensure_summaries()
+    await database.ensure("summaries")

@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
-from convstore.mongo.annotations import Annotations
+from convstore.mongo.collection import Collection
 from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
-from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import HeadKey, Tombstones
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock
 from convstore.runtime.parallel import in_parallel
@@ -42,7 +41,7 @@ _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 _BATCH = 200
 _EMPTY_RECEIPT = ErasureReceipt()
 
-Part = Annotations | Summaries | Segments
+Part = Collection | Segments
 """The documents of conversations in one collection other than the log."""
 
 Progress = Callable[[ErasureReceipt], None] | None

@@ -34,7 +34,7 @@ from convstore.exceptions import (
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.messages.values import Codec
-from convstore.mongo.digests import Digests
+from convstore.mongo.log_queries import LogQueries
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.log_reader import LogReader
@@ -111,9 +111,9 @@ class Resender:
     """Appends histories to all conversations of a store."""
 
     def __init__(
-        self, reader: LogReader, digests: Digests, writer: Writer, cache: ConversationCache, *, codec: Codec
+        self, reader: LogReader, queries: LogQueries, writer: Writer, cache: ConversationCache, *, codec: Codec
     ) -> None:
-        self._reader, self._digests, self._writer, self._cache = reader, digests, writer, cache
+        self._reader, self._queries, self._writer, self._cache = reader, queries, writer, cache
         self._codec = codec
 
     async def append(self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, **options: Any) -> Receipt:
@@ -174,7 +174,7 @@ class Resender:
         end.add(await self._newest(cached, end, limit))
         while end.start > 1 and not is_enough(batch, end.active):
             limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
-            entries = await self._digests.newest(cached.conversation, before=end.start, limit=limit)
+            entries = await self._queries.without_content(cached.conversation, before=end.start, limit=limit)
             await self._reader.check(cached, entries, last=end.start - 1)
             end.add(entries)
         return end
@@ -183,7 +183,7 @@ class Resender:
         """Return the last entries, and set the totals and rewound ranges of `end`."""
         entries = await self._reader.read_your_writes(
             cached,
-            lambda: self._digests.newest(cached.conversation, limit=limit),
+            lambda: self._queries.without_content(cached.conversation, limit=limit),
             last=lambda found: found[-1].number if found else 0,
         )
         await self._reader.check(cached, entries)
@@ -202,7 +202,7 @@ class Resender:
             return Match(len(batch), repeated)
         if end.start > 1:
             beginning = _End(end.rewinds)
-            entries = await self._digests.newest(
+            entries = await self._queries.without_content(
                 cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
             beginning.add(entries)

@@ -20,13 +20,14 @@ from convstore.compaction.strategies import CompactionStrategy
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.annotations import Annotations
-from convstore.mongo.digests import Digests
+from convstore.mongo.collection import Collection
 from convstore.mongo.driver import Driver
 from convstore.mongo.heads import Heads
 from convstore.mongo.inspection import Inspection
+from convstore.mongo.keys import ANNOTATIONS, SUMMARIES
 from convstore.mongo.log import Log
+from convstore.mongo.log_queries import LogQueries
 from convstore.mongo.migrator import Migrator
-from convstore.mongo.newest import Newest
 from convstore.mongo.segments import Segments
 from convstore.mongo.states import States
 from convstore.mongo.statistics import Statistics
@@ -70,16 +71,14 @@ _Result = TypeVar("_Result")
 class _Commands:
     """The commands on the collections of a store; no I/O."""
 
-    def __init__(self, driver: Driver, prefix: str) -> None:
-        self.heads, self.tombstones = Heads(driver, prefix=prefix), Tombstones(driver, prefix=prefix)
-        self.log, self.states = Log(driver, prefix=prefix), States(driver, prefix=prefix)
-        self.annotations, self.summaries = Annotations(driver, prefix=prefix), Summaries(driver, prefix=prefix)
-        self.segments, self.newest = Segments(driver, prefix=prefix), Newest(driver, prefix=prefix)
-        self.digests, self.statistics = Digests(driver, prefix=prefix), Statistics(driver, prefix=prefix)
-        self.inspection = Inspection(driver, prefix=prefix)
+    def __init__(self, driver: Driver) -> None:
+        self.heads, self.tombstones, self.inspection = Heads(driver), Tombstones(driver), Inspection(driver)
+        self.log, self.log_queries, self.states = Log(driver), LogQueries(driver), States(driver)
+        self.annotations, self.summaries, self.segments = Annotations(driver), Summaries(driver), Segments(driver)
+        self.statistics = Statistics(driver)
         self.parts: dict[str, Part] = {
-            "annotations": self.annotations,
-            "summaries": self.summaries,
+            "annotations": Collection(driver, ANNOTATIONS),
+            "summaries": Collection(driver, SUMMARIES),
             "search_segments": self.segments,
         }
 
@@ -90,7 +89,6 @@ class Services:
     def __init__(
         self,
         driver: Driver,
-        prefix: str,
         migrator: Migrator,
         cache: ConversationCache,
         *,
@@ -103,7 +101,7 @@ class Services:
         search_index: SearchIndex,
         forget: Callable[[dict[str, str]], None],
     ) -> None:
-        on = _Commands(driver, prefix)
+        on = _Commands(driver)
         reader = LogReader(on.heads, on.log, cache, codec=codec, counter=counter)
         ends = LogEndReader(reader, on.heads, on.states, on.summaries, cache, clock=clock)
         self.reader = reader
@@ -121,13 +119,13 @@ class Services:
             clock=clock,
             extractors=extractors,
         )
-        self.resender = Resender(reader, on.digests, self.writer, cache, codec=codec)
+        self.resender = Resender(reader, on.log_queries, self.writer, cache, codec=codec)
         self.loader = Loader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter)
         past = PastLoader(reader, ends, on.log, on.states, cache, codec=codec, counter=counter)
         self.past = PastViews(reader, ends, on.states, on.summaries, past, codec=codec, counter=counter)
         self.annotator = Annotator(reader, on.annotations, codec=codec, clock=clock)
         self.records, self.turns = Records(reader, self.annotator, codec=codec), Turns(reader)
-        self.pager, self.listing = Pager(reader, codec=codec), Listing(reader, on.newest, codec=codec)
+        self.pager, self.listing = Pager(reader, codec=codec), Listing(reader, on.log_queries, codec=codec)
         self.summaries = SummaryHistory(reader, ends, on.states, on.summaries)
         self.rewinder = Rewinder(reader, on.heads, on.log, self.summaries.reselect, cache, codec=codec, clock=clock)
         self.compactor = Compactor(
@@ -145,11 +143,11 @@ class Services:
         self.catalog = Catalog(on.heads, on.log, cache, self.open_heads, codec=codec, clock=clock)
         self.stats = StatsReader(on.statistics, self.open_heads)
         self.retention = Retention(on.tombstones, on.log, on.states, parts=on.parts, clock=clock, forget=forget)
-        schema, seal = SchemaCheck(driver, migrator, prefix=prefix), self.sealer.seal if self.sealer else None
+        schema, seal = SchemaCheck(driver, migrator), self.sealer.seal if self.sealer else None
         self.verifier = Verifier(on.inspection, on.log, schema, clock=clock, seal=seal)
 
     def _make_search(self, on: _Commands, index: SearchIndex, *, codec: Codec, clock: Clock) -> None:
-        reader, logs = self.reader, LogParts(self.reader, on.newest, on.segments if index else None, codec=codec)
+        reader, logs = self.reader, LogParts(self.reader, on.log_queries, on.segments if index else None, codec=codec)
         everything = index == "across"
         sealer = Sealer(reader, on.log, logs, on.segments, clock=clock, everything=everything) if index else None
         self.sealer, self.searcher = sealer, Searcher(reader, logs, sealer, codec=codec)

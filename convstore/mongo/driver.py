@@ -36,6 +36,7 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
+from convstore.mongo.indexes import Index
 from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of, names_option
 
 __all__ = [
@@ -87,9 +88,10 @@ class Driver:
     Attributes:
         name: The driver that the database belongs to.
         database: The caller's database object.
+        prefix: The beginning of the names of this store's collections; names of collections are given without it.
     """
 
-    def __init__(self, database: Any) -> None:
+    def __init__(self, database: Any, *, prefix: str = "") -> None:
         classes = {class_.__name__ for class_ in type(database).__mro__}
         found: DriverName | None = next((name for class_, name in _KNOWN if class_ in classes), None)
         if found is None:
@@ -98,7 +100,7 @@ class Driver:
                 f'AsyncMongoClient(...)["app"], not {type(database).__qualname__}'
             )
         self.name: DriverName = found
-        self.database = database
+        self.database, self.prefix = database, prefix
 
     @property
     def enforces_array_indexes(self) -> bool:
@@ -108,7 +110,7 @@ class Driver:
     def collection(self, name: str) -> Any:
         """Return a collection with majority read and write concern, whatever options the caller's client has."""
         return self.database.get_collection(
-            name,
+            self.prefix + name,
             codec_options=CodecOptions(),
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
@@ -131,11 +133,11 @@ class Driver:
     async def create_collection(self, name: str, *, clustered: bool = False) -> None:
         """Make sure that a collection exists, with the options that this server has."""
         async with driver_errors():
-            if name in await self.database.list_collection_names():
+            if self.prefix + name in await self.database.list_collection_names():
                 return
             options = await self._options(clustered)
             try:
-                await self.database.create_collection(name, **options)
+                await self.database.create_collection(self.prefix + name, **options)
             except PyMongoError as error:
                 if getattr(error, "code", None) != 48:  # NamespaceExists: another process created it first
                     raise
@@ -146,16 +148,16 @@ class Driver:
             version = (await self.database.command("buildInfo"))["versionArray"]
         return tuple(version[:2]) >= _CLUSTERED_SINCE
 
-    async def create_index(self, collection: str, name: str, keys: Any, *, unique: bool, present: str) -> None:
-        """Make sure that an index exists over the documents that have the field `present`; may take hours."""
-        options: dict[str, Any] = {"name": name, "unique": unique}
+    async def create_index(self, collection: str, index: Index) -> None:
+        """Make sure that an index exists; may take hours."""
+        options: dict[str, Any] = {"name": index.name, "unique": index.unique}
         if self.name == "memory":
-            if unique:
+            if index.unique:
                 return  # mongomock ignores the filter and would reject every second payload
-        elif present:
-            options["partialFilterExpression"] = {present: {"$exists": True}}
+        elif index.present:
+            options["partialFilterExpression"] = {index.present: {"$exists": True}}
         async with driver_errors(seconds=None):
-            await self.collection(collection).create_index(keys, **options)
+            await self.collection(collection).create_index(list(index.keys), **options)
 
     async def index_names(self, collection: str) -> set[str]:
         """Return the names of a collection's indexes. One command."""

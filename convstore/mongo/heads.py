@@ -22,9 +22,10 @@ from convstore.exceptions import CorruptDocumentError, InvalidCursorError
 from convstore.log.entry import Totals
 from convstore.log.state import NO_START, ViewStart
 from convstore.mongo.bson_values import from_stored, stored_list, stored_text, to_stored, utc
+from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import totals_document, totals_from
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import HEADS, head_id
+from convstore.mongo.keys import HEADS, head_id, scope_filter
 from convstore.mongo.state_documents import start_document, start_from
 
 __all__ = ["Head", "HeadChange", "Heads", "Opening", "head_from"]
@@ -106,20 +107,18 @@ class HeadChange:
 class Heads:
     """Commands on the ``heads`` collection."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._driver, self._heads = driver, driver.collection(prefix + HEADS)
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._heads = driver, Collection(driver, HEADS)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a scope, or None if it has no conversation. One command."""
-        async with driver_errors():
-            document = await self._heads.find_one({"_id": head_id(scope)})
+        document = await self._heads.find_one({"_id": head_id(scope)})
         return head_from(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
         """Return the head of a conversation that was not deleted, or None. One command."""
-        async with driver_errors():
-            # The deleted ones keep their id in their tombstone, without a date.
-            document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
+        # The deleted ones keep their id in their tombstone, without a date.
+        document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
         return head_from(document) if document else None
 
     async def claim(self, scope: Mapping[str, str], *, at: datetime) -> tuple[Head, bool]:
@@ -140,7 +139,7 @@ class Heads:
         }
         async with driver_errors():
             upsert = partial(
-                self._heads.find_one_and_update,
+                self._heads.raw.find_one_and_update,
                 {"_id": head_id(scope)},
                 update,
                 upsert=True,
@@ -167,34 +166,30 @@ class Heads:
         if opening:
             update["$max"]["open_until"] = opening.until
             update["$addToSet"] = {"open_by": opening.name}
-        async with driver_errors():
-            result = await self._heads.update_one({"_id": head_id(scope), "conversation": conversation}, update)
-        return bool(result.matched_count)
+        return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, update)
 
     async def catch_up(self, changes: Sequence[HeadChange]) -> None:
         """Bring heads up to date, except newer ones and those of another conversation. One command."""
         async with driver_errors():
-            await self._driver.update_each(self._heads, [update for change in changes for update in change.updates()])
+            await self._driver.update_each(
+                self._heads.raw, [update for change in changes for update in change.updates()]
+            )
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
         """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
         changes = {f"details.{name}": to_stored(text) for name, text in details.items()}
         if not changes:
             return True
-        async with driver_errors():
-            query = {"_id": head_id(scope), "conversation": conversation}
-            return bool((await self._heads.update_one(query, {"$set": changes})).matched_count)
+        return await self._heads.update({"_id": head_id(scope), "conversation": conversation}, {"$set": changes})
 
     async def page(self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None) -> list[tuple[Head, str]]:
         """Return heads with these scope values, newest first, each with the cursor of the next page. One command."""
-        query: dict[str, Any] = {f"scope.{key}": value for key, value in partial_scope.items()}
-        query["updated_at"] = {"$exists": True}
+        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}}
         if cursor is not None:
             moment, key = _read_cursor(cursor)
             query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
-        async with driver_errors():
-            found = self._heads.find(query, {"start": 0}).sort([("updated_at", -1), ("_id", -1)]).limit(limit)
-            documents = await found.to_list(None)
+        order = [("updated_at", -1), ("_id", -1)]
+        documents = await self._heads.find(query, {"start": 0}, order=order, limit=limit)
         return [(head_from(document), _write_cursor(document)) for document in documents]
 
 
@@ -206,7 +201,7 @@ def _refreshed(totals: Totals, start: ViewStart) -> dict[str, Any]:
     return {"$set": {"totals": totals_document(totals)}, "$max": newest}
 
 
-def head_from(document: Mapping[str, Any]) -> Head:
+def head_from(document: Document) -> Head:
     """Return the head that a document holds.
 
     Raises:
@@ -231,7 +226,7 @@ def head_from(document: Mapping[str, Any]) -> Head:
         raise CorruptDocumentError(key, repr(error), collection=HEADS) from error
 
 
-def _open_until(document: Mapping[str, Any]) -> datetime | None:
+def _open_until(document: Document) -> datetime | None:
     if (until := document.get("open_until")) is None:
         return None
     for name in stored_list(document["open_by"]):
@@ -242,7 +237,7 @@ def _open_until(document: Mapping[str, Any]) -> datetime | None:
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
-def _write_cursor(document: Mapping[str, Any]) -> str:
+def _write_cursor(document: Document) -> str:
     millis = (utc(document["updated_at"]) - _EPOCH) // timedelta(milliseconds=1)
     return base64.urlsafe_b64encode(f"{millis}:{document['_id']}".encode()).decode().rstrip("=")
 

@@ -1,7 +1,7 @@
 """Read raw documents for verification, and write repairs.
 
-Floor 2; the `verify` room calls it. Documents are returned as stored and found by ranges of ``_id`` alone, so that any
-damaged one is still found. All reads are pages, which bounds memory for any size of conversation or database.
+Documents are returned as stored and found by ranges of ``_id`` alone, so that any damaged one is still found. All reads
+are pages, which bounds memory for any size of conversation or database.
 """
 
 from __future__ import annotations
@@ -9,38 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pymongo.errors import DuplicateKeyError
-
+from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.indexes import Index
-from convstore.mongo.keys import HEADS, LOG, chunk_range, entry_range, log_ranges, state_id
+from convstore.mongo.keys import HEADS, LOG, chunk_range, entry_range, log_ranges, scope_filter, state_id
 
-__all__ = ["Document", "Inspection", "SchemaInspection", "log_fields"]
-
-Document = Mapping[str, Any]
+__all__ = ["Inspection", "SchemaInspection", "log_fields", "matches"]
 
 _ENTRIES, _KEYS, _SMALL = 50, 10_000, 500
 _BATCH = 1_000
+_BY_KEY = (("_id", 1),)
 
 
 class Inspection:
     """Commands on raw documents of all collections."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._driver, self._prefix = driver, prefix
-        self._heads, self._log = driver.collection(prefix + HEADS), driver.collection(prefix + LOG)
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._heads, self._log = driver, Collection(driver, HEADS), Collection(driver, LOG)
 
     async def heads(self, partial_scope: Mapping[str, str], *, after: Any, limit: int) -> list[Document]:
         """Return heads with these scope values after a key, ordered by key, without tombstones. One command."""
-        query: dict[str, Any] = {f"scope.{key}": value for key, value in partial_scope.items()}
-        query |= {"_id": {"$gt": after}, "sweep_at": {"$exists": False}}
-        return await self._page(self._heads, query, limit)
+        query = scope_filter(partial_scope) | {"_id": {"$gt": after}, "sweep_at": {"$exists": False}}
+        return await self._heads.find(query, order=_BY_KEY, limit=limit)
 
     async def head(self, key: str) -> Document | None:
         """Return a head as it is now, or None. One command."""
-        async with driver_errors():
-            found: Document | None = await self._heads.find_one({"_id": key})
-        return found
+        return await self._heads.find_one({"_id": key})
 
     async def set_head(self, head: Document, changes: Mapping[str, Any], *, closes: bool = False) -> bool:
         """Change a head if no append has refreshed it since it was read. One command.
@@ -53,13 +47,11 @@ class Inspection:
         update: dict[str, Any] = {"$set": dict(changes)}
         if closes:
             update["$unset"] = {"open_until": "", "open_by": ""}
-        async with driver_errors():
-            return bool((await self._heads.update_one(log_fields(head), update)).matched_count)
+        return await self._heads.update(log_fields(head), update)
 
     async def is_same(self, head: Document) -> bool:
         """Return True if no append has refreshed a head since it was read. One command."""
-        async with driver_errors():
-            return await self._heads.find_one(log_fields(head), {"_id": 1}) is not None
+        return await self._heads.find_one(log_fields(head), {"_id": 1}) is not None
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
         """Return the next page of entries, in order; empty at the end. One command.
@@ -72,25 +64,23 @@ class Inspection:
         low, high = entry_range(conversation)
         begin = {"$gt": after} if after else {"$gte": low}
         end = {"$lte": through} if through else {"$lt": high}
-        return await self._page(self._log, {"_id": begin | end}, _ENTRIES)
+        return await self._log.find({"_id": begin | end}, order=_BY_KEY, limit=_ENTRIES)
 
     async def last_entry(self, conversation: str) -> Document | None:
         """Return the last entry as it is stored, or None. One command."""
         low, high = entry_range(conversation)
-        async with driver_errors():
-            found = await self._log.find({"_id": {"$gte": low, "$lt": high}}).sort("_id", -1).limit(1).to_list(None)
+        found = await self._log.find({"_id": {"$gte": low, "$lt": high}}, order=[("_id", -1)], limit=1)
         return found[0] if found else None
 
     async def entry(self, key: str) -> Document | None:
         """Return an entry as it is stored, or None if it is missing. One command."""
-        found = await self._page(self._log, {"_id": key}, 1)
-        return found[0] if found else None
+        return await self._log.find_one({"_id": key})
 
     async def lean_entries(self, conversation: str, *, after: str = "") -> list[Document]:
         """Return the next page of entries, reduced to the tokens of their payloads. One command."""
         low, high = entry_range(conversation)
         query = {"_id": {"$gt": after, "$lt": high} if after else {"$gte": low, "$lt": high}}
-        return await self._page(self._log, query, _SMALL, {"messages.payload.token": 1})
+        return await self._log.find(query, {"messages.payload.token": 1}, order=_BY_KEY, limit=_SMALL)
 
     async def state(self, conversation: str) -> Document | None:
         """Return the state of a conversation as it is stored, or None. One command."""
@@ -98,79 +88,58 @@ class Inspection:
 
     async def replace_state(self, state: Document | None, document: Document) -> bool:
         """Replace a damaged state if it is unchanged, or insert a missing one. One command."""
-        async with driver_errors():
-            if state is not None:
-                return bool((await self._log.replace_one(dict(state), dict(document))).matched_count)
-            try:
-                await self._log.insert_one(dict(document))
-            except DuplicateKeyError:
-                return False
-        return True
+        return await (self._log.insert(document) if state is None else self._log.replace(state, document))
 
     async def drop_from_state(self, state: Document, name: str) -> bool:
         """Remove a field from a state, if the field is unchanged. One command."""
-        query = {"_id": state["_id"], name: state[name]}
-        async with driver_errors():
-            return bool((await self._log.update_one(query, {"$unset": {name: ""}})).matched_count)
+        return await self._log.update({"_id": state["_id"], name: state[name]}, {"$unset": {name: ""}})
 
     async def entry_span(self, key: str) -> Document | None:
         """Return the first ordinal of an entry and the number of its messages. One command."""
-        found = await self._page(self._log, {"_id": key}, 1, {"first": 1, "count": 1})
-        return found[0] if found else None
+        return await self._log.find_one({"_id": key}, {"first": 1, "count": 1})
 
     async def chunk_keys(self, conversation: str, *, after: str = "") -> list[str]:
         """Return the next page of chunk keys after a key, in order; empty at the end. One command."""
         _, (low, high) = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
-        return [str(document["_id"]) for document in await self._page(self._log, query, _KEYS, {"_id": 1})]
+        return [str(one["_id"]) for one in await self._log.find(query, {"_id": 1}, order=_BY_KEY, limit=_KEYS)]
 
     async def chunks(self, conversation: str, token: str, first: int, count: int) -> dict[str, Document]:
         """Return chunks of one append as they are stored, by key. One command."""
         low, high = chunk_range(conversation, token, first, count)
-        found = await self._page(self._log, {"_id": {"$gte": low, "$lt": high}}, count)
+        found = await self._log.find({"_id": {"$gte": low, "$lt": high}}, limit=count)
         return {document["_id"]: document for document in found}
 
     async def documents_of(self, collection: str, conversation: str, *, after: str = "") -> list[Document]:
         """Return the next page of a conversation's summaries or annotations; empty at the end. One command."""
         (low, high), _ = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
-        return await self._page(self._driver.collection(self._prefix + collection), query, _SMALL)
+        return await Collection(self._driver, collection).find(query, order=_BY_KEY, limit=_SMALL)
 
     async def next_conversation(self, collection: str, conversation: str) -> str | None:
         """Return the next conversation that has documents in a collection, in the order of keys. One command."""
-        found = self._driver.collection(self._prefix + collection)
-        page = await self._page(found, {"_id": {"$gt": f"{conversation};" if conversation else ""}}, 1, {"_id": 1})
+        query = {"_id": {"$gt": f"{conversation};" if conversation else ""}}
+        page = await Collection(self._driver, collection).find(query, {"_id": 1}, order=_BY_KEY, limit=1)
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
     async def conversation_ids(self, *, after: str) -> list[str]:
         """Return the next page of conversation ids in heads and tombstones; empty at the end. One command."""
-        async with driver_errors():
-            found = self._heads.find({"conversation": {"$gt": after}}, {"conversation": 1})
-            documents = await found.sort("conversation", 1).limit(_KEYS).batch_size(_BATCH).to_list(None)
+        query, order = {"conversation": {"$gt": after}}, [("conversation", 1)]
+        documents = await self._heads.find(query, {"conversation": 1}, order=order, limit=_KEYS)
         return [document["conversation"] for document in documents if isinstance(document["conversation"], str)]
 
     async def is_known(self, conversation: str) -> bool:
         """Return True if a head or a tombstone names the conversation now. One command."""
-        async with driver_errors():
-            return await self._heads.find_one({"conversation": conversation}, {"_id": 1}) is not None
+        return await self._heads.find_one({"conversation": conversation}, {"_id": 1}) is not None
 
     async def remove(self, collection: str, keys: Sequence[str]) -> int:
         """Remove documents by key and return their number. One command for each thousand."""
-        found, removed = self._driver.collection(self._prefix + collection), 0
+        removed = 0
         for start in range(0, len(keys), _BATCH):
             some = sorted(keys[start : start + _BATCH])
             query = {"_id": {"$gte": some[0], "$lte": some[-1], "$in": some}}
-            async with driver_errors():
-                removed += int((await found.delete_many(query)).deleted_count)
+            removed += await Collection(self._driver, collection).delete_many(query)
         return removed
-
-    async def _page(
-        self, collection: Any, query: Mapping[str, Any], limit: int, fields: Mapping[str, int] | None = None
-    ) -> list[Document]:
-        async with driver_errors():
-            found = collection.find(dict(query), fields).sort("_id", 1).limit(limit).batch_size(_BATCH)
-            documents: list[Document] = await found.to_list(None)
-        return documents
 
 
 def log_fields(head: Document) -> Document:
@@ -181,8 +150,8 @@ def log_fields(head: Document) -> Document:
 class SchemaInspection:
     """Commands that inspect collections and indexes; the in-memory driver supports none of them."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._database, self._prefix = driver.database, prefix
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._database, self._prefix = driver, driver.database, driver.prefix
         self.is_real = driver.name != "memory"
 
     async def options(self, collections: Iterable[str]) -> dict[str, Document]:
@@ -204,15 +173,13 @@ class SchemaInspection:
 
         Two commands, which may scan the collection.
         """
-        found = self._database[self._prefix + collection]
-        async with driver_errors():
-            has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (given, field)]
+        found = Collection(self._driver, collection)
+        has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (given, field)]
         return has[0] is not None and has[1] is None
 
     async def scope_keys(self) -> list[str]:
         """Return the sorted scope keys of any one conversation; empty if there is none. One command."""
-        async with driver_errors():
-            found = await self._database[self._prefix + HEADS].find_one({"scope": {"$exists": True}}, {"scope": 1})
+        found = await Collection(self._driver, HEADS).find_one({"scope": {"$exists": True}}, {"scope": 1})
         scope = (found or {}).get("scope")
         return sorted(map(str, scope)) if isinstance(scope, Mapping) else []
 
@@ -222,10 +189,10 @@ class SchemaInspection:
             reply = await self._database.command("listIndexes", self._prefix + collection)
         return {str(index["name"]): index for index in reply["cursor"]["firstBatch"]}
 
-    @staticmethod
-    def is_as_it_should_be(found: Document, index: Index) -> bool:
-        """Return True if an index of the database matches its definition."""
-        keys = [(name, int(direction)) for name, direction in found["key"].items()]
-        over = {index.present: {"$exists": True}} if index.present else {}
-        same = keys == list(index.keys) and bool(found.get("unique")) == index.unique
-        return same and found.get("partialFilterExpression", {}) == over and "collation" not in found
+
+def matches(found: Document, index: Index) -> bool:
+    """Return True if an index of the database matches its definition."""
+    keys = [(name, int(direction)) for name, direction in found["key"].items()]
+    over = {index.present: {"$exists": True}} if index.present else {}
+    same = keys == list(index.keys) and bool(found.get("unique")) == index.unique
+    return same and found.get("partialFilterExpression", {}) == over and "collation" not in found

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 __all__ = [
     "ANNOTATIONS",
@@ -31,26 +32,17 @@ __all__ = [
     "entry_range",
     "head_id",
     "log_ranges",
+    "scope_filter",
     "segment_id",
     "state_id",
     "summary_id",
 ]
 
 ANNOTATIONS = "annotations"
-
-
 LOG = "log"
-
-
 HEADS = "heads"
-
-
 SUMMARIES = "summaries"
-
-
 MIGRATIONS = "convstore_migrations"
-
-
 SEARCH = "search"
 
 
@@ -58,6 +50,11 @@ def head_id(scope: Mapping[str, str]) -> str:
     """Return the key of a scope's head; the order of the scope's keys does not matter."""
     canonical = json.dumps(sorted(scope.items()), ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def scope_filter(partial_scope: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filter for the heads with some scope values."""
+    return {f"scope.{key}": value for key, value in partial_scope.items()}
 
 
 def entry_id(conversation: str, number: int) -> str:

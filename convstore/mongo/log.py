@@ -23,18 +23,18 @@ from convstore.log.rewind import Rewinds
 from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk, decompress
 from convstore.mongo.bson_values import encoded
+from convstore.mongo.collection import Collection, Document, between, count_range, delete_range
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.key_ranges import between, count_range, delete_range
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, log_ranges
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
-__all__ = ["LEAN", "VIEW_FIELDS", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "rows_of"]
+__all__ = ["LEAN", "VIEW_FIELDS", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "filled", "rows_of"]
 
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
-_BATCH = 1_000
+_IN_ORDER, _NEWEST_FIRST, _LATEST_FIRST = (("_id", 1),), (("_id", -1),), (("first", -1), ("_id", -1))
 _MOST_OF_CALLS = 200
 _DUPLICATE_KEY = 11000
 _PARALLEL = 8
@@ -63,8 +63,8 @@ class StoredMessageRow:
 class Log:
     """Commands on the ``log`` collection."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._log = driver.collection(prefix + LOG)
+    def __init__(self, driver: Driver) -> None:
+        self._log = Collection(driver, LOG)
         self.must_look_first = not driver.enforces_array_indexes
         # The entry is encoded once, to know its size; mongomock takes dicts only.
         self._document: Callable[[bytes], Any] = RawBSONDocument if driver.name != "memory" else bson.decode
@@ -78,9 +78,7 @@ class Log:
         """
         projection = {"messages": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
         query = between(conversation, *entry_range(conversation))
-        async with driver_errors():
-            found = self._log.find(query, projection).sort("_id", -1).limit(SHOWN_ENTRIES if shown else 1)
-            documents = await found.to_list(None)
+        documents = await self._log.find(query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1)
         if not documents:
             return Totals(shown={})
         totals = entry_from(documents[0]).totals
@@ -93,10 +91,8 @@ class Log:
             CorruptDocumentError: It is missing or damaged.
         """
         key = entry_id(conversation, number)
-        async with driver_errors():
-            document = await self._log.find_one(
-                {"_id": key, "conversation": conversation}, {"messages": 0, "sources": 0}
-            )
+        query = {"_id": key, "conversation": conversation}
+        document = await self._log.find_one(query, {"messages": 0, "sources": 0})
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
         entry = entry_from(document)
@@ -130,9 +126,9 @@ class Log:
         async with driver_errors():
             *ahead, last = _commands(payloads)
             for command in ahead:
-                await self._log.insert_many(command, ordered=True)
+                await self._log.raw.insert_many(command, ordered=True)
             try:
-                await self._log.insert_many([*last, document, *after], ordered=True)
+                await self._log.raw.insert_many([*last, document, *after], ordered=True)
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
                     raise  # the chunks may still be rolled back, so they do not count as sent
@@ -148,15 +144,12 @@ class Log:
         low, high = chunk_range(conversation, token, min(numbers), max(numbers) - min(numbers) + 1)
         query = between(conversation, low, high)
         query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
-        async with driver_errors():
-            await self._log.delete_many(query)
+        await self._log.delete_many(query)
 
     async def messages_by_id(self, conversation: str, ids: Iterable[str]) -> dict[str, StoredMessageRow]:
         """Return the messages with some ids that are in the log, by id. One command."""
         wanted = set(ids)
-        async with driver_errors():
-            query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
-            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+        documents = await self._log.find({"conversation": conversation, "messages.id": {"$in": sorted(wanted)}})
         return {id_: row for id_, row in rows_of(documents).items() if id_ in wanted}
 
     async def messages_by_call(self, conversation: str, calls: Iterable[str]) -> list[StoredMessageRow]:
@@ -165,18 +158,15 @@ class Log:
         Some models number their calls from 0 in each message; of such repeated ids the newest results are returned.
         """
         wanted = set(calls)
-        async with driver_errors():
-            query = {"conversation": conversation, "lookup": {"$in": sorted(wanted)}}
-            found = self._log.find(query).sort("_id", -1).limit(_MOST_OF_CALLS)
-            documents = await found.batch_size(_BATCH).to_list(None)
+        query = {"conversation": conversation, "lookup": {"$in": sorted(wanted)}}
+        documents = await self._log.find(query, order=_NEWEST_FIRST, limit=_MOST_OF_CALLS)
         rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
         """Return the message with an ordinal, or None. One command."""
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
-        async with driver_errors():
-            documents = await self._log.find(query).sort([("first", -1), ("_id", -1)]).limit(1).to_list(None)
+        documents = await self._log.find(query, order=_LATEST_FIRST, limit=1)
         return next((row for row in rows_of(documents).values() if row.message.ordinal == ordinal), None)
 
     async def sources_by_id(
@@ -184,42 +174,31 @@ class Log:
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
         """Return the sources with some ids that are in the log, each with its message. One command."""
         wanted = set(numbers)
-        async with driver_errors():
-            query = {"conversation": conversation, **source_filter(wanted)}
-            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
-        rows = rows_of(documents)
+        rows = rows_of(await self._log.find({"conversation": conversation, **source_filter(wanted)}))
         return {source.id: (row, source) for row in rows.values() for source in row.sources if source.id in wanted}
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
         """Return those of some source ids that are in use. One command."""
         wanted = set(numbers)
-        async with driver_errors():
-            query = {"conversation": conversation, **source_filter(wanted)}
-            documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1}).to_list(None)
+        query = {"conversation": conversation, **source_filter(wanted)}
+        documents = await self._log.find(query, {"sources.first": 1, "sources.last": 1})
         return sorted({number for document in documents for number in taken_ids(document, wanted)})
 
     async def entries(self, conversation: str, *, start: int, before: int | None = None) -> list[Entry]:
         """Return the entries from one number and before another, in order. One command up to a thousand entries."""
-        span = entry_range(conversation, start=start, before=before)
-        async with driver_errors():
-            found = self._log.find(between(conversation, *span), LEAN).sort("_id", 1)
-            documents = await found.batch_size(_BATCH).to_list(None)
-        return await entries_from(documents)
+        query = between(conversation, *entry_range(conversation, start=start, before=before))
+        return await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
 
     async def entries_before(self, conversation: str, *, start: int = 0, before: int, limit: int) -> list[Entry]:
         """Return the last entries of a range of numbers, in order. One command up to a thousand entries."""
-        span = entry_range(conversation, start=start, before=before)
-        async with driver_errors():
-            found = self._log.find(between(conversation, *span), VIEW_FIELDS).sort("_id", -1)
-            documents = await found.limit(limit).batch_size(_BATCH).to_list(None)
+        query = between(conversation, *entry_range(conversation, start=start, before=before))
+        documents = await self._log.find(query, VIEW_FIELDS, order=_NEWEST_FIRST, limit=limit)
         return await entries_from(documents[::-1])
 
     async def entries_around(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries that begin before an ordinal, in order. One command."""
         query = {"conversation": conversation, "first": {"$lt": before}}
-        async with driver_errors():
-            found = self._log.find(query, LEAN).sort([("first", -1), ("_id", -1)]).limit(limit)
-            documents = await found.batch_size(_BATCH).to_list(None)
+        documents = await self._log.find(query, LEAN, order=_LATEST_FIRST, limit=limit)
         return await entries_from(documents[::-1])
 
     async def newest_results(
@@ -233,10 +212,9 @@ class Log:
         query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
         if rewinds.ranges:
             query["$nor"] = [{"results_at": {"$gte": one.first, "$lte": one.last}} for one in rewinds.ranges]
-        async with driver_errors():
-            found = self._log.find(query, {**LEAN, "messages.body": 0}).sort("results_at", -1).limit(limit)
-            documents = await found.to_list(None)
-        return await entries_from([_with_empty_bodies(document) for document in documents])
+        fields = {**LEAN, "messages.body": 0}
+        documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
+        return await entries_from([filled(document, body="") for document in documents])
 
     async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
         """Return the whole texts of some payloads, in order. One command for each run of adjacent payloads.
@@ -295,9 +273,8 @@ class Log:
         query = between(conversation, low, high)
         if numbers[-1] - numbers[0] >= len(numbers):
             query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
-        async with driver_errors():
-            found = self._log.find(query, {"data": 1}).sort("_id", 1)
-            documents = {document["_id"]: document for document in await found.batch_size(_BATCH).to_list(None)}
+        found = await self._log.find(query, {"data": 1}, order=_IN_ORDER)
+        documents = {document["_id"]: document for document in found}
         frames = []
         for number, size in sizes.items():
             key = chunk_id(conversation, token, number)
@@ -321,7 +298,7 @@ class Log:
         return entries, chunks
 
 
-async def entries_from(documents: Sequence[Mapping[str, Any]], known: Entry | None = None) -> list[Entry]:
+async def entries_from(documents: Sequence[Document], known: Entry | None = None) -> list[Entry]:
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:
@@ -330,15 +307,15 @@ async def entries_from(documents: Sequence[Mapping[str, Any]], known: Entry | No
     return await asyncio.to_thread(made) if len(documents) > _MANY else made()
 
 
-def _with_empty_bodies(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a document read without bodies with empty ones; a damaged one is unchanged and fails when parsed."""
+def filled(document: Document, **values: object) -> Document:
+    """Return a document with fields of its messages that were not read; a damaged one is unchanged."""
     messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return document
-    return {**document, "messages": [{**message, "body": ""} for message in messages]}
+    return {**document, "messages": [{**message, **values} for message in messages]}
 
 
-def rows_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, StoredMessageRow]:
+def rows_of(documents: Iterable[Document]) -> dict[str, StoredMessageRow]:
     """Return the messages of some entries by id, each with its sources."""
     rows = {}
     for entry in map(entry_from, documents):

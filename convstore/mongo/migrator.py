@@ -13,7 +13,7 @@ import importlib.util
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 from pymongo.errors import DuplicateKeyError
 
 from convstore.exceptions import NotSetUpError, SchemaVersionError, StoreUnavailableError
+from convstore.mongo.collection import Collection
 from convstore.mongo.driver import Driver, DriverName, driver_errors
-from convstore.mongo.indexes import LOG_INDEXES, SEARCH_INDEXES, Index, head_indexes
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
+from convstore.mongo.indexes import indexes_for
+from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
 
 __all__ = ["Migration", "Migrator", "Target", "discover"]
 
@@ -49,59 +50,34 @@ class Migration:
 class Target:
     """The operations that a migration may use; each of them is idempotent."""
 
-    def __init__(self, driver: Driver, *, prefix: str, scope_keys: Sequence[str]) -> None:
-        self._driver, self._prefix = driver, prefix
-        self._scope_keys = scope_keys
+    def __init__(self, driver: Driver, *, scope_keys: Sequence[str]) -> None:
+        self._driver, self._indexes = driver, indexes_for(scope_keys)
 
-    async def ensure_log(self) -> None:
-        """Create the ``log`` collection, clustered where the server supports it, and its indexes."""
-        await self._driver.create_collection(self._prefix + LOG, clustered=True)
-        await self._ensure_indexes(LOG, LOG_INDEXES)
-
-    async def ensure_heads(self) -> None:
-        """Create the ``heads`` collection and the indexes for listing by scope."""
-        await self._driver.create_collection(self._prefix + HEADS)
-        await self._ensure_indexes(HEADS, head_indexes(self._scope_keys))
+    async def ensure(self, *collections: str) -> None:
+        """Create collections and their indexes where they are missing; the log is clustered if the server can."""
+        for collection in collections:
+            await self._driver.create_collection(collection, clustered=collection == LOG)
+            # One by one: given several, the in-memory driver drops options that it does not support.
+            for index in self._indexes[collection]:
+                await self._driver.create_index(collection, index)
 
     async def has_heads(self) -> bool:
         """Return True if the indexes for listing by scope exist. One command."""
-        names = await self._driver.index_names(self._prefix + HEADS)
-        return {index.name for index in head_indexes(self._scope_keys)} <= names
-
-    async def ensure_annotations(self) -> None:
-        """Create the ``annotations`` collection, which is read by ``_id`` alone."""
-        await self._driver.create_collection(self._prefix + ANNOTATIONS)
-
-    async def ensure_summaries(self) -> None:
-        """Create the ``summaries`` collection, which is read by ``_id`` alone."""
-        await self._driver.create_collection(self._prefix + SUMMARIES)
-
-    async def ensure_search(self) -> None:
-        """Create the ``search`` collection and its index."""
-        await self._driver.create_collection(self._prefix + SEARCH)
-        await self._ensure_indexes(SEARCH, SEARCH_INDEXES)
-
-    async def _ensure_indexes(self, collection: str, indexes: Iterable[Index]) -> None:
-        # One by one: given several, the in-memory driver drops options that it does not support.
-        for index in indexes:
-            await self._driver.create_index(
-                self._prefix + collection, index.name, list(index.keys), unique=index.unique, present=index.present
-            )
+        return {index.name for index in self._indexes[HEADS]} <= await self._driver.index_names(HEADS)
 
 
 class Migrator:
     """Runs pending migrations and lists applied ones."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "", scope_keys: Sequence[str]) -> None:
-        self._applied = driver.collection(prefix + MIGRATIONS)
-        self._target = Target(driver, prefix=prefix, scope_keys=scope_keys)
+    def __init__(self, driver: Driver, *, scope_keys: Sequence[str]) -> None:
+        self._applied = Collection(driver, MIGRATIONS)
+        self._target = Target(driver, scope_keys=scope_keys)
         self.driver_name: DriverName = driver.name
         self.scope_keys = tuple(scope_keys)
 
     async def applied(self) -> list[str]:
         """Return the names of the migrations that ran, in order. One command."""
-        async with driver_errors():
-            documents = await self._applied.find({}).sort("_id", 1).to_list(None)
+        documents = await self._applied.find({}, order=[("_id", 1)])
         return [document["_id"] for document in documents if document["_id"] != _LEASE]
 
     async def pending(self) -> list[Migration]:
@@ -154,8 +130,7 @@ class Migrator:
         try:
             return await self._while_leased(owner, work())
         finally:
-            async with driver_errors():
-                await self._applied.delete_one({"_id": _LEASE, "owner": owner})
+            await self._applied.delete_one({"_id": _LEASE, "owner": owner})
 
     async def _while_leased(self, owner: str, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run some work and renew the lease meanwhile; cancel the work when the lease is lost."""
@@ -178,7 +153,9 @@ class Migrator:
         renewed_ends, until = time.monotonic() + _LEASE_TIME.total_seconds(), datetime.now(UTC) + _LEASE_TIME
         try:
             async with driver_errors(seconds=_RENEW_SECONDS):
-                renewed = await self._applied.update_one({"_id": _LEASE, "owner": owner}, {"$set": {"until": until}})
+                renewed = await self._applied.raw.update_one(
+                    {"_id": _LEASE, "owner": owner}, {"$set": {"until": until}}
+                )
         except StoreUnavailableError:
             if time.monotonic() >= ends:
                 raise
@@ -194,11 +171,9 @@ class Migrator:
         pending = await self.pending()
         for migration in pending:
             await migration.up(self._target)
-            async with driver_errors():
-                await self._applied.update_one(
-                    {"_id": migration.name}, {"$setOnInsert": {"applied_at": datetime.now(UTC)}}, upsert=True
-                )
-        await self._target.ensure_heads()
+            applied = {"$setOnInsert": {"applied_at": datetime.now(UTC)}}
+            await self._applied.update({"_id": migration.name}, applied, upsert=True)
+        await self._target.ensure(HEADS)
         return [migration.name for migration in pending]
 
     async def _take_lease(self, owner: str) -> None:
@@ -216,7 +191,7 @@ class Migrator:
         now = datetime.now(UTC)
         async with driver_errors():
             try:
-                await self._applied.update_one(
+                await self._applied.raw.update_one(
                     {"_id": _LEASE, "until": {"$lt": now}},
                     {"$set": {"owner": owner, "until": now + _LEASE_TIME}},
                     upsert=True,

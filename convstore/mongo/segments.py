@@ -11,20 +11,16 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
-
-from pymongo.errors import DuplicateKeyError
 
 from convstore.index.segment import SECTIONS, Segment
 from convstore.index.words import ANALYZER_VERSION
 from convstore.mongo.bson_values import stored_bytes, stored_number
-from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.key_ranges import between, count_range
+from convstore.mongo.collection import Collection, Document, between
+from convstore.mongo.driver import Driver
 from convstore.mongo.keys import SEARCH, conversation_range, segment_id
 
 __all__ = ["Segments", "StoredSegment", "segment_from"]
 
-_BATCH = 1_000
 _WITHOUT_SECTIONS = {"sections": 0, "digest": 0}
 
 
@@ -57,8 +53,8 @@ class StoredSegment:
 class Segments:
     """Commands on the ``search`` collection."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._search = driver.collection(prefix + SEARCH)
+    def __init__(self, driver: Driver) -> None:
+        self._search = Collection(driver, SEARCH)
 
     async def chain(self, conversation: str, *, with_sections: bool = True) -> list[StoredSegment]:
         """Return the segments that cover a conversation from its first entry on without holes. One command.
@@ -66,17 +62,14 @@ class Segments:
         Damaged segments, those of another analyzer, and those after them are left out: the log has it all.
         """
         query = between(conversation, *conversation_range(conversation))
-        async with driver_errors():
-            found = self._search.find(query, None if with_sections else _WITHOUT_SECTIONS).sort("_id", 1)
-            documents = await found.batch_size(_BATCH).to_list(None)
+        fields = None if with_sections else _WITHOUT_SECTIONS
+        documents = await self._search.find(query, fields, order=[("_id", 1)])
         return _chain_of(documents, with_sections=with_sections)
 
     async def chains(self, conversations: Sequence[str]) -> dict[str, list[StoredSegment]]:
         """Return the chains of some conversations by id. One command."""
-        async with driver_errors():
-            found = self._search.find({"conversation": {"$in": list(conversations)}})
-            documents = await found.batch_size(_BATCH).to_list(None)
-        by_id: dict[str, list[Mapping[str, Any]]] = {}
+        documents = await self._search.find({"conversation": {"$in": list(conversations)}})
+        by_id: dict[str, list[Document]] = {}
         for document in sorted(documents, key=lambda one: str(one["_id"])):
             by_id.setdefault(str(document["conversation"]), []).append(document)
         return {conversation: _chain_of(found, with_sections=True) for conversation, found in by_id.items()}
@@ -103,36 +96,29 @@ class Segments:
             "sections": dict(segment.sections),
             "digest": _digest(segment.sections),
         }
-        async with driver_errors():
-            if replaces is not None:
-                query = {"_id": document["_id"], "conversation": conversation, "until": replaces.until}
-                return bool((await self._search.replace_one(query, document)).matched_count)
-            try:
-                await self._search.insert_one(document)
-            except DuplicateKeyError:
-                other = {"_id": document["_id"], "conversation": conversation, "version": {"$ne": ANALYZER_VERSION}}
-                return bool((await self._search.replace_one(other, document)).matched_count)
-        return True
+        key = {"_id": document["_id"], "conversation": conversation}
+        if replaces is not None:
+            return await self._search.replace({**key, "until": replaces.until}, document)
+        if await self._search.insert(document):
+            return True
+        return await self._search.replace({**key, "version": {"$ne": ANALYZER_VERSION}}, document)
 
     async def drop_covered(self, conversation: str, segment: StoredSegment) -> None:
         """Remove the segments that another one covers. One command."""
         low, high = segment_id(conversation, segment.first), segment_id(conversation, segment.until + 1)
         query = {"conversation": conversation, "_id": {"$gt": low, "$lt": high}, "until": {"$lte": segment.until}}
-        async with driver_errors():
-            await self._search.delete_many(query)
+        await self._search.delete_many(query)
 
     async def delete(self, conversation: str) -> int:
         """Remove all segments of a conversation, which are few, and return their number. One command."""
-        query = between(conversation, *conversation_range(conversation))
-        async with driver_errors():
-            return int((await self._search.delete_many(query)).deleted_count)
+        return await self._search.delete_many(between(conversation, *conversation_range(conversation)))
 
     async def count(self, conversation: str) -> int:
         """Count the segments of a conversation. One command."""
-        return await count_range(self._search, conversation, *conversation_range(conversation))
+        return await self._search.count(conversation)
 
 
-def segment_from(document: Mapping[str, Any], *, with_sections: bool = True) -> StoredSegment:
+def segment_from(document: Document, *, with_sections: bool = True) -> StoredSegment:
     """Return the segment that a document holds.
 
     Raises:
@@ -154,7 +140,7 @@ def segment_from(document: Mapping[str, Any], *, with_sections: bool = True) -> 
         raise ValueError(repr(error)) from error
 
 
-def _chain_of(documents: Iterable[Mapping[str, Any]], *, with_sections: bool) -> list[StoredSegment]:
+def _chain_of(documents: Iterable[Document], *, with_sections: bool) -> list[StoredSegment]:
     chain: list[StoredSegment] = []
     for document in documents:
         start = chain[-1].until + 1 if chain else 1

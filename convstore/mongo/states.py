@@ -10,21 +10,18 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from pymongo.errors import DuplicateKeyError
-
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import LeadingSystem, State, ViewStart
 from convstore.log.summary import SummaryRecord
+from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.documents import entry_from
-from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.key_ranges import between
+from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, end_range, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import changes_in, copied_summary, start_document, state_document, system_document
 
 __all__ = ["States"]
 
-_BATCH = 1_000
 _MAXIMUM_STARTS = 4
 _HINTS = ("starts", "system", "rewound", "repair")
 _FIELDS = dict.fromkeys((*VIEW_FIELDS, "changes", *_HINTS), 0)
@@ -34,15 +31,12 @@ _FIELDS_WITH_HINTS = {name: 0 for name in _FIELDS if name not in _HINTS}
 class States:
     """Commands on the states of conversations."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._log = driver.collection(prefix + LOG)
+    def __init__(self, driver: Driver) -> None:
+        self._log = Collection(driver, LOG)
 
-    async def find(self, conversation: str) -> Mapping[str, Any] | None:
+    async def find(self, conversation: str) -> Document | None:
         """Return the document of a state, or None. One command."""
-        query = {"_id": state_id(conversation), "conversation": conversation}
-        async with driver_errors():
-            found: Mapping[str, Any] | None = await self._log.find_one(query)
-        return found
+        return await self._log.find_one({"_id": state_id(conversation), "conversation": conversation})
 
     async def read_end(
         self,
@@ -51,9 +45,9 @@ class States:
         start: int,
         limit: int,
         has_hints: bool,
-        first_needed: Callable[[Mapping[str, Any], Totals], int] | None = None,
+        first_needed: Callable[[Document, Totals], int] | None = None,
         known: Entry | None = None,
-    ) -> tuple[Mapping[str, Any] | None, list[Entry]]:
+    ) -> tuple[Document | None, list[Entry]]:
         """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
 
         One command up to a thousand entries.
@@ -67,9 +61,8 @@ class States:
             known: An entry that was read before; it is not parsed again.
         """
         fields = _FIELDS_WITH_HINTS if has_hints else _FIELDS
-        async with driver_errors():
-            found = self._log.find(between(conversation, *end_range(conversation, start=start)), fields)
-            documents = await found.sort("_id", -1).limit(limit + 1).batch_size(_BATCH).to_list(None)
+        query = between(conversation, *end_range(conversation, start=start))
+        documents = await self._log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
         has_state = bool(documents) and documents[0]["_id"] == state_id(conversation)
         state = documents.pop(0) if has_state else None
         documents = documents[:limit]
@@ -85,22 +78,15 @@ class States:
             CorruptDocumentError: The document is damaged.
         """
         query = {"_id": state_id(conversation), "conversation": conversation}
-        async with driver_errors():
-            found = await self._log.find_one(query, {"changes": 1})
-        return changes_in(found or {"_id": query["_id"]})
+        return changes_in(await self._log.find_one(query, {"changes": 1}) or {"_id": query["_id"]})
 
     async def insert(self, state: State) -> None:
         """Insert a restored state, unless there is one. One command."""
-        async with driver_errors():
-            try:
-                await self._log.insert_one(state_document(state))
-            except DuplicateKeyError:
-                return
+        await self._log.insert(state_document(state))
 
     async def remove(self, conversation: str) -> None:
         """Remove a state, before the rest of a deleted conversation. One command."""
-        async with driver_errors():
-            await self._log.delete_one({"_id": state_id(conversation), "conversation": conversation})
+        await self._log.delete_one({"_id": state_id(conversation), "conversation": conversation})
 
     async def remember(self, state: State, start: ViewStart | None, system: LeadingSystem | None) -> None:
         """Store what a load had to find out, for other processes; only at the revision that it read. One command.
@@ -155,5 +141,4 @@ class States:
 
     async def _change(self, state: State, condition: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
         query = {"_id": state_id(state.conversation), "conversation": state.conversation, "revision": state.revision}
-        async with driver_errors():
-            return bool((await self._log.update_one(query | dict(condition), update)).matched_count)
+        return await self._log.update(query | dict(condition), update)

@@ -14,19 +14,17 @@ import bson
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.bson_values import stored_number, stored_text, utc
+from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import HEADS, LOG, conversation_range
+from convstore.mongo.keys import HEADS, LOG, conversation_range, scope_filter
 
 __all__ = ["Amount", "HeadTotals", "Statistics"]
 
 _BATCH = 1_000
 _MAXIMUM_DAYS = 100_000
 _DAY = "%Y-%m-%d"
-_HEAD_FIELDS = (
-    "conversation",
-    "created_at",
-    *(f"totals.{name}" for name in ("active", "turns", "tokens", "view_tokens")),
-)
+_TOTALS = ("active", "turns", "tokens", "view_tokens")
+_HEAD_FIELDS = dict.fromkeys(("conversation", "created_at", *(f"totals.{name}" for name in _TOTALS)), 1)
 _SUMMARY_FIELDS = {"summary.totals": 1, "summary.tokens": 1}
 
 
@@ -71,8 +69,8 @@ class Amount:
 class Statistics:
     """Commands that read all documents, or those of some conversations, without changing any."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._driver, self._prefix = driver, prefix
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._heads = driver, Collection(driver, HEADS)
 
     async def heads(self, partial_scope: Mapping[str, str]) -> AsyncIterator[HeadTotals]:
         """Iterate over the totals of the heads with these scope values, without tombstones. One command a thousand.
@@ -80,18 +78,14 @@ class Statistics:
         Raises:
             CorruptDocumentError: A head is damaged.
         """
-        query: dict[str, Any] = {f"scope.{key}": value for key, value in partial_scope.items()}
-        query["updated_at"] = {"$exists": True}
-        heads, after = self._driver.collection(self._prefix + HEADS), ""
+        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}, "_id": {"$gt": ""}}
         while True:
-            async with driver_errors():
-                found = heads.find(query | {"_id": {"$gt": after}}, dict.fromkeys(_HEAD_FIELDS, 1))
-                documents = await found.sort("_id", 1).limit(_BATCH).batch_size(_BATCH + 1).to_list(None)
+            documents = await self._heads.find(query, _HEAD_FIELDS, order=[("_id", 1)], limit=_BATCH)
             for document in documents:
                 yield _head_totals(document)
             if len(documents) < _BATCH:
                 return
-            after = documents[-1]["_id"]
+            query["_id"] = {"$gt": documents[-1]["_id"]}
 
     async def summaries(self, conversations: Sequence[str] | None) -> list[tuple[int, int]]:
         """Return for each current summary the size of the messages that it covers, and its own. One command.
@@ -103,7 +97,7 @@ class Statistics:
         if conversations is not None:
             query["conversation"] = {"$in": list(conversations)}
         async with driver_errors(seconds=None):
-            found = self._driver.collection(self._prefix + LOG).find(query, _SUMMARY_FIELDS)
+            found = self._driver.collection(LOG).find(query, _SUMMARY_FIELDS)
             documents = await found.batch_size(_BATCH).to_list(None)
         return [_summary_sizes(document) for document in documents if document.get("summary")]
 
@@ -117,11 +111,10 @@ class Statistics:
             ranges = [conversation_range(conversation) for conversation in conversations]
             query["$or"] = [{"_id": {"$gte": low, "$lt": high}} for low, high in ranges]
         if self._driver.name == "memory":  # it does not measure documents
-            async with driver_errors():
-                documents = await self._driver.collection(self._prefix + collection).find(query).to_list(None)
-            return [_amount(collection, document) for document in documents]
+            return [_amount(collection, one) for one in await Collection(self._driver, collection).find(query)]
         pipeline = [{"$match": query}, {"$group": _GROUP}]
-        command = {"aggregate": self._prefix + collection, "pipeline": pipeline, "cursor": {"batchSize": _MAXIMUM_DAYS}}
+        name, cursor = self._driver.prefix + collection, {"batchSize": _MAXIMUM_DAYS}
+        command = {"aggregate": name, "pipeline": pipeline, "cursor": cursor}
         async with driver_errors(seconds=None):
             reply = await self._driver.database.command(command)
         return [
@@ -143,7 +136,7 @@ _GROUP = {
 }
 
 
-def _summary_sizes(document: Mapping[str, Any]) -> tuple[int, int]:
+def _summary_sizes(document: Document) -> tuple[int, int]:
     try:
         summary = document["summary"]
         return stored_number(summary["totals"][2]), stored_number(summary["tokens"][1])
@@ -151,7 +144,7 @@ def _summary_sizes(document: Mapping[str, Any]) -> tuple[int, int]:
         raise CorruptDocumentError(str(document.get("_id")), repr(error)) from error
 
 
-def _amount(collection: str, document: Mapping[str, Any]) -> Amount:
+def _amount(collection: str, document: Document) -> Amount:
     at = document.get("at")
     day = at.strftime(_DAY) if isinstance(at, datetime) else ""
     kind = _kind(collection, is_payload="data" in document)
@@ -162,16 +155,10 @@ def _kind(collection: str, *, is_payload: bool, **_: Any) -> str:
     return "payloads" if is_payload else "entries" if collection == LOG else collection
 
 
-def _head_totals(document: Mapping[str, Any]) -> HeadTotals:
+def _head_totals(document: Document) -> HeadTotals:
     try:
         totals = document["totals"]
-        return HeadTotals(
-            conversation=stored_text(document["conversation"]),
-            created_at=utc(document["created_at"]),
-            messages=stored_number(totals["active"]),
-            turns=stored_number(totals["turns"]),
-            tokens=stored_number(totals["tokens"]),
-            view_tokens=stored_number(totals["view_tokens"]),
-        )
+        counts = (stored_number(totals[name]) for name in _TOTALS)
+        return HeadTotals(stored_text(document["conversation"]), utc(document["created_at"]), *counts)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise CorruptDocumentError(str(document.get("_id")), repr(error), collection=HEADS) from error

@@ -13,10 +13,14 @@ from datetime import datetime
 from typing import Any
 
 from convstore.mongo.bson_values import utc
-from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import HEADS, head_id
+from convstore.mongo.collection import Collection, Document
+from convstore.mongo.driver import Driver
+from convstore.mongo.keys import HEADS, head_id, scope_filter
 
 __all__ = ["HeadKey", "Tombstones"]
+
+_KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1}
+_BY_KEY = (("_id", 1),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +43,18 @@ class HeadKey:
 class Tombstones:
     """Commands on the ``heads`` collection that end conversations."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._heads = driver.collection(prefix + HEADS)
+    def __init__(self, driver: Driver) -> None:
+        self._heads = Collection(driver, HEADS)
 
     async def find(self, scope: Mapping[str, str]) -> HeadKey | None:
         """Return the head of a whole scope, or None if it has no conversation. One command."""
-        async with driver_errors():
-            document = await self._heads.find_one({"_id": head_id(scope)}, _KEY_FIELDS)
+        document = await self._heads.find_one({"_id": head_id(scope)}, _KEY_FIELDS)
         return _key_from(document) if document else None
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[HeadKey]:
         """Return heads with these scope values after a key, ordered by key. One command."""
-        query = _of_scope(partial_scope) | {"scope": {"$exists": True}, "_id": {"$gt": after}}
-        async with driver_errors():
-            documents = await self._heads.find(query, _KEY_FIELDS).sort("_id", 1).limit(limit).to_list(None)
-        return [_key_from(document) for document in documents]
+        query = scope_filter(partial_scope) | {"scope": {"$exists": True}, "_id": {"$gt": after}}
+        return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
 
     async def idle(
         self,
@@ -75,16 +76,14 @@ class Tombstones:
             after: The last head of the page before.
             limit: Maximum number of heads.
         """
-        query = _of_scope(partial_scope) | {"updated_at": {"$lt": before}, **_is_closed(at)}
+        query = scope_filter(partial_scope) | {"updated_at": {"$lt": before}, **_is_closed(at)}
         if after is not None:
             query["$or"] = [
                 {"updated_at": {"$gt": after.updated_at}},
                 {"updated_at": after.updated_at, "_id": {"$gt": after.key}},
             ]
         order = [("updated_at", 1), ("_id", 1)]
-        async with driver_errors():
-            documents = await self._heads.find(query, _KEY_FIELDS).sort(order).limit(limit).to_list(None)
-        return [_key_from(document) for document in documents]
+        return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
 
     async def write_tombstone(self, head: HeadKey, *, at: datetime, sweep_at: datetime, pruned: bool) -> bool:
         """Replace a head by a tombstone; from now on the scope has no conversation. Three commands.
@@ -110,47 +109,38 @@ class Tombstones:
             "sweep_at": sweep_at,
             "swept": False,
         }
-        async with driver_errors():
-            # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
-            await self._keep(tombstone)
-            ended = bool((await self._heads.delete_one(query)).deleted_count)
-            if ended:
-                # Written again: a concurrent sweep may have dropped it because it still found the head.
-                await self._keep(tombstone)
+        key = {"_id": _tombstone_id(head.conversation)}
+        # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
+        await self._heads.update(key, {"$set": tombstone}, upsert=True)
+        ended = await self._heads.delete_one(query)
+        if ended:
+            # Written again: a concurrent sweep may have dropped it because it still found the head.
+            await self._heads.update(key, {"$set": tombstone}, upsert=True)
         return ended
-
-    async def _keep(self, tombstone: Mapping[str, Any]) -> None:
-        key = _tombstone_id(tombstone["conversation"])
-        await self._heads.update_one({"_id": key}, {"$set": dict(tombstone)}, upsert=True)
 
     async def was_pruned(self, conversation: str) -> bool:
         """Return True if prune() ended the conversation, not delete(). One command."""
-        async with driver_errors():
-            tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)}, {"pruned": 1})
+        tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)}, {"pruned": 1})
         return bool(tombstone and tombstone.get("pruned"))
 
     async def unswept(self, partial_scope: Mapping[str, str]) -> list[str]:
         """Return ended conversations with these scope values that were not swept yet, ordered by key. One command."""
         query: dict[str, Any] = {f"marks.{key}": _mark(key, value) for key, value in partial_scope.items()}
         query |= {"sweep_at": {"$exists": True}, "swept": {"$ne": True}}
-        async with driver_errors():
-            documents = await self._heads.find(query, {"_id": 1}).sort("_id", 1).to_list(None)
-        return [_ended(document) for document in documents]
+        return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, order=_BY_KEY)]
 
     async def due(self, *, at: datetime, limit: int) -> list[str]:
         """Return ended conversations whose sweep is due. One command."""
-        async with driver_errors():
-            found = await self._heads.find({"sweep_at": {"$lte": at}}, {"_id": 1}).limit(limit).to_list(None)
-        return [_ended(document) for document in found]
+        found = await self._heads.find({"sweep_at": {"$lte": at}}, {"_id": 1}, limit=limit)
+        return [_ended(tombstone) for tombstone in found]
 
     async def is_ended(self, conversation: str) -> bool:
         """Return True if a conversation has a tombstone and no head; an interrupted deletion leaves both."""
-        async with driver_errors():
-            tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)})
-            if tombstone is None:
-                return False
-            head = await self._heads.find_one({"_id": tombstone.get("head"), "conversation": conversation}, {"_id": 1})
-        return head is None
+        tombstone = await self._heads.find_one({"_id": _tombstone_id(conversation)})
+        if tombstone is None:
+            return False
+        head = {"_id": tombstone.get("head"), "conversation": conversation}
+        return await self._heads.find_one(head, {"_id": 1}) is None
 
     async def swept(self, conversation: str, *, at: datetime, again: datetime) -> None:
         """Record that a conversation was swept, if that was still due; drop the tombstone the second time.
@@ -158,9 +148,8 @@ class Tombstones:
         Two commands, one the second time.
         """
         due = {"_id": _tombstone_id(conversation), "sweep_at": {"$lte": at}}
-        async with driver_errors():
-            if not (await self._heads.delete_one({**due, "swept": True})).deleted_count:
-                await self._heads.update_one(due, {"$set": {"sweep_at": again, "swept": True}})
+        if not await self._heads.delete_one({**due, "swept": True}):
+            await self._heads.update(due, {"$set": {"sweep_at": again, "swept": True}})
 
 
 def _is_closed(at: datetime) -> dict[str, Any]:
@@ -168,18 +157,11 @@ def _is_closed(at: datetime) -> dict[str, Any]:
     return {"open_until": {"$not": {"$gt": at}}}
 
 
-_KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1}
-
-
-def _of_scope(partial_scope: Mapping[str, str]) -> dict[str, Any]:
-    return {f"scope.{key}": value for key, value in partial_scope.items()}
-
-
 def _tombstone_id(conversation: str) -> str:
     return f"deleted:{conversation}"
 
 
-def _ended(tombstone: Mapping[str, Any]) -> str:
+def _ended(tombstone: Document) -> str:
     return str(tombstone["_id"]).partition(":")[2]
 
 
@@ -187,7 +169,7 @@ def _mark(key: str, value: object) -> str:
     return hashlib.sha256(f"{key}={value}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _key_from(document: Mapping[str, Any]) -> HeadKey:
+def _key_from(document: Document) -> HeadKey:
     conversation, scope, updated_at = (document.get(name) for name in ("conversation", "scope", "updated_at"))
     return HeadKey(
         key=document["_id"],

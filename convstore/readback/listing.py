@@ -13,7 +13,7 @@ from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.messages.values import Codec
-from convstore.mongo.newest import Newest
+from convstore.mongo.log_queries import LogQueries
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
 from convstore.runtime.cache import CachedConversation
@@ -34,8 +34,8 @@ _NOTHING = "There is nothing earlier in this conversation yet."
 class Listing:
     """Lists for all conversations of a store."""
 
-    def __init__(self, reader: LogReader, newest: Newest, *, codec: Codec) -> None:
-        self._reader, self._newest, self._codec = reader, newest, codec
+    def __init__(self, reader: LogReader, queries: LogQueries, *, codec: Codec) -> None:
+        self._reader, self._queries, self._codec = reader, queries, codec
 
     async def read(self, scope: Scope, request: Request) -> str:
         """Return the newest results and long messages, and the turns before the view, on one page.
@@ -62,7 +62,7 @@ class Listing:
     async def _long_messages(self, snapshot: Snapshot) -> list[EntryMessage]:
         """Return the newest long human and AI messages that are active, among the newest entries."""
         start = max(1, snapshot.tail.entries - _ENTRIES_LISTED)
-        found = await self._newest.long_messages(
+        found = await self._queries.long_messages(
             snapshot.cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
         )
         return [one for one in found if snapshot.rewinds.is_active(one.ordinal)]
@@ -71,7 +71,7 @@ class Listing:
         """Return a line for each of the newest turns before the view that was loaded last."""
         cached = snapshot.cached
         entry, first = _view_start(cached) or (snapshot.tail.entries, snapshot.tail.messages + 1)
-        entries = await self._newest.questions(cached.conversation, before=entry + 1, limit=_MAX_LISTED)
+        entries = await self._queries.questions(cached.conversation, before=entry + 1, limit=_MAX_LISTED)
         return [
             f"{in_one_line(message.id)}, {entry.at:%Y-%m-%d}: {self._question(message)}"
             for entry in entries

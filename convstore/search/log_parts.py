@@ -22,7 +22,7 @@ from convstore.log.stored_message import read_message
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_from
 from convstore.mongo.log import StoredMessageRow
-from convstore.mongo.newest import Newest
+from convstore.mongo.log_queries import LogQueries
 from convstore.mongo.segments import Segments, StoredSegment
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
@@ -112,8 +112,8 @@ class SearchedLog:
 class LogParts:
     """Reads the logs of all conversations of a store."""
 
-    def __init__(self, reader: LogReader, newest: Newest, segments: Segments | None, *, codec: Codec) -> None:
-        self._reader, self._newest, self._segments, self._codec = reader, newest, segments, codec
+    def __init__(self, reader: LogReader, queries: LogQueries, segments: Segments | None, *, codec: Codec) -> None:
+        self._reader, self._queries, self._segments, self._codec = reader, queries, segments, codec
 
     async def read(self, cached: CachedConversation, is_wanted: Callable[[str], bool]) -> SearchedLog:
         """Return the log with the terms that a query needs."""
@@ -146,7 +146,7 @@ class LogParts:
     async def _tail(self, cached: CachedConversation) -> list[Mapping[str, Any]]:
         return await self._reader.read_your_writes(
             cached,
-            lambda: self._newest.documents(cached.conversation, limit=MAX_UNSEALED_ENTRIES),
+            lambda: self._queries.documents(cached.conversation, limit=MAX_UNSEALED_ENTRIES),
             last=lambda documents: _number(documents[-1]) if documents else 0,
         )
 
@@ -173,7 +173,7 @@ class LogParts:
         last = list[Entry]()
         while start < before:
             end = min(start + _ENTRIES_AT_ONCE, before)
-            entries = await self._newest.entries(cached.conversation, start=start, before=end, limit=end - start)
+            entries = await self._queries.entries(cached.conversation, start=start, before=end, limit=end - start)
             await self._reader.check(cached, [*last, *entries], first=start - len(last), last=end - 1)
             yield entries
             start, last = end, entries[-1:]
@@ -195,7 +195,7 @@ class LogParts:
 
     async def rows(self, cached: CachedConversation, firsts: Collection[int]) -> dict[int, StoredMessageRow]:
         """Return the messages of the entries that begin with some ordinals, by ordinal. One command, if any."""
-        return await self._newest.messages_of_entries(cached.conversation, firsts)
+        return await self._queries.messages_of_entries(cached.conversation, firsts)
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty.

@@ -96,7 +96,7 @@ class ConversationStore(StoreReader):
                 f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
         check_choice(search_index, True, False, "across", name="search_index")
-        driver = Driver(database)
+        driver = Driver(database, prefix=collection_prefix)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
         self.token_counter = named(token_counter, token_counter_name)
@@ -104,13 +104,12 @@ class ConversationStore(StoreReader):
             raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
         self._codec = Codec()
         self.source_extractors: dict[str, SourceExtractor] = {}
-        self._migrator = Migrator(driver, prefix=collection_prefix, scope_keys=self.scope_keys)
+        self._migrator = Migrator(driver, scope_keys=self.scope_keys)
         self._clock = clock or Clock()
         self._known = ConversationCache(self._clock, self.policy)
         self._all_known = [self._known]
         self._services = Services(
             driver,
-            collection_prefix,
             self._migrator,
             self._known,
             codec=self._codec,

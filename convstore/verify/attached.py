@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.bson_values import from_stored, stored_number, utc
-from convstore.mongo.inspection import Document
+from convstore.mongo.collection import Document
 from convstore.mongo.keys import ANNOTATIONS, SEARCH, annotation_id, entry_id
 from convstore.mongo.log import Log
 from convstore.mongo.segments import segment_from

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convstore.log.state import ViewStart
+from convstore.mongo.collection import Document
 from convstore.mongo.documents import totals_document
-from convstore.mongo.inspection import Document
 from convstore.mongo.keys import HEADS
 from convstore.mongo.log import Log
 from convstore.mongo.state_documents import start_document

@@ -139,7 +139,7 @@ class RecentSources:
     """The newest sources of a log, to check which of them name an earlier copy of their text.
 
     Attributes:
-        digests: Digests of sources, by number.
+        digests: LogQueries of sources, by number.
         entries: Number of the last entry that shows a text, by its digest; the newest last.
     """
 

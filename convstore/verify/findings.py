@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from convstore.messages.values import Codec
-from convstore.mongo.inspection import Document, Inspection
+from convstore.mongo.collection import Document
+from convstore.mongo.inspection import Inspection
 from convstore.values.reports import Finding, VerifyReport
 
 __all__ = ["ORPHAN_AGE", "Findings", "Subject", "pages"]

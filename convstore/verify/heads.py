@@ -14,9 +14,10 @@ from typing import Any
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Totals
 from convstore.log.state import NO_START
+from convstore.mongo.collection import Document
 from convstore.mongo.documents import totals_document
 from convstore.mongo.heads import Head, head_from
-from convstore.mongo.inspection import Document, Inspection, log_fields
+from convstore.mongo.inspection import Inspection, log_fields
 from convstore.mongo.keys import HEADS, entry_id
 from convstore.mongo.state_documents import start_document
 from convstore.verify.findings import Findings, Subject

@@ -20,8 +20,8 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Repair, Totals
 from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
+from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
-from convstore.mongo.inspection import Document
 from convstore.mongo.keys import LOG, chunk_id, entry_id
 from convstore.verify.entry import RecentSources, check_entry, check_totals
 from convstore.verify.findings import ORPHAN_AGE, Subject

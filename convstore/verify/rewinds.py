@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from convstore.log.entry import Entry, RewoundRange
-from convstore.mongo.inspection import Document
+from convstore.mongo.collection import Document
 from convstore.mongo.keys import entry_id
 from convstore.verify.findings import Subject
 

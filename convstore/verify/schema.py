@@ -12,9 +12,9 @@ from typing import Any
 
 from convstore.exceptions import StoreError
 from convstore.mongo.driver import Driver
-from convstore.mongo.indexes import LOG_INDEXES, SEARCH_INDEXES, Index, head_indexes
-from convstore.mongo.inspection import SchemaInspection
-from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
+from convstore.mongo.indexes import Index, indexes_for
+from convstore.mongo.inspection import SchemaInspection, matches
+from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
 from convstore.mongo.migrator import Migrator
 from convstore.verify.findings import Findings
 
@@ -24,16 +24,9 @@ __all__ = ["SchemaCheck"]
 class SchemaCheck:
     """Compares a database with the schema."""
 
-    def __init__(self, driver: Driver, migrator: Migrator, *, prefix: str) -> None:
-        self._inspection = SchemaInspection(driver, prefix=prefix)
-        self._driver, self._migrator, self._prefix = driver, migrator, prefix
-        self._indexes = {
-            LOG: LOG_INDEXES,
-            HEADS: tuple(head_indexes(migrator.scope_keys)),
-            SUMMARIES: (),
-            ANNOTATIONS: (),
-            SEARCH: SEARCH_INDEXES,
-        }
+    def __init__(self, driver: Driver, migrator: Migrator) -> None:
+        self._inspection, self._driver, self._migrator = SchemaInspection(driver), driver, migrator
+        self._indexes = indexes_for(migrator.scope_keys)
 
     async def run(self, findings: Findings) -> None:
         """Check everything and create what is missing, if asked to."""
@@ -41,13 +34,13 @@ class SchemaCheck:
         if not self._inspection.is_real:
             return
         options = await self._inspection.options(self._indexes)
-        scope_indexes = head_indexes(await self._inspection.scope_keys())
-        expected_indexes = self._indexes | {HEADS: tuple(dict.fromkeys([*self._indexes[HEADS], *scope_indexes]))}
-        for collection, indexes in expected_indexes.items():
+        of_stored_keys = indexes_for(await self._inspection.scope_keys())
+        for collection, own in self._indexes.items():
             if collection not in options:
                 await self._create_collection(findings, collection)
             else:
                 await self._options(findings, collection, options[collection])
+            indexes = list(dict.fromkeys([*own, *of_stored_keys[collection]]))
             await self._look_at_indexes(findings, collection, indexes, is_there=collection in options)
 
     async def _migrations(self, findings: Findings) -> None:
@@ -67,13 +60,13 @@ class SchemaCheck:
     async def _create_collection(self, findings: Findings, collection: str) -> None:
         """Report a missing collection, and create it when repairing."""
         if findings.repair:
-            await self._driver.create_collection(self._prefix + collection, clustered=collection == LOG)
-        name, repair = self._prefix + collection, findings.repair
+            await self._driver.create_collection(collection, clustered=collection == LOG)
+        name, repair = self._driver.prefix + collection, findings.repair
         problem = "the collection is missing; its documents are lost, or it was never created"
         findings.report("collection", collection, name, problem, repairable=True, repaired=repair)
 
     async def _options(self, findings: Findings, collection: str, options: Mapping[str, Any]) -> None:
-        name = self._prefix + collection
+        name = self._driver.prefix + collection
         advice = "the store works without; to change it, dump the collection, drop it, run setup() and restore it"
         if collection == LOG and "clusteredIndex" not in options and await self._driver.can_cluster():
             findings.report("options", collection, name, f"it is not clustered; {advice}")
@@ -91,7 +84,7 @@ class SchemaCheck:
                 continue
             if index.name not in found:
                 await self._create_index(findings, collection, index)
-            elif not self._inspection.is_as_it_should_be(found[index.name], index):
+            elif not matches(found[index.name], index):
                 text = "the index differs from the one that the store creates; drop it, then run doctor --repair"
                 findings.report("index_different", collection, index.name, text)
         for name, one in found.items():
@@ -107,9 +100,7 @@ class SchemaCheck:
         problem, repaired = "the index is missing", False
         if findings.repair:
             try:
-                name, keys = self._prefix + collection, list(index.keys)
-                create = partial(self._driver.create_index, name, index.name, keys)
-                await self._migrator.leased(partial(create, unique=index.unique, present=index.present))
+                await self._migrator.leased(partial(self._driver.create_index, collection, index))
                 repaired = True
             except StoreError as error:
                 problem = f"the index is missing and cannot be created: {error}"

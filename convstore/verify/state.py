@@ -15,8 +15,8 @@ from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.state import LeadingSystem, State, ViewStart, restored
 from convstore.log.summary import SummaryRecord
+from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, summary_from
-from convstore.mongo.inspection import Document
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, state_id, summary_id
 from convstore.mongo.state_documents import changes_in, current_summary, state_document, state_from, summary_in
 from convstore.verify.findings import ORPHAN_AGE, Subject

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
 from convstore.messages.values import Codec
-from convstore.mongo.inspection import Document, Inspection
+from convstore.mongo.collection import Document
+from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import ANNOTATIONS, LOG, SEARCH, SUMMARIES, state_id
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock

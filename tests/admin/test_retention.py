@@ -26,7 +26,7 @@ from convstore import (
     StoreUnavailableError,
 )
 from convstore.admin import retention
-from convstore.mongo import key_ranges as ranges
+from convstore.mongo import collection
 from convstore.mongo.log import Log
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
@@ -178,7 +178,7 @@ async def test_a_summary_that_comes_after_the_end_is_not_kept(database):
 
 async def test_a_huge_conversation_goes_in_pieces(database, client, commands, monkeypatch):
     """No command removes more than a part of it, so none outlasts the wait for its answer."""
-    monkeypatch.setattr(ranges, "_AT_ONCE", 10)
+    monkeypatch.setattr(collection, "_DELETED_AT_ONCE", 10)
     await fill(database, "ada", conversations=1, turns=35)
     store = ConversationStore(client[database.name])
     store._is_ready = True

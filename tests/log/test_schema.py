@@ -22,7 +22,7 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import UNREAD, Entry, Totals
 from convstore.mongo.bson_values import encoded, from_stored, to_stored
 from convstore.mongo.documents import entry_document, entry_from, totals_document, totals_from
-from convstore.mongo.indexes import LOG_INDEXES, head_indexes
+from convstore.mongo.indexes import indexes_for
 from convstore.mongo.keys import chunk_id, chunk_range, conversation_range, entry_id, entry_range, head_id
 
 _ODD = "\ud83d\ude00 \0 é"
@@ -195,7 +195,7 @@ def test_numbers_that_do_not_agree_are_recognised(change):
 def test_indexes_cover_what_is_looked_up():
     """Message and source ids are unique in a conversation; each index holds only documents that have its field."""
     conversation = ("conversation", 1)
-    assert [(index.keys, index.unique, index.present) for index in LOG_INDEXES] == [
+    assert [(index.keys, index.unique, index.present) for index in indexes_for([])["log"]] == [
         ((conversation, ("messages.id", 1)), True, "messages.id"),
         ((conversation, ("kept_source_ids", 1)), True, "kept_source_ids"),
         ((conversation, ("lookup", 1)), False, "lookup"),
@@ -204,17 +204,17 @@ def test_indexes_cover_what_is_looked_up():
         ((conversation,), False, "revision"),
     ]
     newest = (("updated_at", -1), ("_id", -1))
-    assert [(index.keys, index.unique, index.present) for index in head_indexes(["a", "b"])] == [
+    assert [(index.keys, index.unique, index.present) for index in indexes_for(["a", "b"])["heads"]] == [
         ((("scope.a", 1), *newest), False, "scope.a"),
         ((("scope.b", 1), *newest), False, "scope.b"),
         (newest, False, "updated_at"),
         ((conversation,), False, "updated_at"),
         ((("sweep_at", 1),), False, "sweep_at"),
     ]
-    names = [index.name for index in (*LOG_INDEXES, *head_indexes(["a", "b"]))]
+    names = [index.name for index in (*indexes_for([])["log"], *indexes_for(["a", "b"])["heads"])]
     assert len(names) == len(set(names))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        LOG_INDEXES[0].name = "x"  # type: ignore[misc]
+        indexes_for([])["log"][0].name = "x"  # type: ignore[misc]
 
 
 _ids = st.text("0123456789abcdef", min_size=24, max_size=24)

@@ -19,7 +19,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from convstore import ConversationStore, NotSetUpError, SchemaVersionError, StoreUnavailableError
 from convstore.mongo import driver
 from convstore.mongo import migrator as migrate
-from convstore.mongo.indexes import LOG_INDEXES, Index, head_indexes
+from convstore.mongo.indexes import Index, indexes_for
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES
 from convstore.mongo.migrator import Migration, Migrator, Target, discover
 
@@ -111,8 +111,10 @@ async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_datab
     assert sorted(await server_database.list_collection_names()) == sorted(
         [ANNOTATIONS, HEADS, LOG, MIGRATIONS, SEARCH, SUMMARIES]
     )
-    assert await indexes_of(server_database, LOG) == {index.name: expected(index) for index in LOG_INDEXES}
-    assert await indexes_of(server_database, HEADS) == {index.name: expected(index) for index in head_indexes(KEYS)}
+    assert await indexes_of(server_database, LOG) == {index.name: expected(index) for index in indexes_for([])["log"]}
+    assert await indexes_of(server_database, HEADS) == {
+        index.name: expected(index) for index in indexes_for(KEYS)["heads"]
+    }
 
 
 async def test_a_fresh_server_compresses_with_zstd(server_database):
@@ -136,9 +138,9 @@ async def test_in_memory_only_plain_indexes_are_made(new_store):
     """The in-memory driver would take a unique partial index for a unique one, so it gets none."""
     database = AsyncMongoMockClient()["app"]
     await ConversationStore(database, scope_keys=KEYS).setup()
-    plain = {index.name for index in LOG_INDEXES if not index.unique}
+    plain = {index.name for index in indexes_for([])["log"] if not index.unique}
     assert set(await indexes_of(database, LOG)) == plain
-    assert set(await indexes_of(database, HEADS)) == {index.name for index in head_indexes(KEYS)}
+    assert set(await indexes_of(database, HEADS)) == {index.name for index in indexes_for(KEYS)["heads"]}
 
 
 async def test_every_name_begins_with_the_prefix(new_store, database):
@@ -174,7 +176,7 @@ async def test_other_scope_keys_get_their_indexes(new_store, database):
     """A store with keys of its own adds what listing by them needs; nothing has to be migrated for that."""
     await new_store().setup()
     await new_store(scope_keys=("team",)).setup()
-    names = {index.name for keys in (KEYS, ("team",)) for index in head_indexes(keys)}
+    names = {index.name for keys in (KEYS, ("team",)) for index in indexes_for(keys)["heads"]}
     assert set(await indexes_of(database, HEADS)) == names
 
 
@@ -259,7 +261,7 @@ async def test_a_step_that_failed_is_run_again(new_store, database, monkeypatch)
     [first, *_] = discover()
 
     async def half(target: Target) -> None:
-        await target.ensure_log()
+        await target.ensure("log")
         raise RuntimeError("killed")
 
     monkeypatch.setattr(migrate, "discover", lambda: (Migration(first.name, first.summary, half),))

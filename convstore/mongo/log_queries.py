@@ -1,34 +1,37 @@
-"""Read the ``log`` collection for search and listings: entries with their sources, questions, and long messages.
+"""Read parts of the ``log`` collection: for search and listings, and digests alone to compare messages.
 
-Floor 2; `readback.listing` and `search` call it. It uses ranges of ``_id`` or an index, as any other filter would scan
-a clustered collection.
+Every filter is a range of ``_id`` or uses an index; any other would scan a clustered collection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection as Items
 from typing import Any
 
 from convstore.log.entry import Entry, EntryMessage
+from convstore.messages.encoding import DIGEST_BYTES
+from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.documents import entry_from
-from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.key_ranges import between
+from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, entry_range
-from convstore.mongo.log import StoredMessageRow, rows_of
+from convstore.mongo.log import StoredMessageRow, entries_from, filled, rows_of
 
-__all__ = ["Newest"]
+__all__ = ["LogQueries"]
 
-_BATCH = 1_000
+_NEWEST_FIRST = (("_id", -1),)
 _NOT_SEARCHED = {"lookup": 0, "rewound": 0, "totals.preview": 0}
 _NAMES = {**_NOT_SEARCHED, "sources": 0, "messages.stub": 0, "messages.arguments": 0}
+_NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0} | {
+    f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")
+}
 
 
-class Newest:
+class LogQueries:
     """Commands on the ``log`` collection, most of which begin with the last entry."""
 
-    def __init__(self, driver: Driver, *, prefix: str = "") -> None:
-        self._log = driver.collection(prefix + LOG)
+    def __init__(self, driver: Driver) -> None:
+        self._log = Collection(driver, LOG)
 
     async def entries(self, conversation: str, *, start: int = 0, before: int | None = None, limit: int) -> list[Entry]:
         """Return the last entries of a range of numbers with their sources, in order. One command."""
@@ -37,30 +40,32 @@ class Newest:
 
     async def documents(
         self, conversation: str, *, start: int = 0, before: int | None = None, limit: int
-    ) -> list[Mapping[str, Any]]:
+    ) -> list[Document]:
         """Return the documents of the same entries, for a caller that parses only some of them. One command."""
         query = between(conversation, *entry_range(conversation, start=start, before=before))
-        async with driver_errors():
-            found = self._log.find(query, _NOT_SEARCHED).sort("_id", -1).limit(limit)
-            documents: list[Mapping[str, Any]] = await found.batch_size(limit).to_list(None)
-        return documents[::-1]
+        return (await self._log.find(query, _NOT_SEARCHED, order=_NEWEST_FIRST, limit=limit))[::-1]
 
-    async def messages_of_entries(self, conversation: str, firsts: Collection[int]) -> dict[int, StoredMessageRow]:
+    async def without_content(self, conversation: str, *, before: int | None = None, limit: int) -> list[Entry]:
+        """Return the last entries, or those before a number, in order: totals and rewound ranges, but no content.
+
+        A message costs about 150 bytes, whatever its size. One command.
+        """
+        query = between(conversation, *entry_range(conversation, before=before))
+        documents = await self._log.find(query, _NO_CONTENT, order=_NEWEST_FIRST, limit=limit)
+        return await entries_from([filled(one, body="", digest=bytes(DIGEST_BYTES)) for one in documents[::-1]])
+
+    async def messages_of_entries(self, conversation: str, firsts: Items[int]) -> dict[int, StoredMessageRow]:
         """Return the messages of the entries that begin with some ordinals, by ordinal. One command."""
         if not firsts:
             return {}
-        query = {"conversation": conversation, "first": {"$in": sorted(firsts)}}
-        async with driver_errors():
-            documents = await self._log.find(query).batch_size(_BATCH).to_list(None)
+        documents = await self._log.find({"conversation": conversation, "first": {"$in": sorted(firsts)}})
         return {row.message.ordinal: row for row in rows_of(documents).values()}
 
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""
         query = between(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
-        async with driver_errors():
-            found = self._log.find(query, {**_NOT_SEARCHED, "sources": 0}).sort("_id", -1).limit(limit)
-            documents = await found.to_list(None)
-        return [entry_from(document) for document in documents]
+        fields = {**_NOT_SEARCHED, "sources": 0}
+        return [entry_from(one) for one in await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)]
 
     async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
         """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.
@@ -69,9 +74,7 @@ class Newest:
         """
         query: dict[str, Any] = between(conversation, *entry_range(conversation, start=start))
         query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}
-        async with driver_errors():
-            found = self._log.find(query, {**_NAMES, "messages.body": 0}).sort("_id", -1).limit(limit)
-            documents = await found.to_list(None)
-        filled = [{**one, "messages": [{**message, "body": ""} for message in one["messages"]]} for one in documents]
-        messages = [message for one in filled for message in reversed(entry_from(one).messages)]
+        fields = {**_NAMES, "messages.body": 0}
+        documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
+        messages = [one for found in documents for one in reversed(entry_from(filled(found, body="")).messages)]
         return [one for one in messages if one.type in ("human", "ai") and one.tokens >= tokens][:limit]

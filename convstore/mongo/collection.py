@@ -1,0 +1,110 @@
+"""Send commands to one collection; errors of the driver become ours.
+
+Every collection except ``heads`` keeps a conversation in one range of ``_id``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pymongo.errors import DuplicateKeyError
+
+from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.keys import conversation_range
+
+__all__ = ["Collection", "Document", "between", "count_range", "delete_range"]
+
+Document = Mapping[str, Any]
+
+_BATCH = 1_000
+_DELETED_AT_ONCE = 5_000
+
+
+class Collection:
+    """Commands on the collection with a name; each method is one command, unless it says otherwise."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self.raw = driver.collection(name)
+
+    async def find(
+        self,
+        query: Document,
+        fields: Mapping[str, int] | None = None,
+        *,
+        order: Sequence[tuple[str, int]] = (),
+        limit: int = 0,
+    ) -> list[Document]:
+        """Return the documents that a filter matches. One command up to a thousand documents, or up to the limit."""
+        async with driver_errors():
+            found = self.raw.find(dict(query), fields).limit(limit).batch_size(max(limit, _BATCH) + 1)
+            documents: list[Document] = await (found.sort(list(order)) if order else found).to_list(None)
+        return documents
+
+    async def find_one(self, query: Document, fields: Mapping[str, int] | None = None) -> Document | None:
+        """Return a document that a filter matches, or None."""
+        async with driver_errors():
+            document: Document | None = await self.raw.find_one(dict(query), fields)
+        return document
+
+    async def insert(self, document: Document) -> bool:
+        """Insert a document; False if its key is taken."""
+        async with driver_errors():
+            try:
+                await self.raw.insert_one(dict(document))
+            except DuplicateKeyError:
+                return False
+        return True
+
+    async def update(self, query: Document, change: Document, *, upsert: bool = False) -> bool:
+        """Update a document; False if the filter matched none."""
+        async with driver_errors():
+            return bool((await self.raw.update_one(dict(query), dict(change), upsert=upsert)).matched_count)
+
+    async def replace(self, query: Document, document: Document) -> bool:
+        """Replace a document; False if the filter matched none."""
+        async with driver_errors():
+            return bool((await self.raw.replace_one(dict(query), dict(document))).matched_count)
+
+    async def delete_one(self, query: Document) -> bool:
+        """Delete a document; False if the filter matched none."""
+        async with driver_errors():
+            return bool((await self.raw.delete_one(dict(query))).deleted_count)
+
+    async def delete_many(self, query: Document) -> int:
+        """Delete all documents that a filter matches and return their number."""
+        async with driver_errors():
+            return int((await self.raw.delete_many(dict(query))).deleted_count)
+
+    async def delete(self, conversation: str) -> int:
+        """Delete all documents of a conversation and return their number. Two commands for each 5,000 documents."""
+        return await delete_range(self, conversation, *conversation_range(conversation))
+
+    async def count(self, conversation: str) -> int:
+        """Count the documents of a conversation."""
+        return await count_range(self, conversation, *conversation_range(conversation))
+
+
+def between(conversation: str, low: str, high: str) -> dict[str, Any]:
+    """Return the filter for a key range; a sharded cluster routes it by conversation, a server searches by key."""
+    return {"conversation": conversation, "_id": {"$gte": low, "$lt": high}}
+
+
+async def delete_range(collection: Collection, conversation: str, low: str, high: str) -> int:
+    """Delete all documents of a range and return their number.
+
+    Two commands for each 5,000 documents, as one command for millions would exceed the command timeout.
+    """
+    removed, further = 0, True
+    while further:
+        async with driver_errors():
+            found = collection.raw.find(between(conversation, low, high), {"_id": 1}).sort("_id", 1)
+            further = await found.skip(_DELETED_AT_ONCE).limit(1).to_list(None)
+        removed += await collection.delete_many(between(conversation, low, further[0]["_id"] if further else high))
+    return removed
+
+
+async def count_range(collection: Collection, conversation: str, low: str, high: str) -> int:
+    """Count the documents of a range. One command."""
+    async with driver_errors():
+        return int(await collection.raw.count_documents(between(conversation, low, high)))
