@@ -6,13 +6,14 @@ damaged content is never shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntryMessage, PayloadRef
+from convstore.messages.copying import Template
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import without_mark
 from convstore.messages.values import Codec
@@ -26,7 +27,16 @@ from convstore.sources.shortening import (
 )
 from convstore.values.stamps import ViewStamp, read_stamp
 
-__all__ = ["CONTENT_DIGEST_BYTES", "Form", "Shown", "payload_needed", "read_message", "shorten", "stamp_of"]
+__all__ = [
+    "CONTENT_DIGEST_BYTES",
+    "Form",
+    "KeptMessage",
+    "Shown",
+    "payload_needed",
+    "read_message",
+    "shorten",
+    "stamp_of",
+]
 
 CONTENT_DIGEST_BYTES = 12
 """Length of a content digest; sufficient to distinguish the contents of any two messages."""
@@ -43,27 +53,21 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
     Raises:
         CorruptDocumentError: The stored message is damaged; names the entry.
     """
+    ref, limit = message.payload, None
+    fetch: Callable[[int, int], str] | None = None if ref else _no_payload
     try:
-        return _read(codec, message, payload)
+        if digest_of(message.body) != (ref.body if ref and ref.body else message.digest):
+            raise ValueError("its body does not match its digest")
+        if ref and payload is not None:
+            part, digest = (payload, ref.shown_digest) if len(payload) < ref.own else (payload[: ref.own], ref.digest)
+            if digest_of(part) != digest:
+                raise ValueError("its payload does not match its digest")
+            fetch, limit = (lambda start, end: part[start:end]), len(part)
+        decoded = decode_message(codec, message.body, fetch=fetch, limit=limit)
+        if decoded.type != message.type or decoded.id != message.id:
+            raise ValueError("its body belongs to another message")
     except ValueError as error:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
-
-
-def _read(codec: Codec, message: EntryMessage, payload: str | None) -> BaseMessage:
-    ref = message.payload
-    if digest_of(message.body) != (ref.body if ref and ref.body else message.digest):
-        raise ValueError("its body does not match its digest")
-    if ref is None:
-        decoded = decode_message(codec, message.body, fetch=_no_payload)
-    elif payload is None:
-        decoded = decode_message(codec, message.body)
-    else:
-        part, digest = (payload, ref.shown_digest) if len(payload) < ref.own else (payload[: ref.own], ref.digest)
-        if digest_of(part) != digest:
-            raise ValueError("its payload does not match its digest")
-        decoded = decode_message(codec, message.body, fetch=lambda start, end: part[start:end], limit=len(part))
-    if (decoded.type, decoded.id) != (message.type, message.id):
-        raise ValueError("its body belongs to another message")
     return decoded
 
 
@@ -92,6 +96,14 @@ class Shown(NamedTuple):
     is_shortened: bool = False
 
 
+class KeptMessage(NamedTuple):
+    """A message as a view showed it, kept for the next view; `about` has the fields of `Shown` after the message."""
+
+    form: Form
+    template: Template
+    about: tuple[int | None, bool, bool]
+
+
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
     """Return a message as views of finished turns show it: as its stub, with placeholders, or unchanged."""
     return Form(message, whole=False, stub=message.stub).decode(codec, payloads).message
@@ -117,25 +129,21 @@ class Form(NamedTuple):
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
         """Return the message in this form, given the loaded payloads by message id."""
-        message, payload = self.message, payloads.get(self.message.id)
+        message, ref, payload = self.message, self.message.payload, payloads.get(self.message.id)
         if self.whole:
-            whole = read_message(codec, message, payloads[message.id] if message.payload else None)
-            return Shown(without_mark(whole), message.tokens)
+            return Shown(
+                without_mark(read_message(codec, message, payloads[message.id] if ref else None)), message.tokens
+            )
         if self.stub is not None:
             stubbed = with_stub(without_mark(read_message(codec, message)), self.stub)
             return Shown(stubbed, message.view_tokens if self.stub == message.stub else None)
-        return self._finished(codec, payload)
-
-    def _finished(self, codec: Codec, payload: str | None) -> Shown:
-        message, ref = self.message, self.message.payload
         if payload is not None and ref and not self.has_media:
             payload = payload[: ref.shown] or None
         decoded = without_mark(read_message(codec, message, payload))
         texts = decoded if self.shorten_over is None else with_short_texts(decoded, self.shorten_over)
-        end = ref.ends[-1] if ref else 0
-        has_unread = ref is not None and len(payload or "") < end and (texts is decoded or ref.shown < end)
         shown = leave_out(texts) if ref else texts
         final = shown if self.has_media else without_media(shown)
-        tokens = message.tokens if self.has_media else message.view_tokens
         is_same = texts is decoded
+        has_unread = ref is not None and len(payload or "") < ref.ends[-1] and (is_same or ref.shown < ref.ends[-1])
+        tokens = message.tokens if self.has_media else message.view_tokens
         return Shown(final, tokens if is_same else None, has_unread or final is not shown, is_shortened=not is_same)

@@ -32,6 +32,7 @@ from langchain_core.messages import (
 )
 from pydantic.fields import FieldInfo
 
+from convstore.messages.copying import new_message
 from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, is_text
@@ -290,7 +291,14 @@ def decode_message(
     """
     fields = codec.decode(body, fetch=fetch, limit=limit)
     try:
-        return _build(fields.pop("type"), fields)
+        name = fields.pop("type")
+        defaults = _DEFAULTS[name]
+        values = defaults | fields
+        for key, make in _EMPTY[name].items():
+            if key not in fields:
+                values[key] = make()
+        extra = {key: values.pop(key) for key in fields if key not in defaults} if len(values) > len(defaults) else {}
+        return new_message(_CLASSES[name], values, extra, set(fields))
     except (KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"not the fields of a message: {error!r}") from error
 
@@ -301,29 +309,6 @@ def link_of(block: Any) -> str:
         return ""
     link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
     return link if is_text(link) else ""
-
-
-def _build(name: str, fields: dict[str, Any]) -> BaseMessage:
-    class_ = _CLASSES[name]
-    defaults = _DEFAULTS[name]
-    values = {**defaults, **fields}
-    for key, make in _EMPTY[name].items():
-        if key not in fields:
-            values[key] = make()
-    extra: dict[str, Any] = {}
-    if len(values) > len(defaults):
-        extra = {key: values.pop(key) for key in fields if key not in defaults}
-    message = class_.__new__(class_)
-    # Pickle restores pydantic models the same way: without validation.
-    message.__setstate__(
-        {
-            "__dict__": values,
-            "__pydantic_extra__": extra,
-            "__pydantic_fields_set__": set(fields),
-            "__pydantic_private__": None,
-        }
-    )
-    return message
 
 
 def _put_large_parts(fields: dict[str, Any], payload: _Payload, *, late: bool) -> None:

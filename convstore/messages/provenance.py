@@ -44,7 +44,7 @@ def without_mark(message: BaseMessage) -> BaseMessage:
     >>> without_mark(HumanMessage("hi", additional_kwargs=mark("note") | {"x": 1})).additional_kwargs
     {'x': 1}
     """
-    if "kind" in _mark_of(message):
+    if message.additional_kwargs and "kind" in _mark_of(message):
         message.additional_kwargs = {key: value for key, value in message.additional_kwargs.items() if key != MARK}
     return message
 

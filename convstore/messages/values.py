@@ -142,15 +142,21 @@ class Codec:
         Raises:
             ValueError: The text was not written by `encode`.
         """
-        if '"$":' not in text and len(text) <= _LONG:
-            try:
-                return orjson.loads(text)
-            except orjson.JSONDecodeError:
-                pass  # a NaN, a lone surrogate, several lines, or a damaged text
         return self._decode(text, None if fetch is None else PayloadReader(fetch, limit))
 
     def _decode(self, text: str, parts: PayloadReader | None) -> Any:
         try:
+            value: Any = orjson.loads(text) if len(text) <= _LONG else None
+        except orjson.JSONDecodeError:
+            value = None  # a NaN, a lone surrogate, several lines, or a damaged text
+        tags = text.count('"$":')
+        if value is not None and not tags:
+            return value
+        try:
+            if isinstance(value, dict):
+                tagged = [key for key, part in value.items() if type(part) is dict and "$" in part]
+                if len(tagged) == tags:  # no tag is inside another one
+                    return value | {key: self._untag(value[key], {}, parts) for key in tagged}
             if "\n" not in text and parts is None:
                 return self._one_line.decode(text)
             lines: dict[int, Any] = {}

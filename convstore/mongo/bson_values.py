@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bson
+from bson.int64 import Int64
 
 __all__ = [
     "encoded",
@@ -21,10 +22,14 @@ __all__ = [
     "stored_list",
     "stored_number",
     "stored_number_or_none",
+    "stored_numbers",
     "stored_text",
+    "stored_texts",
     "to_stored",
     "utc",
 ]
+
+_NUMBERS, _TEXTS = frozenset({int, Int64}), frozenset({str})
 
 
 def to_stored(text: str) -> str | bytes:
@@ -72,6 +77,13 @@ def stored_number(value: Any, *, minimum: int | None = 0) -> int:
     return value
 
 
+def stored_numbers(values: Sequence[Any]) -> Sequence[int]:
+    """Return stored whole numbers that are not negative; raise TypeError for any other value among them."""
+    if _NUMBERS.issuperset(map(type, values)) and min(values) >= 0:
+        return values
+    return [stored_number(value) for value in values]
+
+
 def stored_number_or_none(value: Any) -> int | None:
     """Return a stored whole number, or None if the field is missing."""
     return None if value is None else stored_number(value)
@@ -82,6 +94,11 @@ def stored_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected a text, found {value!r}")
     return value
+
+
+def stored_texts(values: Sequence[Any]) -> Sequence[str]:
+    """Return stored texts; raise TypeError for any other value among them."""
+    return values if _TEXTS.issuperset(map(type, values)) else [stored_text(value) for value in values]
 
 
 def stored_bytes(value: Any, *, length: int | None = None) -> bytes:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
@@ -45,7 +46,9 @@ from convstore.mongo.bson_values import (
     stored_bytes,
     stored_list,
     stored_number,
+    stored_numbers,
     stored_text,
+    stored_texts,
     to_stored,
     utc,
 )
@@ -177,10 +180,11 @@ def _has_results(entry: Entry) -> bool:
 
 _any_number = partial(stored_number, minimum=None)
 
-_NUMBERS = (
+_TOTALS_NUMBERS = itemgetter(
     *("entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
     *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
+_MESSAGE_FIELDS = itemgetter("id", "type", "body", "digest", "tokens", "view_tokens", "content_digest")
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
@@ -209,18 +213,29 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 
 def totals_from(document: Mapping[str, Any]) -> Totals:
     """Return the totals that `totals_document` wrote."""
-    numbers: dict[str, Any] = {name: stored_number(document[name]) for name in _NUMBERS}
+    entries, messages, active, turns, results, tokens, view_tokens, *more = stored_numbers(_TOTALS_NUMBERS(document))
+    stored_size, rewind_entry, sources_through, given_through, shown_at, link = more
+    usage, calls, at = document["usage"], document["calls"], document["updated_at"]
     return Totals(
-        **numbers,
-        counter=from_stored(document["counter"]),
-        usage={
-            from_stored(model): (_any_number(a), _any_number(b), _any_number(c))
-            for model, a, b, c in stored_list(document["usage"])
-        },
-        calls=tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
-        preview=_preview_from(document["preview"]) if "preview" in document else UNREAD,
-        updated_at=None if document["updated_at"] is None else utc(document["updated_at"]),
-        shown=None if numbers["shown_at"] else {},
+        entries,
+        messages,
+        active,
+        turns,
+        results,
+        tokens,
+        view_tokens,
+        from_stored(document["counter"]),
+        stored_size,
+        rewind_entry,
+        sources_through,
+        given_through,
+        {from_stored(model): (_any_number(a), _any_number(b), _any_number(c)) for model, a, b, c in stored_list(usage)},
+        tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(calls)),
+        _preview_from(document["preview"]) if "preview" in document else UNREAD,
+        shown_at,
+        None if shown_at else {},
+        None if at is None else utc(at),
+        link,
     )
 
 
@@ -254,28 +269,32 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
 
 def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
     """Return the message that `message_document` wrote, which has an ordinal in the entry with a key."""
-    payload, stub = document.get("payload"), document.get("stub")
-    if document["type"] not in MESSAGE_TYPES:
-        raise ValueError(f"unknown message type {document['type']!r}")
+    id_, type_, body, digest, tokens, view_tokens, content_digest = _MESSAGE_FIELDS(document)
+    get = document.get
+    if type_ not in MESSAGE_TYPES:
+        raise ValueError(f"unknown message type {type_!r}")
+    id_, call, sources, seen = stored_texts((id_, get("call", ""), get("sources", ""), get("seen", "")))
+    tokens, view_tokens, calls = stored_numbers((tokens, view_tokens, get("calls", 0)))
+    payload, stub = get("payload"), get("stub")
     return EntryMessage(
         ordinal,
-        stored_text(document["id"]),
-        stored_text(document["type"]),
-        from_stored(document["body"]),
-        stored_bytes(document["digest"], length=DIGEST_BYTES),
-        stored_number(document["tokens"]),
-        stored_number(document["view_tokens"]),
-        stored_bytes(document["content_digest"], length=CONTENT_DIGEST_BYTES),
-        stored_number(document.get("calls", 0)),
-        from_stored(document.get("tool", "")),
-        stored_text(document.get("call", "")),
-        from_stored(document.get("arguments", "")),
-        stored_text(document.get("sources", "")),
+        id_,
+        type_,
+        from_stored(body),
+        stored_bytes(digest, length=DIGEST_BYTES),
+        tokens,
+        view_tokens,
+        stored_bytes(content_digest, length=CONTENT_DIGEST_BYTES),
+        calls,
+        from_stored(get("tool", "")),
+        call,
+        from_stored(get("arguments", "")),
+        sources,
         None if stub is None else stored_text(stub),
         None if payload is None else _payload_from(payload),
         entry,
-        is_long=is_long(document["type"], document["view_tokens"]),
-        seen=stored_text(document.get("seen", "")),
+        is_long(type_, view_tokens),
+        seen,
     )
 
 

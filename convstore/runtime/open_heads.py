@@ -68,7 +68,7 @@ class Burst:
     opening: Opening | None
     ends: float
     is_backdated: bool = False
-    totals: Totals = Totals()  # noqa: RUF009 - frozen
+    totals: Totals = Totals()  # noqa: RUF009 - never changed
     start: ViewStart = NO_START
     counted: int = 0
     refreshed: int = 0

@@ -310,7 +310,7 @@ class _Budget:
         for turn in reversed(turns):
             if turn.before <= position or turn.number <= self.known.through:
                 break
-            if self.size_alone(turn) <= self.budget:
+            if self.size_alone(turn) <= self.budget and self._may_require(turn, position):
                 position = max(position, self._required_position(turn))
         return position
 
@@ -357,9 +357,14 @@ class _Budget:
         """Return the size of a turn in full plus the leading system messages."""
         return self.fixed + self.full[turn.end] - self.full[turn.begin]
 
+    def _may_require(self, turn: _Turn, position: int) -> bool:
+        """Return False if no note makes a turn require more than `position`; building one costs much of a load."""
+        least = self.budget - self.size_alone(turn) - self.note_reserve
+        most = self.budget - self.fixed - self.full[turn.begin + 1] + self.full[turn.begin]
+        step = self._step(least)
+        return turn.before > least and (self._step(most) != step or _round_up(turn.before - least, step) > position)
+
     def _required_position(self, turn: _Turn) -> int:
-        if turn.before + self.size_alone(turn) + self.note_reserve <= self.budget:
-            return 0  # any note fits; building one for every turn would cost more than the rest of a load
         # The margin covers notes that name other results and differ slightly in size.
         base = self.fixed + self._note(turn.begin) * 5 // 4
         available = self.budget - base + self.full[turn.begin]

@@ -14,7 +14,7 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row, rows_of, weigh
 from convstore.log.selection import named_in
 from convstore.log.state import NO_START, State, ViewStart
-from convstore.log.stored_message import Form, Shown
+from convstore.log.stored_message import KeptMessage
 from convstore.log.summary import NamedResult
 from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_reader import check_dense
@@ -45,7 +45,7 @@ class Load(ActiveRows):
     end: list[Entry] = field(default_factory=list)
     end_rows: Sequence[Row] = ()
     entries: list[Entry] = field(default_factory=list)
-    shown: dict[str, tuple[Form, Shown]] = field(default_factory=dict)
+    shown: dict[str, KeptMessage] = field(default_factory=dict)
     documents: int = 0
     size: int = 0
     round_trips: int = 0

@@ -14,9 +14,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_current, is_hidden, shown_whole
-from convstore.log.stored_message import Form, Shown, payload_needed, read_message
+from convstore.log.stored_message import Form, KeptMessage, Shown, payload_needed, read_message
 from convstore.log.summary import NamedResult, how_to_read
-from convstore.messages.copying import copy_message
+from convstore.messages.copying import Template
 from convstore.messages.provenance import kind_of, mark
 from convstore.messages.text import text_of
 from convstore.messages.tokens import TokenCounter, count
@@ -104,7 +104,7 @@ def build_view(
     notes: Sequence[BaseMessage] = (),
     payloads: Mapping[str, str],
     room: int = 0,
-    known: dict[str, tuple[Form, Shown]] | None = None,
+    known: dict[str, KeptMessage] | None = None,
 ) -> View:
     """Decode and pair the rows of a view.
 
@@ -117,7 +117,7 @@ def build_view(
         notes: Messages that replace summarised turns and turns left out.
         payloads: The texts that `payloads_needed` named, by message id.
         room: Tokens to shorten the first turn to; 0 for no limit.
-        known: Messages that earlier views showed, by id, each with its form; new ones are added.
+        known: Messages that earlier views showed, by id; new ones are added.
 
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
@@ -138,7 +138,7 @@ def build_view(
     messages = _with_unique_ids(pairing.messages, {one.id for one in system} | {one.message.id for one in forms}, sizes)
     orphans = set(pairing.orphans)
     return View(
-        messages=[copy_message(message) for message in messages],
+        messages=messages,
         tokens=_tokens(messages, sizes, counter),
         stubbed=tuple(one.message.id for one in forms if one.stub is not None and one.message.id not in orphans),
         placeholders=tuple(str(one.message.id) for one in made if one.has_placeholder),
@@ -177,15 +177,16 @@ def _tokens(messages: Sequence[BaseMessage], sizes: Mapping[int, int | None], co
     return sum(count(counter, message) if size is None else size for message, size in known)
 
 
-def _decoded(form: Form, codec: Codec, payloads: Mapping[str, str], known: dict[str, tuple[Form, Shown]]) -> Shown:
+def _decoded(form: Form, codec: Codec, payloads: Mapping[str, str], known: dict[str, KeptMessage]) -> Shown:
     """Return a message in a form; those without payloads, which may be large, are decoded once."""
     id_ = form.message.id
     if id_ in payloads:
         return form.decode(codec, payloads)
-    found = known.get(id_)
-    if found is None or found[0] != form:
-        found = known[id_] = form, form.decode(codec, payloads)
-    return found[1]
+    if (kept := known.get(id_)) is not None and kept.form == form:
+        return Shown(kept.template.make(), *kept.about)
+    shown = form.decode(codec, payloads)
+    known[id_] = KeptMessage(form, Template(shown.message), shown[1:])
+    return shown
 
 
 def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> Form:

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row
-from convstore.log.stored_message import Form, Shown
+from convstore.log.stored_message import KeptMessage
 from convstore.log.summary import NamedResult, SummaryRecord
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.values import Codec
@@ -106,7 +106,7 @@ def view_of(
     codec: Codec,
     counter: TokenCounter,
     payloads: Mapping[str, str],
-    known: dict[str, tuple[Form, Shown]] | None = None,
+    known: dict[str, KeptMessage] | None = None,
 ) -> View:
     """Make the view of a window; see `render.build_view`. Equal arguments give equal views."""
     return build_view(
