@@ -41,7 +41,6 @@ from convstore.messages.values import Omitted
 from convstore.sources.prompt import SOURCES_PROMPT, sources_prompt
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import number_sources, retrieve_previous_sources_tool, search_conversations_tool
-from convstore.values.hits import ConversationHits, SearchHit, SearchResult
 from convstore.values.models import (
     Compaction,
     ConversationInfo,
@@ -59,7 +58,17 @@ from convstore.values.models import (
     Turn,
 )
 from convstore.values.policy import HistoryPolicy
-from convstore.values.reports import ErasureReceipt, Finding, Growth, Migration, StoreStats, VerifyReport
+from convstore.values.reports import (
+    ConversationHits,
+    ErasureReceipt,
+    Finding,
+    Growth,
+    Migration,
+    SearchHit,
+    SearchResult,
+    StoreStats,
+    VerifyReport,
+)
 from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
 from convstore.view.render import get_conversational_history
 

@@ -5,24 +5,31 @@ Floor 8. Parses the options of `export_conversations`. A file gets its name only
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import plain, run, screen, write_json
-from convstore.cli.output_file import open_output
 from convstore.cli.progress import count_for, print_problems, progress
 from convstore.exceptions import InvalidInputError
+from convstore.values.addresses import without_addresses
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.transfer import ExportReport
 
-__all__ = ["export_command"]
+__all__ = [
+    "export_command",
+]
 
 
 class _Format(StrEnum):
@@ -71,7 +78,7 @@ def export_command(
     chosen = read_pairs("--scope", scope)
 
     async def work() -> ExportReport:
-        with open_output(output, force=force) as write:
+        with _open_output(output, force=force) as write:
             async with open_store(uri, scope_key, collection_prefix) as store:
                 return await _export(
                     store, write, chosen, quiet=as_document or output is None, format=format_.value, limit=limit
@@ -128,3 +135,39 @@ def _print(report: ExportReport, output: Path | None) -> None:
 
 def _counts_of(report: ExportReport) -> str:
     return f"{report.conversations:,} conversations, {report.messages:,} messages"
+
+
+@contextmanager
+def _open_output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], object]]:
+    """Yield a function that writes bytes; a file gets its name only on success, and replaces none without `force`."""
+    name = without_addresses(str(path or "stdout"))
+    try:
+        if path is None:
+            yield sys.stdout.buffer.write
+            sys.stdout.buffer.flush()
+        elif path.exists() and not force:
+            raise InvalidInputError(f"{name} already exists; choose another file, or replace it with --force")
+        else:
+            with _whole_file(path) as write:
+                yield write
+    except OSError as error:
+        raise InvalidInputError(f"{name} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(number, "wb") as raw:
+            is_gzip = path.suffix == ".gz"
+            # No name and date in the header: equal exports are equal files.
+            file = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) if is_gzip else raw
+            yield file.write
+            if is_gzip:
+                file.close()
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

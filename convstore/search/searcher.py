@@ -7,24 +7,107 @@ then the texts to show. If the end of the log needs a second one, its first resu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.index.part import IndexedMessage, Part, Window, only_terms_of
 from convstore.index.ranking import Found, ranked
-from convstore.index.snippets import Snippets
+from convstore.index.texts import Snippets
+from convstore.log.entry import PayloadRef
 from convstore.messages.values import Codec
+from convstore.mongo.keys import entry_id
+from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogEnds, LogParts, SearchedLog
 from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer
-from convstore.search.window_texts import ShownWindow, WindowTexts
-from convstore.values.hits import SearchHit
+from convstore.sources.places import read_text
+from convstore.values.reports import SearchHit
 from convstore.values.scope import Scope
 
-__all__ = ["RANKING_COST", "Match", "Matches", "Searcher"]
+__all__ = [
+    "RANKING_COST",
+    "Match",
+    "Matches",
+    "Searcher",
+]
+
+_Range = tuple[PayloadRef, int, int]
+
+
+class _ShownWindow(NamedTuple):
+    """A window that a search shows, with its message and part."""
+
+    part: Part
+    message: IndexedMessage
+    window: Window
+
+
+class _WindowTexts:
+    """Texts of one conversation, each read once."""
+
+    def __init__(self, reader: LogReader, logs: LogParts, cached: CachedConversation, *, codec: Codec) -> None:
+        self._reader, self._logs, self._cached, self._codec = reader, logs, cached, codec
+        self._pieces: dict[_Range, str] = {}
+        self._rows: dict[int, StoredMessageRow] = {}
+
+    async def read(self, shown: Iterable[_ShownWindow], messages: Iterable[IndexedMessage] = ()) -> None:
+        """Read what the texts of some windows and the ids of some messages need."""
+        ranges, firsts = dict[_Range, None](), {one.first for one in messages if one.ordinal not in self._rows}
+        for one in shown:
+            if one.part.text_of(one.window) is None:
+                if found := _range_of(one):
+                    ranges |= {} if found in self._pieces else {found: None}
+                elif one.message.ordinal not in self._rows:
+                    firsts.add(one.message.first)
+        pieces, rows = await asyncio.gather(
+            self._reader.log.payload_ranges(self._cached.conversation, list(ranges)),
+            self._logs.rows(self._cached, firsts),
+        )
+        self._pieces |= zip(ranges, pieces, strict=True)
+        self._rows |= rows
+
+    def text(self, shown: _ShownWindow) -> str:
+        """Return the text of a window."""
+        part, message, window = shown
+        text = part.text_of(window)
+        if text is None and (found := _range_of(shown)):
+            text = self._pieces[found]
+            if (place := part.place_of(window)) is None:
+                return text
+            text = read_text(self._codec, place.moved(-place.middle), text)
+        elif text is None:
+            row = self.row(message)
+            text = self._logs.texts(row.message, row.sources)[window.text].text
+        return text[window.start : window.end]
+
+    def named(self, message: IndexedMessage) -> tuple[str, str, datetime]:
+        """Return id, tool and date of a message."""
+        if message.created_at:
+            return message.id, message.tool, message.created_at
+        row = self.row(message)
+        return row.message.id, row.message.tool, row.entry.at
+
+    def row(self, message: IndexedMessage) -> StoredMessageRow:
+        """Return a message that was read with its entry."""
+        if message.ordinal not in self._rows:
+            key = entry_id(self._cached.conversation, 0)
+            raise CorruptDocumentError(key, f"no entry has the message {message.ordinal}")
+        return self._rows[message.ordinal]
+
+
+def _range_of(shown: _ShownWindow) -> _Range | None:
+    """Return the range of the payload that has the text of a window; None if its entry has it."""
+    part, message, window = shown
+    if message.payload and window.payload_start >= 0:
+        return message.payload, window.payload_start + window.start, window.payload_start + window.end
+    place = part.place_of(window)
+    return (message.payload, place.middle, place.end) if message.payload and place else None
+
 
 RANKING_COST = 20_000
 """Cost of ranking one word of a query, in characters of `run_in_thread_if_long`."""
@@ -67,7 +150,7 @@ class Searcher:
         if cached is None or not request.groups:
             return Matches()
         async with self._reader.reading(cached):
-            texts = WindowTexts(self._reader, self._logs, cached, codec=self._codec)
+            texts = _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
             ends = await self._logs.ends(cached)
             log, _ = await asyncio.gather(
                 self._logs.whole(cached, ends, only_terms_of(request.groups)),
@@ -80,7 +163,7 @@ class Searcher:
             return Matches(matches, len(found) <= request.limit, log.last)
 
     async def _read_ahead(
-        self, cached: CachedConversation, ends: LogEnds, texts: WindowTexts, request: SearchRequest
+        self, cached: CachedConversation, ends: LogEnds, texts: _WindowTexts, request: SearchRequest
     ) -> None:
         """Read the texts of what the segments alone rank best, unless the search needs no more of the log."""
         if ends.chain and not ends.are_all(cached):
@@ -93,15 +176,15 @@ class Searcher:
         log: SearchedLog,
         found: Sequence[Found],
         request: SearchRequest,
-        texts: WindowTexts | None = None,
+        texts: _WindowTexts | None = None,
     ) -> list[Match]:
         """Return found messages with snippets; `texts` has those that were read already. One round trip."""
-        texts = texts or WindowTexts(self._reader, self._logs, cached, codec=self._codec)
+        texts = texts or _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
         shown, turns = _shown(log, found, request), [log.turn_of(one) for one in found]
         await texts.read(shown, [turn for turn in turns if not turn.id])
         snippets = Snippets(request.groups)
 
-        def match(one: Found, window: ShownWindow, turn: IndexedMessage) -> Match:
+        def match(one: Found, window: _ShownWindow, turn: IndexedMessage) -> Match:
             part, label = log.parts[one.part], window.window.label
             message_id, tool, at = texts.named(one.message)
             text = texts.text(window)
@@ -140,11 +223,11 @@ async def _ranked(log: SearchedLog, request: SearchRequest) -> list[Found]:
     return await run_in_thread_if_long(rank, characters=RANKING_COST * len(request.groups))
 
 
-def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> list[ShownWindow]:
+def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> list[_ShownWindow]:
     """Return the windows to show of some messages, best first."""
     parts = [log.parts[one.part] for one in found]
     return [
-        ShownWindow(part, one.message, _shown_window(part, one.windows[0], request))
+        _ShownWindow(part, one.message, _shown_window(part, one.windows[0], request))
         for part, one in zip(parts, found, strict=True)
     ]
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from convstore.tools.conversation_search import OtherConversations
     from convstore.tools.numbering import Numbering
-    from convstore.values.hits import SearchResult
     from convstore.values.models import StoredMessage
+    from convstore.values.reports import SearchResult
 
 __all__ = ["number_sources", "retrieve_previous_sources_tool", "search_conversations_tool"]
 

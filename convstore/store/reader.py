@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.search.request import SearchRequest, search_request
-from convstore.values.hits import ConversationHits, SearchHit, SearchResult
 from convstore.values.models import ConversationPage, ToolRecord
-from convstore.values.reports import StoreStats
+from convstore.values.reports import ConversationHits, SearchHit, SearchResult, StoreStats
 from convstore.values.scope import Scope, check_id, check_partial_scope
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.readback.passages import in_line
 from convstore.tools.retrieval import reported_to_the_model
-from convstore.values.hits import ConversationHits, SearchHit, SearchResult
 from convstore.values.models import StoredMessage
+from convstore.values.reports import ConversationHits, SearchHit, SearchResult
 
 __all__ = ["MAX_HITS", "SEARCH_TOOL", "OtherConversations", "make_search_tool", "read_reference"]
 

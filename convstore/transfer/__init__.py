@@ -10,8 +10,15 @@ from convstore.transfer.exporting import export_conversations
 from convstore.transfer.files import read_file
 from convstore.transfer.history_collection import read_history_collection
 from convstore.transfer.importing import import_conversations
-from convstore.transfer.records import BadRecord, ConversationRecord, ExportReport, ImportReport, Problem, RecordItem
-from convstore.transfer.scope_rule import ScopeRule
+from convstore.transfer.records import (
+    BadRecord,
+    ConversationRecord,
+    ExportReport,
+    ImportReport,
+    Problem,
+    RecordItem,
+    ScopeRule,
+)
 
 __all__ = [
     "BadRecord",

@@ -26,8 +26,7 @@ from convstore import (
 )
 from convstore.conversation.log import LogMessage
 from convstore.transfer.archive import begin_line, end_line, message_line
-from convstore.transfer.fine_tuning import as_training, training_problem
-from convstore.transfer.openai_lines import openai_line, openai_message
+from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem
 from convstore.values.scope import check_number, check_partial_scope
 

@@ -19,8 +19,8 @@ from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTime
 
 from convstore import ConversationStore, InvalidInputError, StoreError, StoreUnavailableError
 from convstore.cli.commands import app
+from convstore.cli.import_ import Source
 from convstore.cli.replay.replay import Replay
-from convstore.cli.sources import Source
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
 from convstore.mongo.driver import driver_errors, open_client, reason_of

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from convstore import ContentConflictError, ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.ext.langchain.shortened import is_evicted
+from convstore.ext.langchain.results import is_evicted
 
 LARGE = "\n".join(f"line {number}: the tide comes in twice a day" for number in range(4_000))
 
@@ -109,7 +109,7 @@ async def test_another_change_of_a_result_is_an_error_that_names_the_setting(
     store: ConversationStore, scope: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     """Should deepagents say it in other words one day."""
-    monkeypatch.setattr("convstore.ext.langchain.shortened._RESULT", "Moved")
+    monkeypatch.setattr("convstore.ext.langchain.results._RESULT", "Moved")
     agent, _ = make_agent(store, [calls("search"), AIMessage("Twice.")])
     with pytest.raises(ContentConflictError) as caught:
         await ask(agent, scope, "How often?")

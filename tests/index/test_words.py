@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from convstore.index.snippets import Snippets
-from convstore.index.texts import windows_of
+from convstore.index.texts import Snippets, windows_of
 from convstore.index.words import language_of, query_groups, terms, token_terms
 
 TEXT = st.text(

@@ -7,18 +7,18 @@ rule which items of an artifact are sources.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile, zip_longest
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.cli.pages import ReadBack
-from convstore.cli.replay.covered import Pool
 from convstore.messages.encoding import PART_MINIMUM
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
-from convstore.sources.detection import find_sources
+from convstore.sources.detection import find_sources, parse_json
 from convstore.values.models import History, ToolRecord
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "fingerprint",
     "is_beginning",
     "unexplained_change",
-    "unreachable",
 ]
 
 _OWN_FIELDS = frozenset({"name", "tool_call_id", "status", "artifact"})
@@ -78,7 +77,7 @@ def check_records(appended: Sequence[ToolMessage], records: Sequence[ToolRecord]
 
 def check_read_back(message: BaseMessage, found: ReadBack, *, maximum: int) -> tuple[list[str], int]:
     """Check that the pages of a message hold all of it within `maximum`; also return the number of lost characters."""
-    lost = unreachable(message, found)
+    lost = _unreachable(message, found)
     problems = [f"message {message.id}, read back: {problem}" for problem in found.problems]
     if lost:
         problems.append(f"message {message.id} ({message.type}): {lost:,} characters are on no page")
@@ -87,7 +86,7 @@ def check_read_back(message: BaseMessage, found: ReadBack, *, maximum: int) -> t
     return problems, lost
 
 
-def unreachable(message: BaseMessage, found: ReadBack) -> int:
+def _unreachable(message: BaseMessage, found: ReadBack) -> int:
     """Count the characters of content, sources, artifact and other large parts that are on no page."""
     texts = list(found.passages.values())
     lost = _lost_of_content(message.content, texts)
@@ -96,7 +95,7 @@ def unreachable(message: BaseMessage, found: ReadBack) -> int:
         sources = [source.text for source in find_sources(message, None).items]
         artifact = min(_lost_of_sources(sources, list(found.sources.values())), _lost_of_value(message.artifact, texts))
     if isinstance(message, ToolMessage) and (lost or artifact):
-        pool = Pool(texts, found.sources)
+        pool = _Pool(texts, found.sources)
         lost = min(lost, pool.missing(message.content))
         artifact = min(artifact, pool.missing(message.artifact)) if artifact else 0
     lost += artifact
@@ -209,3 +208,67 @@ def _represents(text: str, value: Any) -> bool:
         return _same(Codec().decode(text), value)
     except ValueError:
         return False  # another passage of the message
+
+
+_PLACEHOLDER = re.compile(r"\[text of source (\d+)\]")
+_BEGINNING = 60
+
+
+class _Pool:
+    """Every text that was read back of one message."""
+
+    def __init__(self, passages: Sequence[str], sources: Mapping[int, str]) -> None:
+        self._sources = sources
+        texts = dict.fromkeys(text for passage in passages for text in _unpacked(passage))
+        self._texts = [*sources.values(), *(text for one in texts for text in self._expanded(one))]
+
+    def missing(self, value: Any) -> int:
+        """Count the characters of a value, by lines and other leaves, that are in none of the texts."""
+        return sum(len(line) for leaf in _leaves(value) for line in leaf.splitlines() if not self._holds(line.strip()))
+
+    def _expanded(self, text: str) -> Iterator[str]:
+        yield text
+        for form in (str, _quoted, _in_ascii) if _PLACEHOLDER.search(text) else ():
+            yield _PLACEHOLDER.sub(lambda found, form=form: form(self._sources.get(int(found[1]), "")), text)  # type: ignore[misc]
+
+    def _holds(self, line: str) -> bool:
+        if any(line in text for text in self._texts):
+            return True
+        # A truncated line is shown together with the whole line of its source.
+        for text in self._texts if len(line) > _BEGINNING else ():
+            if (start := text.find(line[:_BEGINNING])) >= 0:
+                alike = takewhile(lambda signs: signs[0] == signs[1], zip(line, text[start:], strict=False))
+                rest = line[sum(1 for _ in alike) :].strip()
+                if any(rest in other for other in self._texts):
+                    return True
+        return False
+
+
+def _unpacked(text: str) -> Iterator[str]:
+    """Yield a text, and if it is JSON the texts in it."""
+    yield text
+    if (value := parse_json(text)) is not None:
+        yield from (inner for leaf in _leaves(value) for inner in _unpacked(leaf))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield every text in a value, and every other leaf as JSON."""
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, list | tuple):
+            todo.extend(one)
+        elif isinstance(one, dict):
+            todo.extend([*one.keys(), *one.values()])
+        else:
+            yield json.dumps(one, default=repr)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _in_ascii(text: str) -> str:
+    return json.dumps(text)[1:-1]

@@ -12,22 +12,15 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from convstore.conversation import Conversation
 from convstore.exceptions import ConvstoreError, InvalidInputError, InvalidScopeError, StoreUnavailableError
-from convstore.ext.inspector.pages import (
-    conversation_page,
-    export_page,
-    listing_page,
-    message_page,
-    search_page,
-    source_page,
-    summary_page,
-    turns_page,
-)
+from convstore.ext.inspector.conversation_page import conversation_page, export_page
+from convstore.ext.inspector.detail_pages import message_page, source_page, summary_page
+from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page, turns_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
 from convstore.store import ConversationStore
@@ -44,13 +37,13 @@ _Listing = Callable[[Request, ConversationStore, dict[str, str]], Awaitable[Resp
 _Page = Callable[[Request, Conversation], Awaitable[Response]]
 
 _PAGES: dict[str, _Page] = {
-    "": conversation_page.page,
-    "/view.json": export_page.page,
-    "/messages/{ordinal:int}": message_page.page,
-    "/sources/{number:int}": source_page.page,
-    "/summaries/{version:int}": summary_page.page,
-    "/turns": turns_page.page,
-    "/search": search_page.page,
+    "": conversation_page,
+    "/view.json": export_page,
+    "/messages/{ordinal:int}": message_page,
+    "/sources/{number:int}": source_page,
+    "/summaries/{version:int}": summary_page,
+    "/turns": turns_page,
+    "/search": search_page,
 }
 
 
@@ -78,8 +71,8 @@ def inspector(store: ConversationStore, *, authorize: Authorize | None = None) -
     site = _Site(store, authorize)
     app = Starlette(
         routes=[
-            Route("/", site.listing(listing_page.page)),
-            Route("/search", site.listing(search_page.everywhere)),
+            Route("/", site.listing(listing_page)),
+            Route("/search", site.listing(search_all_page)),
             Route("/static/{name}", site.static),
             *(Route(f"/c/{{conversation_id}}{path}", site.page(page)) for path, page in _PAGES.items()),
         ],
@@ -135,4 +128,4 @@ async def _problem(request: Request, error: Exception) -> Response:
         status, text = 500, without_addresses(str(error))
     if status == 404:
         text = "There is no such page, or you may not see it."
-    return HTMLResponse(render("problem.html", request, status=status, text=text), status)
+    return render("problem.html", request, status, status=status, text=text)

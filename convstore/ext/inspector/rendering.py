@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.text import clip, finalize, pretty, rendered
 
@@ -22,10 +23,11 @@ _MAX_NUMBER = 2**53
 _UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
 
 
-def render(name: str, request: Request, **context: Any) -> str:
-    """Return a page."""
+def render(name: str, request: Request, status_code: int = 200, **context: Any) -> HTMLResponse:
+    """Return the response with a page."""
     base = str(request.scope.get("root_path", "")).rstrip("/")
-    return _environment().get_template(name).render(base=base, now=datetime.now(UTC), **context)
+    template = _environment().get_template(name)
+    return HTMLResponse(template.render(base=base, now=datetime.now(UTC), **context), status_code)
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:

@@ -23,7 +23,7 @@ from langgraph.channels import UntrackedValue
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.ids import ids_of
-from convstore.ext.langchain.shortened import is_evicted
+from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.turn import answers, came_with, is_made_up
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import result_id

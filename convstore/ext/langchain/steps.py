@@ -19,9 +19,8 @@ from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError
 from convstore.ext.ids import ids_of
 from convstore.ext.langchain.resent import find_resent, removal
-from convstore.ext.langchain.results import give_result_ids, may_be_structured
+from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids, may_be_structured, stubbed_until
 from convstore.ext.langchain.run import AgentRun
-from convstore.ext.langchain.shortened import SETTING, as_in_state, stubbed_until
 from convstore.ext.langchain.turn import (
     LoggedTurn,
     ids_in_log,

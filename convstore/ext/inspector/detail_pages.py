@@ -1,0 +1,167 @@
+"""The pages of one message, slice by slice, of one source, and of one summary."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import BaseMessage
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from convstore.conversation import Conversation
+from convstore.ext.inspector.conversation_page import load_view
+from convstore.ext.inspector.rendering import number_in, render
+from convstore.ext.inspector.text import as_json, body_of, rendered, slices_of, whole_parts
+from convstore.values.models import Source, StoredMessage
+
+__all__ = ["cited_in", "message_page", "source_page", "summary_page"]
+
+_SLICE = 6_000
+"""Characters of one part on a page."""
+
+_VIEW_BYTES, _COVERED_BYTES, _SUMMARY_CHARACTERS = 4_000, 600, 20_000
+_LOOKED_AT, _COVERED = 200, 40
+"""Messages after a source in which citations are looked for, and those on a page of a summary."""
+
+_CITATION = re.compile(r"[\[【]([\d\s,;\u2013-]{1,200})[\]】]")
+_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:[-\u2013]\s*(\d{1,9})\s*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A slice of one part of a message."""
+
+    name: str
+    text: str
+    length: int
+    slice: int
+    slices: int
+
+
+async def message_page(request: Request, chat: Conversation) -> Response:
+    """Return the page of a message."""
+    ordinal = request.path_params["ordinal"]
+    if not 0 < ordinal < 2**53:
+        raise HTTPException(404)
+    reading = chat.list_messages(after=ordinal - 1, limit=1, full=True, rewound=True)
+    info, found, view = await asyncio.gather(chat.info(), reading, load_view(chat, before=ordinal + 1))
+    if not found or found[0].ordinal != ordinal:
+        raise HTTPException(404)
+    [record] = await chat.get_tool_messages([str(found[0].message.id)])
+    given = view.given(found[0])
+    parts = whole_parts(found[0].message, record.artifact)
+    return render(
+        "message.html",
+        request,
+        info=info,
+        stored=found[0],
+        record=record,
+        given=given,
+        shown=body_of(given.message, _VIEW_BYTES) if given.message is not None else None,
+        stored_parts=[_slice(request, name, text) for name, text in parts.items()],
+        annotations={name: as_json(value) for name, value in found[0].annotations.items()},
+    )
+
+
+def _slice(request: Request, name: str, text: str) -> _Part:
+    """Return the slice of a part that the address asks for, by default the first; HTTPException if it has none."""
+    slices = slices_of(len(text), _SLICE)
+    number = (number_in(request, "slice", 1) or 0) if request.query_params.get("part", "content") == name else 1
+    if not 1 <= number <= slices:
+        raise HTTPException(404)
+    return _Part(name, text[(number - 1) * _SLICE : number * _SLICE], len(text), number, slices)
+
+
+async def source_page(request: Request, chat: Conversation) -> Response:
+    """Return the page of a source."""
+    number = request.path_params["number"]
+    if not 0 < number < 2**53:
+        raise HTTPException(404)
+    source = await _whole(chat, number)
+    [record] = await chat.get_tool_messages([source.tool_message_id])
+    after = number_in(request, "after") or record.ordinal
+    info, messages = await asyncio.gather(chat.info(), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True))
+    return render(
+        "source.html",
+        request,
+        info=info,
+        source=source,
+        record=record,
+        part=_slice(request, "content", source.content),
+        metadata={name: as_json(value) for name, value in source.metadata.items()},
+        link=source.url if re.fullmatch(r"https?://\S+", source.url, re.IGNORECASE) else "",
+        cited=[one for one in messages if number in cited_in(one.message)],
+        shown_again=await _shown_again(chat, number, messages),
+        looked_until=messages[-1].ordinal if messages else after,
+        looks_on=len(messages) == _LOOKED_AT,
+    )
+
+
+async def _whole(chat: Conversation, number: int) -> Source:
+    """Return a source with its whole text; HTTPException if the conversation has none with this number."""
+    page = await chat.get_sources([number], page_tokens=16_000)
+    if not page.sources:
+        raise HTTPException(404)
+    if page.next_cursor is None:
+        return page.sources[0]
+    [record] = await chat.get_tool_messages([page.sources[0].tool_message_id])
+    return next(source for source in record.sources if source.source_id == number)
+
+
+async def _shown_again(
+    chat: Conversation, number: int, messages: Sequence[StoredMessage]
+) -> list[tuple[StoredMessage, int]]:
+    """Return the later results that contain the same text, each with the number that it has there."""
+    tools = {str(one.message.id): one for one in messages if one.message.type == "tool"}
+    records = await chat.get_tool_messages(list(tools)) if tools else []
+    return [
+        (tools[record.tool_message_id], source.source_id)
+        for record in records
+        for source in record.sources
+        if source.earlier_id == number
+    ]
+
+
+def cited_in(message: BaseMessage) -> set[int]:
+    """Return the source numbers that an answer cites: single numbers, lists and ranges in brackets.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> sorted(cited_in(AIMessage("Fish [1]. Squid [3, 5-7]; a list[0].")))
+    [0, 1, 3, 5, 6, 7]
+    """
+    numbers: set[int] = set()
+    if message.type != "ai":
+        return numbers
+    for found in _CITATION.finditer(message.text):
+        for item in re.split(r"[,;]", found[1]):
+            if ends := _RANGE.fullmatch(item):
+                first, last = int(ends[1]), int(ends[2] or ends[1])
+                numbers.update(range(first, min(last, first + 1_000) + 1))
+    return numbers
+
+
+async def summary_page(request: Request, chat: Conversation) -> Response:
+    """Return the page of a summary, with a page of the messages that it covers."""
+    info, summaries = await asyncio.gather(chat.info(), chat.summaries())
+    summary = next((one for one in summaries if one.version == request.path_params["version"]), None)
+    if summary is None:
+        raise HTTPException(404)
+    after = max(number_in(request, "after", 0) or 0, summary.first - 1)
+    stored = await chat.list_messages(after=after, limit=_COVERED, rewound=True)
+    covered = [one for one in stored if one.ordinal <= summary.last]
+    text = summary.text[:_SUMMARY_CHARACTERS]
+    return render(
+        "summary.html",
+        request,
+        info=info,
+        summary=summary,
+        others=[one for one in summaries if one is not summary],
+        text=rendered(text),
+        left=len(summary.text) - len(text),
+        messages=[(one, body_of(one.message, _COVERED_BYTES)) for one in covered],
+        next_after=covered[-1].ordinal if covered and covered[-1].ordinal < summary.last else None,
+    )

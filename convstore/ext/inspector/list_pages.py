@@ -1,0 +1,128 @@
+"""The pages with lists: conversations, hits of a search, and turns.
+
+Addresses hold no scope values: the conversations of one user are found by one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from convstore.conversation import Conversation
+from convstore.ext.inspector.rendering import number_in, render
+from convstore.store import ConversationStore
+from convstore.values.reports import ConversationHits, SearchResult
+from convstore.values.stamps import TurnOutline
+
+__all__ = ["listing_page", "search_all_page", "search_page", "turns_page"]
+
+_PAGE, _HITS, _TURNS = 50, 30, 100
+_QUERY_CHARACTERS = 500
+_WIDTH, _HEIGHT, _MIN_BARS = 1000, 220, 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The conversations that have the same value of a scope key as the one with the id `like`; all without a key."""
+
+    key: str = ""
+    like: str = ""
+    scope: dict[str, str] = field(default_factory=dict)
+
+
+async def _choice_of(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> _Choice:
+    """Return the choice that ``key=`` and ``like=`` in the address name; HTTPException if they do not exist."""
+    key, like = (request.query_params.get(name, "") for name in ("key", "like"))
+    if not key and not like:
+        return _Choice()
+    chat = await store.find_conversation(like, **permitted) if like else None
+    if chat is None or key not in store.scope_keys:
+        raise HTTPException(404)
+    return _Choice(key, like, {key: chat.scope[key]})
+
+
+async def listing_page(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> Response:
+    """Return a page of the conversations that a request may see."""
+    choice = await _choice_of(request, store, permitted)
+    cursor = request.query_params.get("cursor")
+    found = await store.list_conversations(limit=_PAGE, cursor=cursor, **{**permitted, **choice.scope})
+    return render(
+        "listing.html",
+        request,
+        conversations=found.conversations,
+        next_cursor=found.next_cursor,
+        choice=choice,
+        is_first=cursor is None,
+        scope_keys=store.scope_keys,
+    )
+
+
+async def search_page(request: Request, chat: Conversation) -> Response:
+    """Return the messages of a conversation that match the words of the query."""
+    text = _text(request)
+    info, hits = await asyncio.gather(chat.info(), chat.search(text, limit=_HITS))
+    groups = [ConversationHits(scope=info.scope, conversation_id=info.conversation_id, title=info.title, hits=hits)]
+    found = SearchResult(conversations=groups if hits else [], searched=1)
+    return render("search.html", request, text=text, found=found, info=info, choice=_Choice())
+
+
+async def search_all_page(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> Response:
+    """Return the messages that match the words of the query, from the conversations that the request may see."""
+    text, choice = _text(request), await _choice_of(request, store, permitted)
+    scope: dict[str, Any] = {**permitted, **choice.scope}
+    searching = store.search(text, limit=_HITS, **scope) if scope else store.search_everything(text, limit=_HITS)
+    return render("search.html", request, text=text, found=await searching, info=None, choice=choice)
+
+
+def _text(request: Request) -> str:
+    return request.query_params.get("q", "")[:_QUERY_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """One turn in the chart: position, width and heights of its two bars, and True if a new summary came before it."""
+
+    turn: TurnOutline
+    x: float
+    width: float
+    full: float
+    view: float
+    is_compacted: bool
+
+
+async def turns_page(request: Request, chat: Conversation) -> Response:
+    """Return the page of the last 100 turns, or of those before an ordinal."""
+    before = number_in(request, "before")
+    info, turns = await asyncio.gather(chat.info(), chat.outline(before=before, limit=_TURNS + 1))
+    shown = turns[-_TURNS:]
+    sizes = [turn.seen.tokens for turn in shown if turn.seen] + [turn.tokens_through for turn in shown]
+    highest = max(sizes, default=0)
+    return render(
+        "turns.html",
+        request,
+        info=info,
+        bars=_bars(shown, highest),
+        height=_HEIGHT,
+        highest=highest,
+        has_stamps=any(turn.seen for turn in shown),
+        older=shown[0].first if len(turns) > _TURNS else None,
+        is_newest=before is None,
+    )
+
+
+def _bars(turns: Sequence[TurnOutline], highest: int) -> list[_Bar]:
+    step, scale = _WIDTH / max(len(turns), _MIN_BARS), _HEIGHT / max(highest, 1)
+    bars, summary = list[_Bar](), None
+    for index, turn in enumerate(turns):
+        seen = turn.seen
+        is_compacted = bool(seen and seen.summary and summary is not None and seen.summary != summary)
+        summary = seen.summary if seen else summary
+        view = seen.tokens * scale if seen else 0.0
+        bars.append(_Bar(turn, index * step, step * 0.8, turn.tokens_through * scale, view, is_compacted))
+    return bars
