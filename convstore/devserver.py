@@ -356,9 +356,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Start a server, print its URI and stop it at Ctrl-C."""
     parser = _Parser(prog="python -m convstore.devserver", description=main.__doc__)
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="how many nodes, 1 by default")
-    with contextlib.suppress(KeyboardInterrupt), DevServer(nodes=parser.parse_args(argv).nodes) as server:
-        print(server.uri, flush=True)  # noqa: T201  the URI is the output of this command
-        threading.Event().wait()
+    nodes = parser.parse_args(argv).nodes
+    try:
+        with contextlib.suppress(KeyboardInterrupt), DevServer(nodes=nodes) as server:
+            print(server.uri, flush=True)  # noqa: T201  the URI is the output of this command
+            threading.Event().wait()
+    except DevServerError as error:
+        parser.exit(1, f"{error}\n")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ from rich.text import Text
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import plain, run, screen, table_of, write_json
 from convstore.cli.progress import count_for, progress
+from convstore.exceptions import NotSetUpError
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
-    from convstore import Finding, VerifyReport
+    from convstore import ConversationStore, Finding, VerifyReport
 
 __all__ = ["FOUND", "doctor_command"]
 
@@ -62,6 +63,7 @@ def doctor_command(
 
     async def work() -> VerifyReport:
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
+            await _check_set_up(store, chosen)
             with progress("checking", await count_for(store, quiet=False, **chosen)) as show:
                 return await store.verify(
                     repair=repair,
@@ -77,6 +79,19 @@ def doctor_command(
         _print_report(screen(), report, repair=repair)
     if not report.ok:
         raise typer.Exit(FOUND)
+
+
+async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> None:
+    """Refuse a database that was never set up, so that a mistyped name is no list of findings, and nothing is created.
+
+    Raises:
+        NotSetUpError: The database has no migration, no collection and no index of a store.
+    """
+    if any(step.is_applied for step in await store.migrations()):
+        return
+    report = await store.verify(repair=False, progress=None, **chosen)
+    if {finding.kind for finding in report.findings} <= {"migration", "collection", "index_missing"}:
+        raise NotSetUpError("the database was never set up; check its name in --uri, or run `convstore migrate`")
 
 
 def _counts_of(report: VerifyReport) -> str:

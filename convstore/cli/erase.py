@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, Yes, open_store, read_pairs
 from convstore.cli.output import run, screen, table_of, write_json
 from convstore.cli.progress import Advance, count_for, progress
 from convstore.values.addresses import safe_address
@@ -27,7 +26,7 @@ def erase_command(
     uri: Uri,
     scope: ScopeValues = None,
     everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")] = False,
+    yes: Yes = False,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
     as_document: Json = False,
@@ -58,10 +57,8 @@ def erase_command(
     receipt = run(work(), as_document=as_document)
     if as_document:
         write_json({"database": safe_address(uri), "dry_run": not yes, **receipt.model_dump()})
-        return
-    print_receipt(screen(), receipt, dry_run=not yes)
-    if not yes:
-        screen().print("\nNothing was removed. Run it again with --yes to remove this for good.", style="dim")
+    else:
+        print_receipt(receipt, dry_run=not yes)
 
 
 def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
@@ -69,7 +66,10 @@ def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
     return lambda receipt: show(receipt.conversations, receipt.conversations, f"{receipt.entries:,} entries")
 
 
-def print_receipt(console: Console, receipt: ErasureReceipt, *, dry_run: bool) -> None:
+def print_receipt(receipt: ErasureReceipt, *, dry_run: bool) -> None:
     """Print how many documents of each kind were removed, or would be."""
+    console = screen()
     rows = [(name.replace("_", " "), f"{number:,}") for name, number in receipt.model_dump().items()]
-    console.print(table_of(("removed" if not dry_run else "would be removed", ""), rows))
+    console.print(table_of(("would be removed" if dry_run else "removed", ""), rows))
+    if dry_run:
+        console.print("\nNothing was removed. Run it again with --yes to remove this for good.", style="dim")

@@ -79,7 +79,7 @@ def export_command(
 
     async def work() -> ExportReport:
         with _open_output(output, force=force) as write:
-            async with open_store(uri, scope_key, collection_prefix) as store:
+            async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
                 return await _export(
                     store, write, chosen, quiet=as_document or output is None, format=format_.value, limit=limit
                 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, ScopeKeys, Uri, open_store, read_pairs
+from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, Uri, open_store, read_pairs
 from convstore.cli.output import new_table, run, screen, write_json
 from convstore.cli.progress import print_problems, problems_to, progress
 from convstore.exceptions import InvalidScopeError
@@ -37,7 +37,10 @@ def import_command(
     scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
     scope_from: Annotated[Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")] = None,
     scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
-    scope_key: ScopeKeys = None,
+    scope_key: Annotated[
+        Pairs,
+        typer.Option("--scope-key", metavar="KEY", help="A scope key of your store. [default: user_id, thread_id]"),
+    ] = None,
     collection_prefix: Prefix = "",
     collection: Annotated[str, typer.Option(help="In a database: the collection.")] = "message_store",
     session_key: Annotated[str, typer.Option(help="In a collection: the field with the session id.")] = "SessionId",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, keys_to_read, open_store, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import run
 
 __all__ = ["NoBrowser", "Port", "inspect_command"]
@@ -47,7 +47,7 @@ def inspect_command(
     async def work() -> None:
         from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
 
-        async with open_store(uri, keys_to_read(scope_key, chosen), collection_prefix, scope=chosen) as store:
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
             await store.list_conversations(limit=1, **chosen)  # fails now if the server does not answer
             await serve(store, chosen, port=port, open_browser=not no_browser, as_document=as_document)
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, keys_to_read, open_store, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import compact, in_pager, plain, run, screen, short, write_json
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def list_command(
     chosen = read_pairs("--scope", scope)
 
     async def work() -> ConversationPage:
-        async with open_store(uri, keys_to_read(scope_key, chosen), collection_prefix, scope=chosen) as store:
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
             return await store.list_conversations(limit=limit, cursor=cursor, **chosen)
 
     page = run(work(), as_document=as_document)

@@ -5,6 +5,7 @@ Floor 8. Parses the options of `ConversationStore.setup` and prints the migratio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,7 @@ def migrate_command(
     collection_prefix: Prefix = "",
     as_document: Json = False,
 ) -> None:
-    """Bring a database to the shape that this convstore expects.
+    """Create the collections and indexes of a database, or update them to this version.
 
     \b
     Lists applied migrations and runs pending ones, one process at a time. Safe
@@ -37,20 +38,24 @@ def migrate_command(
     same; use this command in deployments that migrate ahead of time.
 
     \b
+    Listings need an index for each scope key. Name those of your store if the
+    database is empty and they are others than user_id and thread_id.
+
+    \b
     Examples:
       convstore migrate --uri mongodb://localhost:27017/app --dry-run
       convstore migrate --uri mongodb://localhost:27017/app
-      convstore migrate --uri mongodb://… --scope-key team --scope-key room
+      convstore migrate --uri mongodb://… --scope-key team_id --scope-key room_id
     """
 
-    async def work() -> tuple[list[Migration], list[Migration]]:
+    async def work() -> tuple[Sequence[str], list[Migration], list[Migration]]:
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
                 await store.setup()
-            return before, await store.migrations()
+            return store.scope_keys, before, await store.migrations()
 
-    before, after = run(work(), as_document=as_document)
+    keys, before, after = run(work(), as_document=as_document)
     states = {
         "applied": [step for step in before if step.is_applied],
         "ran": [step for step, now in zip(before, after, strict=True) if now.is_applied and not step.is_applied],
@@ -58,13 +63,13 @@ def migrate_command(
     }
     if as_document:
         names = {state: [step.name for step in steps] for state, steps in states.items()}
-        write_json({"database": safe_address(uri), "dry_run": dry_run, **names})
+        write_json({"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys), **names})
     else:
-        _print(screen(), states)
+        _print(screen(), states, keys)
 
 
-def _print(console: Console, states: dict[str, list[Migration]]) -> None:
-    """Print each migration with its state and summary."""
+def _print(console: Console, states: dict[str, list[Migration]], keys: Sequence[str]) -> None:
+    """Print each migration with its state and summary, and the scope keys that listings have an index for."""
     table = new_table("migration", "state", "what it does")
     shown = {
         "applied": Text("applied before"),
@@ -75,6 +80,7 @@ def _print(console: Console, states: dict[str, list[Migration]]) -> None:
         for step in steps:
             table.add_row(plain(step.name), shown[state], plain(step.summary))
     console.print(table)
+    console.print(f"Scope keys: {plain(', '.join(keys))}.", style="dim")
     console.print(_verdict(len(states["ran"]), len(states["pending"])), style="dim")
 
 

@@ -6,11 +6,12 @@ Floor 8. Every command that opens a store declares its options with these types.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from convstore.exceptions import CorruptDocumentError, NotSetUpError
 from convstore.values.scope import check_partial_scope, check_scope_keys
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = [
     "ScopeKeys",
     "ScopeValues",
     "Uri",
-    "keys_to_read",
+    "Yes",
     "open_store",
     "read_pairs",
 ]
@@ -37,10 +38,14 @@ AnyUri = Annotated[
     str, typer.Option("--uri", help="mongodb://host/database, or memory:// for none.", show_default=True)
 ]
 ScopeKeys = Annotated[
-    Pairs, typer.Option("--scope-key", metavar="KEY", help="A scope key of your store; once for each, in order.")
+    Pairs,
+    typer.Option(
+        "--scope-key", metavar="KEY", help="A scope key of your store; once for each. Default: those of its data."
+    ),
 ]
 ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
 Prefix = Annotated[str, typer.Option(help="The collection_prefix of your store.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
@@ -56,24 +61,34 @@ async def open_store(
 ) -> AsyncIterator[ConversationStore]:
     """Open the store at an address, and close it at the end; `setup` runs pending migrations.
 
-    `scope` has the scope values that a command was given; they are checked before the address is opened. Values of
-    application types that this process does not know pass through unchanged.
+    Without `keys`, the scope keys are those of the stored conversations. `scope` has the scope values that a command
+    was given; they are checked before the address is opened. Values of application types that this process does not
+    know pass through unchanged.
     """
     from convstore import ConversationStore  # noqa: PLC0415 - loads the database driver
 
-    names = check_scope_keys(keys or DEFAULT_SCOPE_KEYS)
-    check_partial_scope(names, scope or {})
-    options |= {"scope_keys": names, "collection_prefix": prefix}
-    async with await ConversationStore.connect(uri, **options) as store:
-        store.codec.keep_unknown()
+    chosen = dict(scope or {})
+    names = check_scope_keys(keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])])
+    check_partial_scope(names, chosen)
+    options["collection_prefix"] = prefix
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=names, **options))
         if setup:
             await store.setup()
+        elif not keys and (stored := await _stored_keys(store, chosen)) not in ((), names):
+            check_partial_scope(stored, chosen)
+            store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
+        store.codec.keep_unknown()
         yield store
 
 
-def keys_to_read(given: Pairs, scope: Mapping[str, str]) -> list[str]:
-    """Return the scope keys for a command that only reads: those in --scope need not be named again."""
-    return given or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *scope])]
+async def _stored_keys(store: ConversationStore, scope: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the scope keys of a conversation with these values, else of the newest one; none if nothing is stored."""
+    with suppress(NotSetUpError, CorruptDocumentError):  # the command itself reports them
+        for values in (scope, {}):
+            if found := (await store.list_conversations(limit=1, **values)).conversations:
+                return tuple(found[0].scope)
+    return ()
 
 
 def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[str, str]:

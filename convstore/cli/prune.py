@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convstore.cli.erase import print_receipt, shown_by
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import run, screen, write_json
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, Yes, open_store, read_pairs
+from convstore.cli.output import run, write_json
 from convstore.cli.progress import progress
 from convstore.values.addresses import safe_address
 
@@ -29,8 +29,8 @@ def prune_command(
     *,
     uri: Uri,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count; change nothing.")] = False,
     scope: ScopeValues = None,
+    yes: Yes = False,
     scope_key: ScopeKeys = None,
     collection_prefix: Prefix = "",
     as_document: Json = False,
@@ -38,31 +38,32 @@ def prune_command(
     """Remove conversations whose last message is older than an age.
 
     \b
-    Whole conversations are removed: messages, results, summaries and
-    annotations. A conversation that is written to meanwhile is kept. Nothing in
-    the database expires by itself: run this as often as your policy requires,
-    from cron for example. Safe to repeat, to kill and to run concurrently.
+    Without --yes it only counts. With --yes, whole conversations are removed for
+    good: messages, results, summaries and annotations; those of all users, if
+    --scope names none. A conversation that is written to meanwhile is kept.
+    Nothing in the database expires by itself: run this as often as your policy
+    requires, from cron for example. Safe to repeat, to kill and to run
+    concurrently.
 
     \b
     Examples:
-      convstore prune --uri mongodb://localhost:27017/app --older-than 90d \\
-          --dry-run
+      convstore prune --uri mongodb://localhost:27017/app --older-than 90d
+      convstore prune --uri mongodb://… --older-than 90d --yes
       convstore prune --uri mongodb://… --older-than 12w --scope user_id=ada
-      convstore prune --uri mongodb://… --older-than 36h --json
     """
     age, chosen = read_age(older_than), read_pairs("--scope", scope)
 
     async def work() -> ErasureReceipt:
         async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
-            with progress("pruning", quiet=as_document) as show:
-                return await store.prune(older_than=age, dry_run=dry_run, progress=shown_by(show), **chosen)
+            with progress("pruning" if yes else "counting", quiet=as_document) as show:
+                return await store.prune(older_than=age, dry_run=not yes, progress=shown_by(show), **chosen)
 
     receipt = run(work(), as_document=as_document)
     if as_document:
-        said = {"database": safe_address(uri), "dry_run": dry_run, "older_than_seconds": int(age.total_seconds())}
+        said = {"database": safe_address(uri), "dry_run": not yes, "older_than_seconds": int(age.total_seconds())}
         write_json({**said, **receipt.model_dump()})
     else:
-        print_receipt(screen(), receipt, dry_run=dry_run)
+        print_receipt(receipt, dry_run=not yes)
 
 
 def read_age(text: str) -> timedelta:

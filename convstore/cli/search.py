@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, keys_to_read, open_store, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import in_pager, plain, run, screen, short, write_json
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def search_command(
         raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
 
     async def work() -> SearchResult:
-        async with open_store(uri, keys_to_read(scope_key, chosen), collection_prefix, scope=chosen) as store:
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
             if everything:
                 return await store.search_everything(text, limit=limit)
             return await store.search(text, limit=limit, conversations=500, **chosen)

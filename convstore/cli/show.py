@@ -21,7 +21,7 @@ from convstore.exceptions import InvalidInputError
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-    from convstore import Conversation, PastView, Source, StoredMessage, ViewReason, ViewStamp
+    from convstore import Conversation, ConversationStore, PastView, Source, StoredMessage, ViewReason, ViewStamp
 
 __all__ = ["show_command"]
 
@@ -70,8 +70,7 @@ def show_command(
         async with open_store(uri, list(chosen), collection_prefix) as store:
             chat = store.conversation(**chosen)
             if (await chat.info()).created_at is None:
-                name = shlex.join(f"{key}={value}" for key, value in chosen.items())
-                raise InvalidInputError(f"no conversation has the scope {name}; `convstore list` lists all with theirs")
+                raise InvalidInputError(await _reason_not_found(store, chosen))
             if source is not None:
                 return await _read_source(chat, source)
             if view or at is not None:
@@ -87,11 +86,19 @@ def show_command(
         _print_found(console, found, full=full, is_past=at is not None)
 
 
+async def _reason_not_found(store: ConversationStore, chosen: dict[str, str]) -> str:
+    name = shlex.join(f"{key}={value}" for key, value in chosen.items())
+    if (await store.list_conversations(limit=1, **chosen)).conversations:
+        values = shlex.join(part for key, value in chosen.items() for part in ("--scope", f"{key}={value}"))
+        return f"{name} is not a whole scope; `convstore list {values}` lists the conversations that have it"
+    return f"no conversation has the scope {name}; `convstore list` lists all with theirs"
+
+
 async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     """Return the stamp that a text is, or that the message has which it names; else the message.
 
     Raises:
-        InvalidInputError: The text begins like a stamp and is none.
+        InvalidInputError: The text begins like a stamp and is none, or the log ends before the message.
         UnknownMessageError: There is no such message.
     """
     from convstore import ViewStamp  # noqa: PLC0415 - loads pydantic
@@ -105,6 +112,8 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     if not ordinal:
         ordinal = next((one.ordinal for one in await chat.get_tool_messages([text])), 0)
     found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True) if 0 < ordinal < 2**53 else []
+    if ordinal and not found:
+        raise InvalidInputError(f"the log ends before message {ordinal}")
     return next((one.seen for one in found if one.seen and one.ordinal == ordinal), None) or ordinal or text
 
 

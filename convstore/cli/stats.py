@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, keys_to_read, open_store, read_pairs
+from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import compact, new_table, percent, run, screen, size_of, table_of, write_json
 from convstore.values.addresses import safe_address
 
@@ -45,7 +45,7 @@ def stats_command(
     chosen = read_pairs("--scope", scope)
 
     async def work() -> StoreStats:
-        async with open_store(uri, keys_to_read(scope_key, chosen), collection_prefix, scope=chosen) as store:
+        async with open_store(uri, scope_key, collection_prefix, scope=chosen) as store:
             return await store.stats(sizes=True, **chosen)
 
     stats = run(work(), as_document=as_document)

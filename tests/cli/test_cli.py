@@ -99,7 +99,7 @@ def test_the_demo_shows_what_is_stored_and_what_the_model_gets():
     """Sources are numbered through, old results are stubs, the page has a cursor, and the saving is told."""
     shown = convstore("demo")
     assert shown.exit_code == 0
-    assert "tool   rag_search_tool      13," in shown.stdout
+    assert "tool   rag_search_tool       7," in shown.stdout
     assert "11-20" in shown.stdout
     assert "Retrieved 10 sources. Use" in shown.stdout
     assert "[1] Learning from examples" in shown.stdout

@@ -269,17 +269,17 @@ def test_a_database_without_conversations(uri):
 @pytest.mark.parametrize("form", ["convstore", "openai", "fine-tuning"])
 def test_other_scope_keys_are_named(uri, file, tmp_path, form):
     """A store with other keys than these: the option that is missing is said, and no file takes the place of one."""
-    keys = ("--scope-key", "user_id", "--scope-key", "session")
+    keys, others = (("--scope-key", "user_id", "--scope-key", key) for key in ("session", "thread_id"))
     imported(uri, file, *keys)
     path = tmp_path / "all.jsonl"
     path.write_text("yesterday's")
-    result = convstore("export", "--uri", uri, "-o", path, "--force", "--format", form)
+    result = convstore("export", "--uri", uri, "-o", path, "--force", "--format", form, *others)
     assert (result.exit_code, result.stdout, path.read_text()) == (1, "", "yesterday's")
     assert "none of 2 conversations could be written" in result.stderr
     assert "its scope keys are user_id, session; make the store with these (--scope-key" in result.stderr
-    failed = json.loads(convstore("export", "--uri", uri, "-o", path, "--force", "--json").stdout)
+    failed = json.loads(convstore("export", "--uri", uri, "-o", path, "--force", "--json", *others).stdout)
     assert "--scope-key" in failed["error"]
-    assert "2 conversations" in convstore("export", "--uri", uri, "-o", path, "--force", *keys).stderr
+    assert "2 conversations" in convstore("export", "--uri", uri, "-o", path, "--force").stderr
 
 
 def test_json_needs_a_file(uri):

@@ -81,9 +81,9 @@ def test_pages_of_a_list_go_on_at_the_cursor(uri):
     assert re.search(r"More: --cursor \S+\n", printed("list", "--uri", uri, "--limit", "1"))
 
 
-def test_a_list_of_a_store_with_other_scope_keys(uri):
-    """A key that is named in --scope need not be named again; where nothing is found, that is said."""
-    assert "no conversations" in printed("list", "--uri", uri, "--scope", "course_id=ml")
+def test_a_list_that_is_empty_says_so(uri):
+    """An unknown value is no error, as a user may have no conversation."""
+    assert "no conversations" in printed("list", "--uri", uri, "--scope", "user_id=nobody")
 
 
 def test_a_conversation_is_shown_with_stubs(uri):
@@ -140,12 +140,19 @@ def test_a_source_is_shown_whole(uri):
     assert both.exit_code == 2
 
 
-@pytest.mark.parametrize("scope", [("user_id=nobody", "thread_id=one"), ("user_id=ada",)])
-def test_a_scope_without_a_conversation_is_an_error(uri, scope):
-    """It answers the same for another user's thread and for half a scope."""
-    result = convstore("show", *scope, "--uri", uri)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["user_id=nobody", "thread_id=one"], "no conversation has the scope"),
+        (["user_id=ada"], "`convstore list --scope user_id=ada` lists"),
+        ([*ADA, "--at", "99"], "the log ends before message 99"),
+    ],
+)
+def test_what_is_not_there_cannot_be_shown(uri, arguments, said):
+    """A scope without a conversation, a part of a scope, and a message after the end of the log."""
+    result = convstore("show", *arguments, "--uri", uri)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "no conversation has the scope" in result.stderr
+    assert said in result.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("--full",), ("--view",), ("--json", "--full")])

@@ -175,13 +175,12 @@ def _log_table(demo: Demo) -> Table:
 
 def _stored(message: BaseMessage, record: ToolRecord) -> dict[str, Any]:
     calls = ", ".join(call["name"] for call in message.tool_calls) if isinstance(message, AIMessage) else ""
-    sources = sum(len(source.content) for source in record.sources)
     return {
         "ordinal": record.ordinal,
         "id": record.tool_message_id,
         "type": message.type,
         "tool": record.tool or calls,
-        "characters": len(text_of(record.content)) + sources,
+        "characters": len(text_of(record.content)),
         "source_ids": write_ids(source.source_id for source in record.sources),
     }
 
