@@ -1,7 +1,7 @@
 """Start a private, real MongoDB for tests, examples, demos and benchmarks.
 
-Floor 0; no other room depends on it but the command line. It runs one or three ``mongod`` as child processes on
-127.0.0.1 (Linux and macOS), makes them a replica set through PyMongo and stops them by their process ids.
+It runs one or three ``mongod`` as child processes on 127.0.0.1 (Linux and macOS), makes them a replica set through
+PyMongo and stops them by their process ids.
 
 The processes never outlive the Python process, however it ends. A guard, which is a shell in their process group, reads
 a pipe that only Python holds open. When the pipe closes, the guard removes the data and kills the group; while it runs,

@@ -1,7 +1,6 @@
 """Define every error that convstore raises, in one tree.
 
-Floor 0; raised in every room. Each message says what happened and what to do. An error of the MongoDB driver is
-attached as ``__cause__``.
+Each message says what happened and what to do. An error of the MongoDB driver is attached as ``__cause__``.
 
 ::
 

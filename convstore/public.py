@@ -1,6 +1,6 @@
 """The names that users import from ``convstore``, all of them.
 
-Floor 7. ``convstore`` imports this module when one of the names is first used, so that the command line starts fast.
+``convstore`` imports this module when one of the names is first used, so that the command line starts fast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Lists and describes conversations: title, dates, counts.
-
-Floor 4. `store` and `conversation` call it.
-"""
+"""Lists and describes conversations: title, dates, counts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Deletes conversations: a single one, all of a user, or idle ones; sweeps documents written after a deletion.
 
-Floor 4. `store` and `conversation` call it.
-
 First the head is replaced by a tombstone, so that the conversation can no longer be found. Then its state is removed,
 so that loads that still know its id notice, and then all other documents. Another process may still have the old id
 cached, so the tombstone stays until a second sweep has removed late writes of such a process. It stays a day longer

@@ -1,7 +1,4 @@
-"""Add up all conversations, or those with some scope values.
-
-Floor 4. `store` calls it.
-"""
+"""Add up all conversations, or those with some scope values."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ class StatsReader:
         )
 
     async def _amounts(self, heads: Sequence[HeadTotals] | None) -> list[Amount]:
-        """Measure the documents of some conversations, or of all."""
         return [
             amount
             for batch in _batches(heads)

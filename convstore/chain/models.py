@@ -1,7 +1,4 @@
-"""Configuration and results of chain summarization.
-
-Floor 1. `ChainSummarizer` takes a `ChainSummarizerConfig` and returns a `ChainSummary`.
-"""
+"""Configuration and results of chain summarization."""
 
 from __future__ import annotations
 

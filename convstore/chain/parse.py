@@ -1,7 +1,7 @@
 """Parse a list of messages into a chain, or name the message that breaks its rules.
 
-Floor 1, pure. A result answers the latest unanswered call with its id, as in `messages.tool_calls`. The order of
-results inside a pair is kept; a repaired pair gets the order of its calls.
+A result answers the latest unanswered call with its id, as in `messages.tool_calls`. The order of results inside a pair
+is kept; a repaired pair gets the order of its calls.
 """
 
 from __future__ import annotations

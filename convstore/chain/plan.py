@@ -1,7 +1,6 @@
 """Select the parts of a chain to summarise, and build the pair that replaces them.
 
-Floor 1, pure; called by `work` and `summarizer`. A part is skipped if a summary would hardly be smaller, or if it
-already is a single summary.
+A part is skipped if a summary would hardly be smaller, or if it already is a single summary.
 """
 
 from __future__ import annotations

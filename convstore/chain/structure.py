@@ -1,7 +1,7 @@
 """A chain: a list of messages divided into sections, each a header followed by pairs, with their sizes.
 
-Floor 1, pure. A section begins with a human message; a pair is an AI message and the tool messages that answer it.
-All values are frozen: an operation returns a new chain that shares its unchanged parts, and never changes a message.
+A section begins with a human message; a pair is an AI message and the tool messages that answer it. All values are
+frozen: an operation returns a new chain that shares its unchanged parts, and never changes a message.
 `parse.parse_chain` builds a chain from messages, `Chain.messages` returns them.
 """
 

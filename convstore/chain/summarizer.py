@@ -1,7 +1,4 @@
-"""Summarise a chain in stages: older sections, oversized pairs of the last ones, and many sections into one.
-
-Floor 1, pure; `work` holds the stages, `summarization.engine` makes the model calls, several at a time.
-"""
+"""Summarise a chain in stages: older sections, oversized pairs of the last ones, and many sections into one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One run of the chain summarizer: the current chain, the calls made, and the origin of each message.
 
-Floor 1, pure; the stages are strategies for `summarization.engine`, which asks the model. The caller's messages are
-never changed, so a failed run is simply discarded.
+The caller's messages are never changed, so a failed run is simply discarded.
 """
 
 from __future__ import annotations
@@ -207,7 +206,6 @@ class Work:
         return self._requests_for(job.strategy, prompts, job.pairs)
 
     def _summary_pair(self, job: _Job, text: str) -> Pair:
-        """Return the pair that replaces a job's pairs."""
         pair = make_summary_pair(text, job.pairs, used_ids=self._call_ids)
         indexes = self._origins.of([message for each in job.pairs for message in each.exchange()])
         for message in pair.exchange():
@@ -227,7 +225,6 @@ class Work:
         return human
 
     def _put(self, bodies: Mapping[int, Sequence[Pair]]) -> None:
-        """Replace the bodies of sections, given by index."""
         sections = list(self._chain.sections)
         for index, body in bodies.items():
             sections[index] = Section(sections[index].header, tuple(body))

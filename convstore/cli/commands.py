@@ -1,7 +1,4 @@
-"""The typer application of ``convstore``, with all commands.
-
-Floor 8. Each command is a module of its own; `convstore.cli.main` runs the application.
-"""
+"""The typer application of ``convstore``, with all commands."""
 
 from __future__ import annotations
 

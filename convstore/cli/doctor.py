@@ -1,7 +1,4 @@
-"""``convstore doctor``: check all stored data for damage, and repair what can be rebuilt.
-
-Floor 8. Parses the options of `ConversationStore.verify` and prints its report.
-"""
+"""``convstore doctor``: check all stored data for damage, and repair what can be rebuilt."""
 
 from __future__ import annotations
 

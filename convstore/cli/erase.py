@@ -1,7 +1,4 @@
-"""``convstore erase``: remove all conversations with some scope values, or all of the database.
-
-Floor 8. Parses the options of `ConversationStore.erase` and prints its receipt. ``prune`` prints the same receipt.
-"""
+"""``convstore erase``: remove all conversations with some scope values, or all of the database."""
 
 from __future__ import annotations
 

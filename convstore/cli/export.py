@@ -1,6 +1,6 @@
 """``convstore export``: conversations written to a file or to stdout.
 
-Floor 8. Parses the options of `export_conversations`. A file gets its name only once it is complete.
+A file gets its name only once it is complete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``convstore import``: conversations from files or from another store's collection.
-
-Floor 8. Parses the options of `import_conversations`, imports source after source and prints one report.
-"""
+"""``convstore import``: conversations from files or from another store's collection."""
 
 from __future__ import annotations
 
@@ -121,7 +118,6 @@ def _scope_rule(keys: Sequence[str], *, constant: Pairs, fields: Pairs, match: P
 async def _import_all(
     store: ConversationStore, sources: Sequence[Source], write: Callable[[Problem], None], **options: Any
 ) -> ImportReport:
-    """Import one source after the other into one report."""
     from convstore.transfer import ImportReport  # noqa: PLC0415 - loads the store
 
     total = ImportReport(on_problem=write)
@@ -131,7 +127,6 @@ async def _import_all(
 
 
 def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> None:
-    """Print the report as a table."""
     table = new_table("", " ", numbers=("",), show_header=False)
     will, console = "would be " if dry_run else "", screen()
     rows = (

@@ -1,7 +1,4 @@
-"""``convstore inspect``: open the inspector of a store on this machine.
-
-Floor 8. Parses the options of `serve`.
-"""
+"""``convstore inspect``: open the inspector of a store on this machine."""
 
 from __future__ import annotations
 

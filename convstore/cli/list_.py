@@ -1,7 +1,4 @@
-"""``convstore list``: conversations, newest first.
-
-Floor 8. Parses the options of `ConversationStore.list_conversations` and prints a page.
-"""
+"""``convstore list``: conversations, newest first."""
 
 from __future__ import annotations
 

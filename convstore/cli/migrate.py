@@ -1,7 +1,4 @@
-"""``convstore migrate``: apply pending migrations to a database, or list them.
-
-Floor 8. Parses the options of `ConversationStore.setup` and prints the migrations that it ran.
-"""
+"""``convstore migrate``: apply pending migrations to a database, or list them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options that several commands share, how their values are read, and the store that they name.
-
-Floor 8. Every command that opens a store declares its options with these types.
-"""
+"""Options that several commands share, how their values are read, and the store that they name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Output of the command line: text for terminals, JSON for programs, and errors in one line.
 
-Floor 8. All commands use it. Untrusted text (ids, contents, server errors) is escaped before it is printed. Addresses
-of databases, which may hold passwords, are removed from errors.
+Untrusted text (ids, contents, server errors) is escaped before it is printed. Addresses of
+databases, which may hold passwords, are removed from errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Progress of long work on a terminal, and the problems of an import or export.
-
-Floor 8. ``import_``, ``export``, ``replay`` and ``doctor`` show their progress with it.
-"""
+"""Progress of long work on a terminal, and the problems of an import or export."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``convstore prune``: remove conversations whose last message is older than an age.
-
-Floor 8. Parses the options of `ConversationStore.prune` and prints its receipt.
-"""
+"""``convstore prune``: remove conversations whose last message is older than an age."""
 
 from __future__ import annotations
 

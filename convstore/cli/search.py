@@ -1,7 +1,4 @@
-"""``convstore search``: messages of many conversations that match some words.
-
-Floor 8. Parses the options of `ConversationStore.search` and prints its result.
-"""
+"""``convstore search``: messages of many conversations that match some words."""
 
 from __future__ import annotations
 
@@ -63,7 +60,6 @@ def search_command(
 
 
 def _print(console: Console, result: SearchResult) -> None:
-    """Print a line for each conversation, and one for each hit."""
     for group in result.conversations:
         name = shlex.join(f"{key}={value}" for key, value in group.scope.items())
         console.print(Text(plain(f"{name}  {group.title or ''}"), style="bold"), soft_wrap=True)

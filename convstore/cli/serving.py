@@ -1,7 +1,7 @@
 """Serve the inspector on this machine until the command is interrupted.
 
-Floor 8. ``inspect`` and ``demo --inspect`` call it. Only 127.0.0.1 is listened on, and the address carries a token that
-works once.
+``inspect`` and ``demo --inspect`` call it. Only 127.0.0.1 is listened on, and the address carries a token that works
+once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``convstore show``: one conversation, what a model gets or got of it, or one source.
-
-Floor 8. Parses the options of `list_messages`, `view_at` and `get_sources`, and prints what they return.
-"""
+"""``convstore show``: one conversation, what a model gets or got of it, or one source."""
 
 from __future__ import annotations
 
@@ -164,7 +161,6 @@ def _print_source(console: Console, source: Source) -> None:
 
 
 def _print_view(console: Console, view: PastView, *, full: bool, is_past: bool) -> None:
-    """Print the messages of a view, then what each range of the log became and why."""
     for message in view.messages:
         _print_message(console, "", message, full=full)
     report = view.report

@@ -1,7 +1,4 @@
-"""``convstore stats``: how much is stored, how it grows, and what stubs and summaries save.
-
-Floor 8. Parses the options of `ConversationStore.stats` and prints the figures.
-"""
+"""``convstore stats``: how much is stored, how it grows, and what stubs and summaries save."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Summarises old turns: plans a compaction, asks the summarizer, commits the summary.
 
-Floor 5. `conversation` calls it. A lease keeps a second worker from paying for the same summary. The state accepts a
-summary only if it has not changed since the summary was planned, so two workers never both commit. After any failure,
-history loads as before.
+A lease keeps a second worker from paying for the same summary. The state accepts a summary only if it has not changed
+since the summary was planned, so two workers never both commit. After any failure, history loads as before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps the history of a conversation's summaries: lists them, expands them, undoes the current one.
 
-Floor 5. `conversation` and the compactor call it. Every summary is kept. The state names the current one, and each
-summary names the one it extends. A summary whose messages were rewound is set aside until the rewind is undone; until
-then, the newest earlier summary that is still valid is the current one.
+Every summary is kept. The state names the current one, and each summary names the one it extends. A summary whose
+messages were rewound is set aside until the rewind is undone; until then, the newest earlier summary that is still
+valid is the current one.
 """
 
 from __future__ import annotations

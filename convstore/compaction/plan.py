@@ -1,7 +1,7 @@
 """Plan a compaction: when to summarise, which turns, and where a log may be cut, from sizes and types of messages.
 
-Floor 5, pure. The compactor calls it. A compaction folds the oldest turns after the current summary into the next one.
-It runs rarely and then folds many turns, so that the prefix of views stays the same for a long time.
+A compaction folds the oldest turns after the current summary into the next one. It runs rarely and then folds many
+turns, so that the prefix of views stays the same for a long time.
 """
 
 from __future__ import annotations

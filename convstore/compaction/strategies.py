@@ -1,7 +1,6 @@
 """Compaction strategies: one for each kind of summarizer.
 
-Floor 5, pure except for the summarizer's own calls; long chains are processed in threads. The compactor calls them. A
-running summary is a single text for all folded messages. A chain summarizer returns messages that replace those it
+A running summary is a single text for all folded messages. A chain summarizer returns messages that replace those it
 read, headers included. Both replace one range of the log.
 """
 
@@ -88,8 +87,6 @@ class CompactionStrategy(ABC):
 
 
 class _RunningStrategy(CompactionStrategy):
-    """Folds messages into one text."""
-
     _summarizer: Summarizer
 
     async def fold(self, request: CompactionRequest) -> CompactionResult:

@@ -1,6 +1,6 @@
 """The handle of one conversation, the API of an agent backend.
 
-Floor 6. Creating a handle does no I/O. It holds no state, so each request can create its own; the services do the work.
+Creating a handle does no I/O. It holds no state, so each request can create its own; the services do the work.
 """
 
 from __future__ import annotations

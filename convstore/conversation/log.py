@@ -1,7 +1,7 @@
 """The whole log of one conversation, as exports read it and imports write it.
 
-Floor 6. `Conversation.log` returns it. It also shows what views leave out: rewound messages, entries, source ids. It
-dates what it writes with the date of the source.
+It also shows what views leave out: rewound messages, entries, source ids. It dates what
+it writes with the date of the source.
 """
 
 from __future__ import annotations

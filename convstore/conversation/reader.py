@@ -1,6 +1,6 @@
 """The reading half of a conversation's handle: messages, turns, sources, summaries, annotations.
 
-Floor 6. `Conversation` adds the methods that write or call a model.
+`Conversation` adds the methods that write or call a model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Wire the services of one store, without I/O; a `ServiceHost` hands them to conversations and tools.
 
-Floor 6. Each service is the work of one room below; `store` makes all of them once.
+Each service is the work of one room below; `store` makes all of them once.
 """
 
 from __future__ import annotations
@@ -69,8 +69,6 @@ _Result = TypeVar("_Result")
 
 
 class _Commands:
-    """The commands on the collections of a store; no I/O."""
-
     def __init__(self, driver: Driver) -> None:
         self.heads, self.tombstones, self.inspection = Heads(driver), Tombstones(driver), Inspection(driver)
         self.log, self.log_queries, self.states = Log(driver), LogQueries(driver), States(driver)

@@ -1,8 +1,8 @@
 """LangChain's ``BaseChatMessageHistory`` on a conversation, for chains that still use ``RunnableWithMessageHistory``.
 
-Floor 7, needs langchain-core alone. LangChain has deprecated both classes; new code calls `Conversation` itself, or
-uses the middleware. A history returns the view, and messages added to it go into the log. A message that exists only in
-views, such as the note, the summary or the stub of a result, is never appended.
+LangChain has deprecated both classes; new code calls `Conversation` itself, or uses the middleware. A history returns
+the view, and messages added to it go into the log. A message that exists only in views, such as the note, the summary
+or the stub of a result, is never appended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Give each call of an AI message a unique id.
 
-Floor 7, pure. Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message
-the same id. Their results could not be told apart, and providers reject a result without a call id.
+Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message the same id.
+Their results could not be told apart, and providers reject a result without a call id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the scope of the conversation that a run of an agent or a graph works on.
 
-Floor 7; used by the integrations and by nodes of an application. The scope comes from the context or the configuration
-that the application gave the run, or from a function of both, and never from a model's output.
+The scope comes from the context or the configuration that the application gave the run, or from a function of both, and
+never from a model's output.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeC
 
 
 def _given(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
-    """Return the scope values chosen for this run."""
     given: Any = chosen(run) if callable(chosen) else chosen or {}
     if isinstance(given, Mapping):
         return given

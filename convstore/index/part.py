@@ -1,7 +1,6 @@
-"""Define a searchable part of a log: its windows and the windows of each term.
+"""Make a searchable part of a log from messages: its windows and the windows of each term.
 
-Floor 1, pure. `IndexBuilder` makes a part from messages; `segment` stores one and reads it back. Both forms answer the
-same questions, so that ranking does not know which one it reads.
+`segment` stores a part and reads it back. Both forms answer the same questions.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from convstore.index.texts import Text, windows_of
 from convstore.index.words import is_single, language_of, terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.sources.places import SourcePlace
 
-__all__ = ["IndexBuilder", "IndexedMessage", "Part", "Posting", "Window", "only_terms_of"]
+__all__ = ["IndexBuilder", "IndexedMessage", "Posting", "Window", "only_terms_of"]
 
 Posting = tuple[int, int]
 """A window and how often it contains a term."""
@@ -69,63 +68,6 @@ class Window(NamedTuple):
     end: int
     length: int
     label: str = ""
-
-
-class Part(Protocol):
-    """A searchable part of a log, with its messages and windows numbered from 0."""
-
-    @property
-    def size(self) -> int:
-        """Return its number of messages."""
-        ...
-
-    @property
-    def humans(self) -> Sequence[int]:
-        """Return the indexes of its human messages, in order."""
-        ...
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Return the number of terms of each window."""
-        ...
-
-    @property
-    def message_of(self) -> Sequence[int]:
-        """Return the index of the message of each window."""
-        ...
-
-    @property
-    def source_of(self) -> Sequence[int]:
-        """Return the source of each window, 0 for none."""
-        ...
-
-    def message(self, index: int) -> IndexedMessage:
-        """Return a message."""
-        ...
-
-    def window(self, number: int) -> Window:
-        """Return a window."""
-        ...
-
-    def text_of(self, window: Window) -> str | None:
-        """Return the text that a window is cut from; None if it has to be read."""
-        ...
-
-    def place_of(self, window: Window) -> SourcePlace | None:
-        """Return the place of the item in the payload that holds the text of a window escaped, None if none does."""
-        ...
-
-    def frequency(self, term: str) -> int:
-        """Return the number of windows that contain a term."""
-        ...
-
-    def postings(self, term: str) -> Sequence[Posting]:
-        """Return the windows that contain a term, in order."""
-        ...
-
-    def containing(self, sign: str) -> Iterable[str]:
-        """Return the terms of at most two characters that contain a character."""
-        ...
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Rank messages for a query by BM25 over the windows of their texts.
 
-Floor 1, pure. Statistics are integers over all windows of all parts, rewound messages included, and equal scores are
-ordered by ordinal. So the result does not depend on how a log is divided into parts. BM25 is that of Robertson and
-Zaragoza, "The Probabilistic Relevance Framework" (2009).
+Statistics are integers over all windows of all parts, rewound messages included, and equal scores are ordered by
+ordinal. So the result does not depend on how a log is divided into parts. BM25 is that of Robertson and Zaragoza, "The
+Probabilistic Relevance Framework" (2009).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.index.part import IndexedMessage, Part, Posting
+from convstore.index.part import IndexedMessage, Posting
+from convstore.index.segment import Part
 from convstore.index.words import is_common, is_single
 
 __all__ = ["Found", "ranked"]

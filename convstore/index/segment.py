@@ -1,7 +1,7 @@
 """Encode a part of a log as an immutable segment, and search it without decoding all of it.
 
-Floor 1, pure. `mongo.segments` stores the sections. A segment holds the position of every window, so that a snippet is
-one point read, and the ids of questions and of messages with a payload.
+`mongo.segments` stores the sections. A segment holds the position of every window, so that a snippet is one point read,
+and the ids of questions and of messages with a payload.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
 from convstore.sources.places import SourcePlace
 
-__all__ = ["SECTIONS", "Segment", "merged", "sections_of"]
+__all__ = ["SECTIONS", "Part", "Segment", "merged", "sections_of"]
 
 SECTIONS = ("terms", "counts", "sizes", "postings", "windows", "types", "messages")
 """Names of the sections of a segment, each compressed by itself."""
@@ -54,7 +54,7 @@ def sections_of(part: IndexBuilder) -> dict[str, bytes]:
 def merged(segments: Sequence[Segment], last: IndexBuilder) -> IndexBuilder:
     """Return a part with the contents of successive segments and of the part after them."""
     whole = IndexBuilder(characters=last.characters)
-    parts: list[Segment | IndexBuilder] = [*segments, last]
+    parts: list[Part] = [*segments, last]
     for part in parts:
         first_window, first_message = len(whole.windows), len(whole.messages)
         whole.messages += map(part.message, range(part.size))
@@ -214,6 +214,10 @@ class Segment:
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""
         return [term for term in self._terms if len(term) <= 2 and sign in term]
+
+
+Part = IndexBuilder | Segment
+"""A searchable part of a log, with its messages and windows numbered from 0."""
 
 
 def _packed(postings: Sequence[Posting]) -> bytes:

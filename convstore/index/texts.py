@@ -1,7 +1,7 @@
 """List the searchable texts of a stored message, and cut them into windows.
 
-Floor 1, pure. A tool result with sources is indexed source by source. Its content and data often repeat the sources, so
-they add only words that the sources lack. Images, audio and files are left out.
+A tool result with sources is indexed source by source. Its content and data often repeat the sources, so they add only
+words that the sources lack. Images, audio and files are left out.
 """
 
 from __future__ import annotations

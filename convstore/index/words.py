@@ -1,7 +1,7 @@
 """Split texts of any script into search terms, and queries into groups of alternative terms.
 
-Floor 1, pure. A word is folded (case, accents, width) and stemmed if the language of its text is plain. Scripts without
-spaces become pairs of characters. Identifiers, paths and versions give their parts and the whole.
+A word is folded (case, accents, width) and stemmed if the language of its text is plain. Scripts without spaces become
+pairs of characters. Identifiers, paths and versions give their parts and the whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Convert plain values to BSON and back, and refuse values of another type than was stored.
 
-Floor 2; the other modules of this room call it. Text with lone surrogates is stored as bytes. Any field of a damaged
-or hand-edited document may hold any value. The functions then raise TypeError, and callers turn it into an error that
-names the document.
+Text with lone surrogates is stored as bytes. Any field of a damaged or hand-edited document may hold any value. The
+functions then raise TypeError, and callers turn it into an error that names the document.
 """
 
 from __future__ import annotations

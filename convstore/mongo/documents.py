@@ -1,17 +1,10 @@
 """Convert entries, totals and summaries to documents and back; sends nothing.
 
-Floor 2; `log`, `heads` and `summaries` call it. `keys` has the names of collections and the keys, `indexes` the
-indexes. ``log`` holds entries and payload chunks in one key order::
+The documents of ``log``, whose order of keys `keys` explains::
 
     <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
     <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, sources, lookup}
-    <conversation>:~                 {conversation, revision, summary, starts, system}; see `states`
-
-"#" < ":" < ";" gives a conversation one key range and its entries another, which the state ends. Other collections:
-
-- ``heads``: one document for each conversation, found by a hash of its scope, and a tombstone for each deleted one.
-- ``annotations``: values that applications attach to single messages, under ``<conversation>:<ordinal>``.
-- ``summaries``: every summary that was made, under ``<conversation>:<token>``. The state has a copy of the current one.
+    <conversation>:~                 {conversation, revision, summary, starts, system}; see `state_documents`
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wrap the database driver: PyMongo's async API, Motor or mongomock-motor.
 
-Floor 2; the other modules of this room use it. The three drivers share most of their API. The differences are handled
-here: how a client is opened and closed, features that the in-memory driver lacks, and errors, which become ours.
+The three drivers share most of their API. The differences are handled here: how a client is opened and closed, features
+that the in-memory driver lacks, and errors, which become ours.
 """
 
 from __future__ import annotations
@@ -309,7 +309,6 @@ def _is_undecided(error: Exception) -> bool:
 
 
 def _codes(error: OperationFailure) -> set[int | None]:
-    """Return the error codes of a command and of its single writes."""
     details = error.details if isinstance(error, BulkWriteError) and error.details else {}
     return {error.code, *(failure.get("code") for failure in details.get("writeErrors", ()))}
 

@@ -1,7 +1,6 @@
 """Read and write the ``heads`` collection, which maps a scope to its conversation and serves listings.
 
-Floor 2; the writer, the log reader and the catalog call it. A head is found by the hash of its scope. `tombstones` has
-the commands that end a conversation.
+A head is found by the hash of its scope. `tombstones` has the commands that end a conversation.
 """
 
 from __future__ import annotations

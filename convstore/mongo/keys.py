@@ -1,6 +1,6 @@
 """Define the names of the collections and the keys of their documents.
 
-Floor 2; the other modules of this room use it. ``log`` holds entries and payload chunks in one key order::
+``log`` holds entries and payload chunks in one key order::
 
     <conversation>#<token>#<chunk>   a chunk of a payload
     <conversation>:<entry number>    an entry

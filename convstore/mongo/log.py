@@ -1,8 +1,8 @@
 """Read and write the ``log`` collection: entries and payload chunks.
 
-Floor 2; the writer and the log reader call it. An entry is inserted at the next number. A duplicate key means that
-another writer took the number, which is a result (`SlotTaken`), not an error. All reads use ranges of ``_id`` or an
-index: on a clustered collection any other filter on ``_id`` would scan all of it.
+An entry is inserted at the next number. A duplicate key means that another writer took the number, which is a result
+(`SlotTaken`), not an error. All reads use ranges of ``_id`` or an index: on a clustered collection any other filter on
+``_id`` would scan all of it.
 """
 
 from __future__ import annotations
@@ -373,7 +373,6 @@ def _chunks_of(ref: PayloadRef, start: int, end: int) -> range:
 
 
 def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> str:
-    """Cut a range of a payload out of the chunks that contain it."""
     numbers = _chunks_of(ref, start, end)
     if not numbers:
         return ""
@@ -382,7 +381,6 @@ def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[int, str]) -> 
 
 
 def _sizes(ref: PayloadRef) -> dict[int, int]:
-    """Return the number of characters in each chunk of a payload."""
     return {ref.chunk + index: end - start for index, (start, end) in enumerate(pairwise([0, *ref.ends]))}
 
 

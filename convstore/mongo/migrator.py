@@ -1,9 +1,9 @@
 """Migrate a database to the schema of this version: numbered files, each run once.
 
-Floor 2; `store` and the command ``migrate`` call it. ``migrations/NNNN_name.py`` holds ``async def up(database:
-Target) -> None`` and describes itself in its docstring. A step may be repeated after a crash, so it must be idempotent.
-Applied steps are recorded in the collection ``convstore_migrations``. A lease there lets one runner work at a time. It
-is renewed during a step, as an index over a large collection may take hours.
+``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and describes itself in its docstring. A
+step may be repeated after a crash, so it must be idempotent. Applied steps are recorded in the collection
+``convstore_migrations``. A lease there lets one runner work at a time. It is renewed during a step, as an index over a
+large collection may take hours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read and write the ``search`` collection: immutable segments of the search index.
 
-Floor 2; the `search` room calls it. A segment covers a range of entries and is stored under the first of them. So the
-insert of a segment decides between two processes that seal the same entries, and a larger segment replaces the first of
-those that it covers in one write; readers skip the others. Everything in it can be derived from the log.
+A segment covers a range of entries and is stored under the first of them. So the insert of a segment decides between
+two processes that seal the same entries, and a larger segment replaces the first of those that it covers in one write;
+readers skip the others. Everything in it can be derived from the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convert an entry's sources to columns and back, and build the filter that finds them.
 
-Floor 2; `documents` and `log` call it. A run of adjacent ids in one result is one document with a list for each field.
-A column whose values are all the default is left out.
+A run of adjacent ids in one result is one document with a list for each field. A column whose values are all the
+default is left out.
 """
 
 from __future__ import annotations
@@ -151,7 +151,6 @@ def _place_from(part: Part, before: Any, start: Any, end: Any, length: Any) -> S
 
 
 def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
-    """Return the digests of a run's sources, in order."""
     packed = stored_bytes(run["digests"])
     if len(packed) % TEXT_DIGEST_BYTES:
         raise ValueError("the digests of sources are truncated")

@@ -1,7 +1,4 @@
-"""Convert the state of a conversation to its document and back; sends nothing.
-
-Floor 2; `states`, `log` and `heads` call it.
-"""
+"""Convert the state of a conversation to its document and back; sends nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Read and write the state of a conversation, which is the last document of its key range in ``log``.
 
-Floor 2; `runtime.log_end` and the `compaction` room call it. `log.insert` writes it with the first entry. Every other
-change is one update of an existing state at a known revision, never an upsert: a deleted conversation stays deleted.
+`log.insert` writes it with the first entry. Every other change is one update of an existing state at a known revision,
+never an upsert: a deleted conversation stays deleted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Read the totals of heads, and measure the documents of the collections by kind and day.
-
-Floor 2; `admin.statistics` calls it.
-"""
+"""Read the totals of heads, and measure the documents of the collections by kind and day."""
 
 from __future__ import annotations
 

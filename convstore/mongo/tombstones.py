@@ -1,7 +1,7 @@
 """End conversations in the ``heads`` collection and keep a tombstone until everything of them is swept.
 
-Floor 2; `admin.retention` and the writer call it. A tombstone replaces the head and stays until late writes of appends
-in flight are swept. It holds no scope values, only their hashes, by which an interrupted deletion is found again.
+A tombstone replaces the head and stays until late writes of appends in flight are swept. It holds no scope values, only
+their hashes, by which an interrupted deletion is found again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Search several conversations at once: rank their messages together, and return hits by conversation.
 
-Floor 4; the store calls it. Segments of all conversations are read by one command. Logs with entries that are in no
-segment are read one by one, a limited number of them.
+Segments of all conversations are read by one command. Logs with entries that are in no segment are read one by one, a
+limited number of them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convstore.exceptions import ConversationDeletedError
-from convstore.index.part import IndexBuilder, IndexedMessage, Part, only_terms_of
+from convstore.index.part import IndexBuilder, IndexedMessage, only_terms_of
 from convstore.index.ranking import Found, ranked
+from convstore.index.segment import Part
 from convstore.log.entry import Totals
 from convstore.log.rewind import NO_REWINDS
 from convstore.mongo.segments import Segments

@@ -1,7 +1,6 @@
 """Read a conversation's log into searchable parts: its segments, and the entries after them.
 
-Floor 4; `searcher` and `sealer` call it. A log without segments, or with damaged ones, is read whole: slower, with the
-same result.
+A log without segments, or with damaged ones, is read whole: slower, with the same result.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from convstore.index.part import IndexBuilder, IndexedMessage, Part
+from convstore.index.part import IndexBuilder, IndexedMessage
 from convstore.index.ranking import Found
+from convstore.index.segment import Part
 from convstore.index.texts import Text, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.rewind import NO_REWINDS, Rewinds

@@ -1,7 +1,4 @@
-"""Define a search request, checked before anything is read.
-
-Floor 4, pure.
-"""
+"""Define a search request, checked before anything is read."""
 
 from __future__ import annotations
 

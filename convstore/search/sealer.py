@@ -1,8 +1,8 @@
 """Seal the texts of logs into immutable segments, in the background.
 
-Floor 4. Appends write nothing for search: the timer that refreshes heads notes a conversation here when a burst of
-appends ends, and a search notes one of which much is in no segment. One conversation is sealed at a time. Nothing is
-lost if none ever is: searches read from the log what no segment covers.
+Appends write nothing for search: the timer that refreshes heads notes a conversation here when a burst of appends ends,
+and a search notes one of which much is in no segment. One conversation is sealed at a time. Nothing is lost if none
+ever is: searches read from the log what no segment covers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Search one conversation: rank its messages and return hits with snippets.
 
-Floor 4; `conversation` and the retrieval tool call it. A search takes two round trips: segments and the end of the log,
-then the texts to show. If the end of the log needs a second one, its first results are read along with it.
+A search takes two round trips: segments and the end of the log, then the texts to show. If the end of the log needs a
+second one, its first results are read along with it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.index.part import IndexedMessage, Part, Window, only_terms_of
+from convstore.index.part import IndexedMessage, Window, only_terms_of
 from convstore.index.ranking import Found, ranked
+from convstore.index.segment import Part
 from convstore.index.texts import Snippets
 from convstore.log.entry import PayloadRef
 from convstore.messages.values import Codec
@@ -224,7 +225,6 @@ async def _ranked(log: SearchedLog, request: SearchRequest) -> list[Found]:
 
 
 def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> list[_ShownWindow]:
-    """Return the windows to show of some messages, best first."""
     parts = [log.parts[one.part] for one in found]
     return [
         _ShownWindow(part, one.message, _shown_window(part, one.windows[0], request))

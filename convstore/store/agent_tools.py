@@ -1,7 +1,7 @@
 """Tools for an agent to register: the read-back tool, and wrappers that number the sources of its own tools.
 
-Floor 6, on store and handle. A tool works on the conversation that it is made for, or on that of a run, which the
-application names in the run's context or configuration; never on one that a model names.
+A tool works on the conversation that it is made for, or on that of a run, which the application names in the run's
+context or configuration; never on one that a model names.
 """
 
 from __future__ import annotations
@@ -150,14 +150,12 @@ def _chat_of(chat: Conversation | ConversationStore, config: RunnableConfig) -> 
 
 
 def _scope_of(keys: Sequence[str], config: RunnableConfig) -> Scope:
-    """Return a run's values of some scope keys."""
     configurable = config.get("configurable") or {}
     context = getattr(configurable.get(_RUNTIME), "context", None)
     return scope_of_run(keys, context=context, configurable=configurable)
 
 
 def _numbering(chat: Conversation) -> Numbering:
-    """Return the functions that number sources in a conversation."""
 
     async def give(store: ServiceHost, texts: Sequence[str]) -> tuple[range, list[int | None]]:
         one = store.conversation(**chat.scope)

@@ -1,7 +1,4 @@
-"""Read the databases of other applications, with the errors of this package.
-
-Floor 6. An import from another store's collection uses it, and the command line.
-"""
+"""Read the databases of other applications, with the errors of this package."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The store: one database and all conversations in it.
-
-Floor 6. It creates the services and hands out `Conversation` handles; the rooms below do the work.
-"""
+"""The store: one database and all conversations in it."""
 
 from __future__ import annotations
 

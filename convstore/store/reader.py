@@ -1,7 +1,4 @@
-"""The reading half of a store: listings, statistics, and the search across conversations.
-
-Floor 6. `ConversationStore` adds the methods that set up, write and end.
-"""
+"""The reading half of a store: listings, statistics, and the search across conversations."""
 
 from __future__ import annotations
 

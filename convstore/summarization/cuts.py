@@ -1,7 +1,7 @@
 """Select the messages to fold into a summary, and those of each model call.
 
-Floor 1, pure. A cut is the number of messages before it. `pair` says which result answers which call; from that follow
-the cuts that do not separate them.
+A cut is the number of messages before it. `pair` says which result answers which call; from that follow the cuts that
+do not separate them.
 
 - A call without a result may still get one, so no cut follows it. Once a human message follows the call, it is given
   up and folded like any other message.

@@ -1,7 +1,7 @@
 """Ask a model for summaries; the only module of the pure rooms that awaits.
 
-Floor 1. A strategy is a generator. It yields the requests that it needs answered next, receives the answers in the same
-order and returns its result. So a strategy is pure, and the same code serves models that are called or awaited.
+A strategy is a generator. It yields the requests that it needs answered next, receives the answers in the same order
+and returns its result. So a strategy is pure, and the same code serves models that are called or awaited.
 """
 
 from __future__ import annotations

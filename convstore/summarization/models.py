@@ -1,6 +1,6 @@
 """Define the result of a summarization, the running summary that each call extends, and the default prompts.
 
-Floor 1. Plain dataclasses, so that a checkpointer stores them like those of langmem.
+Plain dataclasses, so that a checkpointer stores them like those of langmem.
 """
 
 from __future__ import annotations

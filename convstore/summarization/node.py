@@ -1,7 +1,4 @@
-"""Run `summarize_messages` as a node of a graph.
-
-Floor 1. A Runnable of langchain-core, which LangGraph takes as a node; LangGraph itself is not imported.
-"""
+"""Run `summarize_messages` as a node of a graph."""
 
 from __future__ import annotations
 
@@ -110,7 +107,6 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         return drive_async(self._steps(given, bound), model.ainvoke)
 
     def _steps(self, state: Any, bound: dict[str, Any]) -> Steps[dict[str, Any]]:
-        """Summarise the messages of a state; return the update of the state."""
         messages, context = self._read(state)
         own = {option.name: getattr(self, option.name) for option in fields(Options)}
         done = yield from summarization_steps(messages, context.get("running_summary"), Options(**own | bound))
@@ -121,7 +117,6 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         return update
 
     def _read(self, state: Any) -> tuple[list[BaseMessage], dict[str, Any]]:
-        """Return the messages and the context of a state."""
         key = self.input_messages_key
         if isinstance(state, Mapping):
             messages, context = state.get(key), state.get("context")

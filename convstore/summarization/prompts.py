@@ -1,8 +1,8 @@
 """Write the requests that ask a model for a summary, for all strategies.
 
-Floor 1, pure. Every message is shown whole: as a message of its own to models that get a list, else as text. Such text
-is escaped, so it can neither close a tag nor imitate one; a long message is cut between words into several requests.
-Reasoning is left out, and media become a line with type and size.
+Every message is shown whole: as a message of its own to models that get a list, else as text. Such text is escaped, so
+it can neither close a tag nor imitate one; a long message is cut between words into several requests. Reasoning is left
+out, and media become a line with type and size.
 """
 
 from __future__ import annotations

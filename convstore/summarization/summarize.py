@@ -1,7 +1,7 @@
 """Summarise a list of messages when it grows too long: two functions, for sync and for async callers.
 
-Floor 1, pure; `engine` asks the model. A result without its call is refused by every provider, so where its call was
-summarised before the result was added, it is shown as text.
+A result without its call is refused by every provider, so where its call was summarised before the result was added, it
+is shown as text.
 """
 
 from __future__ import annotations
@@ -297,7 +297,6 @@ def _with_summary(
 
 
 def _summary_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> list[BaseMessage]:
-    """Return the messages that the final prompt adds."""
     return _with_summary(running, [], system=[], prompt=prompt)
 
 

@@ -1,7 +1,6 @@
 """Summarizers, which write the summaries stored with a conversation.
 
-Floor 1, pure; `engine` asks the model. A summarizer receives messages and the summary of the messages before them, and
-returns the summary of both. `compaction` decides when to call it.
+A summarizer receives messages and the summary of the messages before them, and returns the summary of both.
 """
 
 from __future__ import annotations
@@ -135,8 +134,6 @@ class HeadTailSummarizer:
 
 
 class _Function:
-    """Adapts an async function to a summarizer."""
-
     def __init__(self, function: Callable[[Sequence[BaseMessage], str | None], Awaitable[str]]) -> None:
         self.rule: CompactionRule = getattr(function, "rule", CompactionRule())
         self.name = getattr(function, "__name__", type(function).__name__)

@@ -1,7 +1,7 @@
 """The tool by which an agent searches the other conversations of its user: ``search_conversations``.
 
-Floor 5. Whose conversations these are is said by the application or the run's configuration, never by a model. A hit
-has a reference that works in this tool alone, and only for conversations with the same scope values.
+Whose conversations these are is said by the application or the run's configuration, never by a model. A hit has a
+reference that works in this tool alone, and only for conversations with the same scope values.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ class OtherConversations(NamedTuple):
 
 
 class _SearchArguments(BaseModel):
-    """The arguments that a model passes."""
-
     find: Any = Field(default="", description="Words to search for.", json_schema_extra={"type": "string"})
     read: Any = Field(default="", description="A reference from a search.", json_schema_extra={"type": "string"})
 

@@ -1,7 +1,7 @@
 """Numbers the sources in a tool's answer before a model sees it.
 
-Floor 5, knows no store. Most search tools count from 1 on every call, so two searches cite the same [1]. The wrapper
-puts numbers into content and artifact that are unique in the conversation.
+Most search tools count from 1 on every call, so two searches cite the same [1]. The wrapper puts numbers into content
+and artifact that are unique in the conversation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tool that an agent registers to read old tool results back: ``retrieve_previous_sources``.
 
-Floor 5. The conversation is set by the application or by the run's configuration, never by a model. The tool never
-raises on a model's arguments, and reads them leniently, see `RetrieveArguments`.
+The conversation is set by the application or by the run's configuration, never by a model. The tool never raises on a
+model's arguments, and reads them leniently, see `RetrieveArguments`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Show a model the passages of its conversation that match some words, page by page.
 
-Floor 5. The retrieval tool calls it for ``find`` without ids. A header names the ids that read the whole message.
+A header names the ids that read the whole message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lossless archive format: JSON lines, several for each conversation.
 
-Floor 7. The first line holds the scope, each message has a line, and the last line closes the conversation, so that a
-truncated file is detected::
+The first line holds the scope, each message has a line, and the last line closes the conversation, so that a truncated
+file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […]}
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "seen": {…}}

@@ -1,8 +1,8 @@
 """Reads messages as JSON files hold them: OpenAI's format, and the two that LangChain writes.
 
-Floor 7. ``{"role": …}`` is OpenAI's format, which `append` takes. ``{"type": …, "data": {…}}`` is what
-``message_to_dict`` writes, ``{"type": …, "content": …}`` what ``model_dump`` does, LangGraph's API too. Only
-LangChain's message classes are built; ``langchain_core.load`` is not used, because it builds any class by name.
+``{"role": …}`` is OpenAI's format, which `append` takes. ``{"type": …, "data": {…}}`` is what ``message_to_dict``
+writes, ``{"type": …, "content": …}`` what ``model_dump`` does, LangGraph's API too. Only LangChain's message classes
+are built; ``langchain_core.load`` is not used, because it builds any class by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes conversations as JSON lines: in OpenAI's format, or in the lossless archive format.
 
-Floor 7. Conversations are read one at a time, in pages, and each is written once it was read completely. So a long
-conversation never has to fit in memory, and the output holds no partial conversation.
+Conversations are read one at a time, in pages, and each is written once it was read completely. So a long conversation
+never has to fit in memory, and the output holds no partial conversation.
 """
 
 from __future__ import annotations
@@ -167,8 +167,6 @@ class _ArchiveOrdinals:
 
 
 class _Export:
-    """One run of an export."""
-
     def __init__(self, store: ConversationStore, report: ExportReport, format_: ExportFormat) -> None:
         self._store, self._report, self._format = store, report, format_
 
@@ -199,7 +197,6 @@ class _Export:
         return True
 
     async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
-        """Write the lines of one conversation in the archive format."""
         chat, codec = self._store.conversation(**info.scope), self._store.codec
         end = await chat.log.snapshot()
         if end is None:
@@ -222,7 +219,6 @@ class _Export:
         return ordinals.messages
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
-        """Write one line, message by message."""
         bare = self._format == "fine-tuning"
         number, missing_fields, skipped, answers = 0, dict[str, int](), list[Problem](), 0
         async for turn in self._store.conversation(**info.scope).turns():

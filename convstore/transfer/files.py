@@ -1,7 +1,7 @@
 """Reads JSON lines: one conversation a line, with messages in OpenAI's or LangChain's format.
 
-Floor 7. ``{"id": …, "messages": […]}``, or the state of a LangGraph thread, ``{"values": {"messages": […]}}``. The
-other fields of the object can make the scope. Lines of an archive are handed to ``archive``.
+``{"id": …, "messages": […]}``, or the state of a LangGraph thread, ``{"values": {"messages": […]}}``. The other fields
+of the object can make the scope. Lines of an archive are handed to ``archive``.
 """
 
 from __future__ import annotations

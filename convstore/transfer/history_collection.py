@@ -1,7 +1,7 @@
 """Reads the collection of ``MongoDBChatMessageHistory`` from langchain-mongodb.
 
-Floor 7. One document a message, ``{_id, SessionId: …, History: "<JSON of message_to_dict>"}``, in the order in which
-that class reads them. The collection is only read.
+One document a message, ``{_id, SessionId: …, History: "<JSON of message_to_dict>"}``, in the order in which that class
+reads them. The collection is only read.
 """
 
 from __future__ import annotations

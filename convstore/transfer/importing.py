@@ -1,7 +1,7 @@
 """Imports conversations of other stores: in order, each message once, safe to repeat.
 
-Floor 7. Stored messages of a record are found by their ids, and only the messages after them are appended. So a killed
-import resumes where it stopped, and repeating a finished one writes nothing.
+Stored messages of a record are found by their ids, and only the messages after them are appended. So a killed import
+resumes where it stopped, and repeating a finished one writes nothing.
 """
 
 from __future__ import annotations

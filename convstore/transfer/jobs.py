@@ -1,7 +1,4 @@
-"""Work on several conversations at a time, for imports and replays.
-
-Floor 7.
-"""
+"""Work on several conversations at a time, for imports and replays."""
 
 from __future__ import annotations
 

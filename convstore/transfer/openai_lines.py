@@ -1,7 +1,7 @@
 """Converts messages of the log to OpenAI's format, the inverse of what `append` does with such dicts.
 
-Floor 7. Fields without a LangChain equivalent, which `append` keeps in ``additional_kwargs``, get their own names back.
-Fields that the format cannot hold are named, so that an export reports them.
+Fields without a LangChain equivalent, which `append` keeps in ``additional_kwargs``, get their own names back. Fields
+that the format cannot hold are named, so that an export reports them.
 """
 
 from __future__ import annotations
@@ -176,7 +176,6 @@ def _calls_problem(message: _Message) -> str:
 
 
 def _pairs_problem(messages: Sequence[_Message]) -> str:
-    """Return a problem unless each call is followed by its result before any other message."""
     open_calls: set[str] = set()
     for number, message in enumerate(messages, 1):
         if message["role"] == "tool":

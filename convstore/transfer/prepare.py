@@ -1,7 +1,4 @@
-"""Prepares a record for appending: messages are read, checked, given ids and cut into batches.
-
-Floor 7. Pure. ``importing`` rejects a record here, before any of its messages is written.
-"""
+"""Prepares a record for appending: messages are read, checked, given ids and cut into batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Records that sources hand to an import, and the reports of imports and exports.
 
-Floor 7. A source yields a `ConversationRecord` for each conversation, and a `BadRecord` for anything else. A report has
-counts, and everything that was left out or changed.
+A source yields a `ConversationRecord` for each conversation, and a `BadRecord` for anything else. A report has counts,
+and everything that was left out or changed.
 """
 
 from __future__ import annotations
@@ -128,8 +128,6 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class _Report:
-    """Fields that both reports have."""
-
     on_problem: Callable[[Problem], object] = field(default=lambda _: None, repr=False)
     problems: list[Problem] = field(default_factory=list)
     left_out: int = 0
@@ -272,7 +270,6 @@ class ScopeRule:
         return dict(check_scope(self.keys, found))
 
     def _exported_scope(self, record: ConversationRecord) -> dict[str, str]:
-        """Return the scope values that an export in OpenAI's format holds."""
         exported = record.fields.get("scope")
         return {key: exported[key] for key in self.keys if key in exported} if isinstance(exported, Mapping) else {}
 

@@ -1,7 +1,7 @@
 """Validate database addresses, and redact them for display.
 
-Floor 0, pure; used by the MongoDB driver, the development server and the command line. User info and options of an
-address can be secrets. A malformed address may contain them anywhere, so no error quotes an address.
+User info and options of an address can be secrets. A malformed address may contain them anywhere, so no error quotes an
+address.
 """
 
 from __future__ import annotations

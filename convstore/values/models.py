@@ -1,8 +1,7 @@
 """Return values of the public API: data without behaviour or I/O.
 
-Floor 0; built by every use case. Fields cannot be reassigned, but lists and dicts inside them are ordinary ones. They
-are pydantic models, so that a backend can return them from an endpoint as they are. Messages are serialised with all
-fields of their own class.
+Fields cannot be reassigned, but lists and dicts inside them are ordinary ones. They are pydantic models, so that a
+backend can return them from an endpoint as they are. Messages are serialised with all fields of their own class.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Policies of `load_history`: the contents of a view, and when old turns are summarised.
 
-Floor 0; passed by callers, applied by `view` and `compaction`. Invalid values are rejected when a policy is created,
-not when it is used.
+Invalid values are rejected when a policy is created, not when it is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Return values of the calls that look after a whole store: data without behaviour or I/O.
-
-Floor 0; built by `admin`, `verify` and the store. They are pydantic models like those of `models`.
-"""
+"""Return values of the calls that look after a whole store: data without behaviour or I/O."""
 
 from __future__ import annotations
 

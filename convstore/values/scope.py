@@ -1,7 +1,7 @@
 """Validate scopes, ids and numbers before they reach a query.
 
-Floor 0; called by every public method. A scope value or a message id must be a plain, non-empty str of at most 512
-bytes. A dict such as ``{"$ne": ""}`` would be an operator that matches other users' conversations.
+A scope value or a message id must be a plain, non-empty str of at most 512 bytes. A dict such as ``{"$ne": ""}`` would
+be an operator that matches other users' conversations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stamp of a view: the few values from which it can be built again, and a digest of its messages.
 
-Floor 0, pure. A view is a function of the log up to an entry, the current summary, the policy, the token counter and
-the format of views. A stamp names them, so a view need not be stored.
+A view is a function of the log up to an entry, the current summary, the policy, the token counter and the format of
+views. A stamp names them, so a view need not be stored.
 """
 
 from __future__ import annotations

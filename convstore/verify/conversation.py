@@ -1,8 +1,7 @@
 """Checks one conversation: its log, its head, its state, its annotations and its search segments.
 
-Floor 4. `verifier` calls it. Findings are reported only if the conversation still exists afterwards, because one that
-is deleted meanwhile has holes everywhere. Documents younger than the longest append are not reported, because they may
-belong to an append in flight.
+Findings are reported only if the conversation still exists afterwards, because one that is deleted meanwhile has holes
+everywhere. Documents younger than the longest append are not reported, because they may belong to an append in flight.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ async def _check_annotations(subject: Subject, log: Log, last: int) -> None:
 
 
 def _annotation_problem(subject: Subject, document: Document) -> tuple[str, int]:
-    """Return the problem of an annotation, "" if there is none, and its ordinal."""
     try:
         ordinal = stored_number(document["ordinal"])
         if document["_id"] != annotation_id(subject.conversation, ordinal):

@@ -1,7 +1,7 @@
 """Checks that a stored entry is what an append after the previous entry would have written.
 
-Floor 4, pure. `log` calls it. All redundant fields, and all fields that follow from the previous entry, are computed
-again and compared. Descriptions of problems never contain text of messages.
+All redundant fields, and all fields that follow from the previous entry, are computed again and compared. Descriptions
+of problems never contain text of messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collects the findings of a verification, and reads the documents to check page by page.
 
-Floor 4. `verifier` and the checks call it. Every check takes a `Subject`, the conversation to check, and reports to it.
+Every check takes a `Subject`, the conversation to check, and reports to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Checks the head of one conversation against its log.
 
-Floor 4. `conversation` calls it. A head that only seems out of date is checked a second time, because a writer may be
-about to refresh it.
+A head that only seems out of date is checked a second time, because a writer may be about to refresh it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks the log of one conversation for damage.
 
-Floor 4. `conversation` calls it. It makes one pass over the entries, in batches, with the payload chunks they refer to.
-Memory use does not grow with the conversation.
+It makes one pass over the entries, in batches, with the payload chunks they refer to. Memory use does not grow with the
+conversation.
 """
 
 from __future__ import annotations

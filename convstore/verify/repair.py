@@ -1,8 +1,7 @@
 """Repairs a log whose tail was lost when a backup was restored under a running process; see ``log.repairs``.
 
-Floor 4. `conversation` calls it. Missing entries are filled in ascending order, so that no process that has one of them
-cached can append after it. Then a recount entry at the end stores new totals. Concurrent appends by other writers are
-kept.
+Missing entries are filled in ascending order, so that no process that has one of them cached can append after it. Then
+a recount entry at the end stores new totals. Concurrent appends by other writers are kept.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class Repairer:
             yield entry_from(document)
 
     async def _fill(self, before: Entry, after_hole: Entry) -> None:
-        """Insert replacements for missing entries; stop if another writer took a number."""
         for entry in lost_entries(before, after_hole, at=self.clock.now(), link=self.clock.link):
             if not await self._insert(entry):
                 return

@@ -1,6 +1,6 @@
 """Counts the active messages after each rewind entry, to compare them with the entry's totals.
 
-Floor 4. `log` calls it. All entries are summed during the pass. Rewound ranges are read a second time, each part once.
+All entries are summed during the pass. Rewound ranges are read a second time, each part once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks collections, their options, their indexes and the migrations.
 
-Floor 4. `verifier` calls it. Missing collections and indexes can be created again. Differences are only reported,
-because rebuilding an index may take hours and the operator must choose the time.
+Missing collections and indexes can be created again. Differences are only reported, because rebuilding an index may
+take hours and the operator must choose the time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class SchemaCheck:
             findings.report("migration", MIGRATIONS, migration.name, problem, repairable=True, repaired=repaired)
 
     async def _create_collection(self, findings: Findings, collection: str) -> None:
-        """Report a missing collection, and create it when repairing."""
         if findings.repair:
             await self._driver.create_collection(collection, clustered=collection == LOG)
         name, repair = self._driver.prefix + collection, findings.repair

@@ -1,7 +1,6 @@
 """Checks the state of one conversation and its summaries, and restores a state that was lost.
 
-Floor 4. `conversation` calls it, after the check of the log. Everything in a state, but for an undone compaction,
-can be derived again from the log and the stored summaries.
+Everything in a state, but for an undone compaction, can be derived again from the log and the stored summaries.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ class StateCheck:
         return self.subject.documents(self.subject.inspection.documents_of, SUMMARIES, self.subject.conversation)
 
     async def _state(self, check: LogCheck) -> State | None:
-        """Return the state; report and restore a missing or damaged one."""
         self.document = self.document or await self.subject.inspection.state(self.subject.conversation)
         if self.document is None:
             if check.tail.entries and check.first_at and self.subject.is_old(check.first_at):
@@ -134,7 +132,6 @@ class StateCheck:
             subject.report("summary_unused", SUMMARIES, key, problem, repairable=True, repaired=removed)
 
     async def _check_range(self, record: SummaryRecord) -> None:
-        """Check that a summary covers existing messages."""
         entry = await self.subject.inspection.entry_span(entry_id(self.subject.conversation, record.entry)) or {}
         first, count = entry.get("first"), entry.get("count")
         holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
@@ -143,7 +140,6 @@ class StateCheck:
             self._report_summary(record.token, text)
 
     async def _check_hints(self, state: State, check: LogCheck) -> None:
-        """Check the starts of views and the leading system messages, which loads can find again."""
         if any(is_wrong_start(one, check.kept.get(one.entry), check.tail) for one in state.starts):
             await self._drop("starts", "a stored start of views does not match the log")
         if state.system and not await self._has_messages(state.system):

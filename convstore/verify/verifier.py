@@ -1,7 +1,7 @@
 """Checks a database for damage; see `ConversationStore.verify`.
 
-Floor 4. `store` calls it. Conversations are found by their heads and read one page at a time. Without a scope, it also
-looks for documents that no head refers to.
+Conversations are found by their heads and read one page at a time. Without a scope, it also looks for documents that no
+head refers to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``convstore demo``: run the demo and print what was stored, shown and read back.
-
-Floor 8. Parses the options of `run_demo`, or opens the inspector.
-"""
+"""``convstore demo``: run the demo and print what was stored, shown and read back."""
 
 from __future__ import annotations
 

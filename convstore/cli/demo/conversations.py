@@ -1,6 +1,6 @@
 """The demo's conversations for the inspector, which together have everything that its pages show.
 
-Floor 8. ``command`` fills a store with them and removes them again; the pictures of the documentation are made of them.
+``command`` fills a store with them and removes them again; the pictures of the documentation are made of them.
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
 
 
 class _Summarizer:
-    """Returns the summary that a model would write."""
-
     name = _MODEL
     rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=200, keep_last_turns=1)
 
@@ -94,14 +92,12 @@ async def _lesson(chat: Conversation) -> None:
 
 
 async def _reading_list(chat: Conversation) -> None:
-    """Append more turns than the budget holds."""
     for passage in [*MACHINE_LEARNING, *DEEP_LEARNING] * 2:
         await _ask(chat, [HumanMessage(f"Explain this chapter: {passage['title']}")], passage["text"])
     await chat.update(title="A reading list, chapter by chapter")
 
 
 async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str) -> str:
-    """Append a question and its answer; return the answer's id."""
     said = AIMessage(answer, id=f"answer-{secrets.token_hex(6)}", **_used(1_200, len(answer) // 4))
     await _say(chat, [*question, said])
     return str(said.id)
@@ -125,6 +121,5 @@ def _call(tool: str, arguments: dict[str, str], id_: str) -> AIMessage:
 
 
 def _used(read: int, wrote: int) -> dict[str, object]:
-    """Return the fields in which a provider reports its token counts."""
     usage = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
     return {"usage_metadata": usage, "response_metadata": {"model_name": _MODEL}}

@@ -1,6 +1,6 @@
 """Passages that the demo's search tool finds: ten for each of two questions.
 
-Floor 8. A small handbook of our own making, as long and as wordy as what a retriever really returns.
+A small handbook of our own making, as long and as wordy as what a retriever really returns.
 """
 
 from __future__ import annotations

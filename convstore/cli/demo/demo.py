@@ -1,7 +1,6 @@
 """Runs the demo: two questions, twenty passages, the view at the third question and the view many turns later.
 
-Floor 8. ``command`` runs it. All output is read from the store through the public API; only the conversation is
-scripted.
+``command`` runs it. All output is read from the store through the public API; only the conversation is scripted.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ async def _talk(chat: Conversation) -> Demo:
 
 
 async def _go_on(chat: Conversation) -> tuple[History, int]:
-    """Append ten more short turns and summarise the old ones."""
     await chat.append(AIMessage("It does much better on what it was trained on than on what it was not [6]."))
     for passage in DEEP_LEARNING:
         question = HumanMessage(f"Tell me more about this: {passage['title']}")
@@ -222,7 +220,6 @@ def _sources_on(pages: list[ToolMessage]) -> str:
 
 
 def _summary_text(demo: Demo) -> Text:
-    """Return the first lines of the summary, each shortened."""
     lines = (demo.later.summary or "").splitlines()
     shown = "".join(f"{short(plain(line), maximum=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
     rest = f"{len(lines) - _SUMMARY_LINES} more lines; it covers {demo.expanded} messages, which stay in the log.\n"

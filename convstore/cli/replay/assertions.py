@@ -1,7 +1,6 @@
 """Checks the promises of a store from outside: each check returns its problems as sentences, none on success.
 
-Floor 8. Pure; compares appended with returned values. It shares with the store only the text form of values and the
-rule which items of an artifact are sources.
+It shares with the store only the text form of values and the rule which items of an artifact are sources.
 """
 
 from __future__ import annotations
@@ -215,8 +214,6 @@ _BEGINNING = 60
 
 
 class _Pool:
-    """Every text that was read back of one message."""
-
     def __init__(self, passages: Sequence[str], sources: Mapping[int, str]) -> None:
         self._sources = sources
         texts = dict.fromkeys(text for passage in passages for text in _unpacked(passage))

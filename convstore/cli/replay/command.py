@@ -1,7 +1,4 @@
-"""``convstore replay``: replay recorded conversations through a store and print every broken promise.
-
-Floor 8. Parses the options of `Replay` and prints one report per file.
-"""
+"""``convstore replay``: replay recorded conversations through a store and print every broken promise."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Replay files of recorded conversations against a store, several conversations at a time.
 
-Floor 8. ``command`` runs it; a ``_ReplayRunner`` replays each conversation. A failure in one conversation is a line of
-the report and does not stop the others; a server that does not answer stops everything.
+``command`` runs it; a ``_ReplayRunner`` replays each conversation. A failure in one conversation is a line of the
+report and does not stop the others; a server that does not answer stops everything.
 """
 
 from __future__ import annotations
@@ -234,7 +234,6 @@ class _ReplayRunner:
             self._note(check_records(list(asked.values()), await self.chat.get_tool_messages(list(asked))))
 
     async def _check_sources(self) -> None:
-        """Check that every source is found by its id, with the text that its tool returned."""
         found_in = (find_sources(one, parse_json(text_of(one.content))) for one in self._results().values())
         wanted = [source.text for found in found_in for source in found.items]
         self.report.sources += len(wanted)

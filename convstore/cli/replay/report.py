@@ -1,7 +1,4 @@
-"""Figures of a replay: summed over conversations, printed as a table or as JSON.
-
-Floor 8. ``replay`` fills one report for each file, and ``command`` prints them.
-"""
+"""Figures of a replay: summed over conversations, printed as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -161,6 +158,5 @@ def _median_and_p95(times: Sequence[float]) -> str:
 
 
 def _quantile(times: Sequence[float], part: float) -> float | None:
-    """Return the given quantile of the times."""
     ordered = sorted(times)
     return round(ordered[math.ceil(part * len(ordered)) - 1], 3) if ordered else None

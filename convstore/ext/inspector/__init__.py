@@ -1,6 +1,6 @@
 """Read-only pages over the conversations of a store: what is stored, what the model gets of it, and why.
 
-Floor 7; needs the extra ``inspector``. `inspector` makes an ASGI application to mount in a backend::
+`inspector` makes an ASGI application to mount in a backend::
 
     app.mount("/inspector", inspector(store, authorize=may_see))
 

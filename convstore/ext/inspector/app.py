@@ -1,7 +1,7 @@
 """The ASGI application of the inspector: its addresses, and what each of them reads.
 
-Floor 7. Every page reads what it shows, through the public API. Addresses name a conversation by its random id. A
-conversation that the request may not see answers exactly like a missing one.
+Every page reads what it shows, through the public API. Addresses name a conversation by its random id. A conversation
+that the request may not see answers exactly like a missing one.
 """
 
 from __future__ import annotations
@@ -82,8 +82,6 @@ def inspector(store: ConversationStore, *, authorize: Authorize | None = None) -
 
 
 class _Site:
-    """The handlers, with the store and the permission to read it."""
-
     def __init__(self, store: ConversationStore, authorize: Authorize) -> None:
         self._store, self._authorize = store, authorize
 

@@ -1,6 +1,6 @@
 """Align the log with the view: for each stored message what the model gets of it, and why.
 
-Floor 7, pure. Messages that the store adds to a view, such as a summary or a note, have no stored message next to them.
+Messages that the store adds to a view, such as a summary or a note, have no stored message next to them.
 """
 
 from __future__ import annotations

@@ -80,8 +80,6 @@ async def load_view(
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One stored message, ready to print."""
-
     stored: StoredMessage
     body: Body
     tool: str

@@ -33,8 +33,6 @@ _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:[-\u2013]\s*(\d{1,9})\s*)?")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A slice of one part of a message."""
-
     name: str
     text: str
     length: int

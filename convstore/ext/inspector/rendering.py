@@ -1,7 +1,4 @@
-"""Render the templates: escaping, dates, numbers, and addresses below the path where the inspector is mounted.
-
-Floor 7.
-"""
+"""Render the templates: escaping, dates, numbers, and addresses below the path where the inspector is mounted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Protect the pages: headers of every answer, GET alone, the authorization of a mounted inspector, the local gate.
 
-Floor 7. A mounted inspector asks `authorize` at every request. One that the command line opens accepts connections of
-this machine only, with a token that works once.
+A mounted inspector asks `authorize` at every request. One that the command line opens accepts connections of this
+machine only, with a token that works once.
 """
 
 from __future__ import annotations

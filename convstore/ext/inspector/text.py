@@ -1,7 +1,7 @@
 """Turn stored text into harmless, readable text: control characters made visible, JSON indented, Markdown rendered.
 
-Floor 7. Every value that a template prints passes through `visible`. Stored text is never trusted: Markdown is rendered
-without raw HTML and without images, and only http and https addresses become links.
+Every value that a template prints passes through `visible`. Stored text is never trusted: Markdown is rendered without
+raw HTML and without images, and only http and https addresses become links.
 """
 
 from __future__ import annotations
@@ -120,8 +120,6 @@ def pretty(text: str, *, limit: int = 20_000) -> str:
 
 
 class _Renderer(RendererHTML):
-    """Renders links that open safely, and images as their text."""
-
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         token = tokens[idx]
         text = self.renderInlineAsText(token.children, options, env) if token.children else ""

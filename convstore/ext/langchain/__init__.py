@@ -1,7 +1,6 @@
 """Integrations that need the package langchain, the extra of the same name.
 
-Floor 7. `ConversationMiddleware` attaches a store to an agent of ``create_agent``. Without langchain only asking for it
-raises.
+`ConversationMiddleware` attaches a store to an agent of ``create_agent``. Without langchain only asking for it raises.
 """
 
 from __future__ import annotations

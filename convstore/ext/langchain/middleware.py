@@ -1,8 +1,8 @@
 """The middleware that attaches a store to an agent of LangChain's ``create_agent``.
 
-Floor 7. The hooks find the conversation of the run and call the functions of `steps`: async hooks on the store itself,
-sync hooks on its twin. Placed first, the middleware is the outermost around calls of the model and of tools, and runs
-last after the model.
+The hooks find the conversation of the run and call the functions of `steps`: async hooks on the store itself, sync
+hooks on its twin. Placed first, the middleware is the outermost around calls of the model and of tools, and runs last
+after the model.
 """
 
 from __future__ import annotations

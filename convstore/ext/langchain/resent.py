@@ -1,7 +1,7 @@
 """Find the messages of a run's input that the log already has, if a client sends the whole history again.
 
-Floor 7. Such a client sends no ids, so LangGraph makes new ones for every request, which the log cannot know. Only an
-input with earlier messages under unknown ids is compared; an input with the new question alone costs nothing.
+Such a client sends no ids, so LangGraph makes new ones for every request, which the log cannot know. Only an input with
+earlier messages under unknown ids is compared; an input with the new question alone costs nothing.
 """
 
 from __future__ import annotations

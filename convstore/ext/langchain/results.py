@@ -1,8 +1,8 @@
 """Outputs of tools with ids on their messages, and the structured response in an answer that the log already has.
 
-Floor 7, pure. LangChain gives results their ids when they enter the state, at random. That is too late to append them
-before, and a repeated step would get other ids. It makes the structured response where it calls the model; a step
-that is taken from the log calls none.
+LangChain gives results their ids when they enter the state, at random. That is too late to append them before, and a
+repeated step would get other ids. It makes the structured response where it calls the model; a step that is taken from
+the log calls none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State of an agent's run, from one hook of the middleware to the next.
 
-Floor 7. It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a
-resume or on another worker, it is rebuilt from the log.
+It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a resume or on
+another worker, it is rebuilt from the log.
 
 An agent that a tool of another agent calls inherits its configuration, and with it the scope. If both wrote into one
 conversation, each would be shown the other's unfinished turn. So the inner one is refused.

@@ -1,7 +1,6 @@
 """The work of the middleware at each hook, as functions of a conversation and a run.
 
-Floor 7. Async hooks call them with the store's own conversation, sync hooks with that of the store's twin. All of them
-may run again: appending messages that the log has writes nothing.
+All of them may run again: appending messages that the log has writes nothing.
 """
 
 from __future__ import annotations
@@ -201,7 +200,6 @@ async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequenc
 
 
 async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Summarise if it is due."""
     if not rules.compact or run.history is None:
         return
     compactor = (await chat.store.services()).compactor
@@ -219,7 +217,6 @@ def _turn_id(messages: Sequence[BaseMessage]) -> str | None:
 
 
 def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
-    """Record what the log has of the turn."""
     run.is_known = True
     if found:
         run.first = found.first

@@ -1,9 +1,9 @@
 """The messages of one turn of an agent: which messages of a log belong to it, and what the log already has of it.
 
-Floor 7. Two runs may work on one conversation at once, so their messages are interleaved in the log. Therefore each AI
-message that an agent appends names the human message that it answers, and each result has an id made from the AI
-message and the call that it answers. A message that a tool adds to its result, such as an image as a human message,
-names both, so it is not taken for a question.
+Two runs may work on one conversation at once, so their messages are interleaved in the log. Therefore each AI message
+that an agent appends names the human message that it answers, and each result has an id made from the AI message and
+the call that it answers. A message that a tool adds to its result, such as an image as a human message, names both, so
+it is not taken for a question.
 
 The log is read only if a turn may have begun before: a question whose id was used before, or a run that is resumed.
 """

@@ -1,7 +1,7 @@
 """Nodes for hand-built LangGraph graphs: one loads the view of a conversation, one appends to its log.
 
-Floor 7; needs the extra ``langgraph``. The graph's state keeps the messages of this turn only, so that a checkpointer
-does not write the history again with every step::
+The graph's state keeps the messages of this turn only, so that a checkpointer does not write the history again with
+every step::
 
     graph = StateGraph(MessagesState)
     graph.add_node("load", load_node(store))

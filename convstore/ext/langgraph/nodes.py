@@ -1,6 +1,6 @@
 """The nodes: one loads the view of a conversation, one appends to its log.
 
-Floor 7. `run_scope` finds the conversation of the run.
+`run_scope` finds the conversation of the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The state of a graph: its channels for the view and the logged ids, and the messages for the model.
-
-Floor 7, without I/O.
-"""
+"""The state of a graph: its channels for the view and the logged ids, and the messages for the model."""
 
 from __future__ import annotations
 
