@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import date
 
-from convstore.mongo.keys import ANNOTATIONS, LOG, SUMMARIES
+from convstore.mongo.keys import ANNOTATIONS, LOG, SEARCH, SUMMARIES
 from convstore.mongo.statistics import Amount, HeadTotals, Statistics
 from convstore.runtime.open_heads import OpenHeads
 from convstore.values.reports import Growth, StoreStats
@@ -15,8 +15,8 @@ from convstore.values.scope import Scope
 __all__ = ["StatsReader"]
 
 _AT_ONCE = 200
-_COLLECTIONS = (LOG, SUMMARIES, ANNOTATIONS)
-_KINDS = ("entries", "payloads", SUMMARIES, ANNOTATIONS)
+_COLLECTIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH)
+_KINDS = ("entries", "payloads", SUMMARIES, ANNOTATIONS, SEARCH)
 
 
 class StatsReader:

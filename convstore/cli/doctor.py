@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import plain, run, screen, table_of, write_json
+from convstore.cli.output import number_of, plain, run, screen, table_of, write_json
 from convstore.cli.progress import count_for, progress
 from convstore.exceptions import NotSetUpError
 from convstore.values.addresses import safe_address
@@ -92,7 +92,7 @@ async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> Non
 
 
 def _counts_of(report: VerifyReport) -> str:
-    return f"{report.conversations:,} conversations, {report.entries:,} entries"
+    return f"{number_of(report.conversations, 'conversation')}, {number_of(report.entries, 'entry', 'entries')}"
 
 
 def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:
@@ -102,7 +102,8 @@ def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> No
         console.print()
     for finding in report.findings[:_SHOWN]:
         console.print(Text(f"{finding.kind}, {_state(finding)}", style="green" if finding.repaired else "yellow"))
-        console.print(f"  {plain(finding.collection)} {plain(finding.document_id)}", soft_wrap=True)
+        names = dict.fromkeys((finding.collection, finding.document_id))  # equal if it is the collection
+        console.print(f"  {plain(' '.join(names))}", soft_wrap=True)
         console.print(f"  {plain(finding.problem)}", soft_wrap=True)
     total = sum(report.counts.values())
     if total > _SHOWN:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, Yes, open_store, read_pairs
-from convstore.cli.output import run, screen, table_of, write_json
+from convstore.cli.output import number_of, run, screen, table_of, write_json
 from convstore.cli.progress import Advance, count_for, progress
 from convstore.values.addresses import safe_address
 
@@ -60,7 +60,9 @@ def erase_command(
 
 def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
     """Return the function that shows a receipt so far."""
-    return lambda receipt: show(receipt.conversations, receipt.conversations, f"{receipt.entries:,} entries")
+    return lambda receipt: show(
+        receipt.conversations, receipt.conversations, number_of(receipt.entries, "entry", "entries")
+    )
 
 
 def print_receipt(receipt: ErasureReceipt, *, dry_run: bool) -> None:

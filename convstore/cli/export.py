@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import plain, run, screen, write_json
+from convstore.cli.output import number_of, plain, run, screen, write_json
 from convstore.cli.progress import count_for, print_problems, progress
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
@@ -134,7 +134,7 @@ def _print(report: ExportReport, output: Path | None) -> None:
 
 
 def _counts_of(report: ExportReport) -> str:
-    return f"{report.conversations:,} conversations, {report.messages:,} messages"
+    return f"{number_of(report.conversations, 'conversation')}, {number_of(report.messages, 'message')}"
 
 
 @contextmanager

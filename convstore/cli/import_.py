@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from convstore.cli.options import DEFAULT_SCOPE_KEYS, Json, Pairs, Prefix, Uri, open_store, read_pairs
-from convstore.cli.output import new_table, run, screen, write_json
+from convstore.cli.output import new_table, number_of, run, screen, write_json
 from convstore.cli.progress import print_problems, problems_to, progress
 from convstore.exceptions import InvalidScopeError
 from convstore.values.addresses import is_address, safe_address
@@ -214,4 +214,5 @@ class Source:
 
 
 def _counts_of(report: ImportReport) -> str:
-    return f"{report.conversations:,} conversations, {report.messages:,} messages, {report.left_out:,} left out"
+    counts = number_of(report.conversations, "conversation"), number_of(report.messages, "message")
+    return f"{', '.join(counts)}, {report.left_out:,} left out"

@@ -25,6 +25,7 @@ __all__ = [
     "compact",
     "in_pager",
     "new_table",
+    "number_of",
     "percent",
     "plain",
     "run",
@@ -149,6 +150,15 @@ def size_of(number: int) -> str:
     """
     text = compact(number)
     return f"{text[:-1]} {text[-1]}B" if text[-1] in "kMG" else f"{text} B"
+
+
+def number_of(count: int, one: str, many: str = "") -> str:
+    """Format a count with its noun.
+
+    >>> number_of(1, "message"), number_of(2_000, "message"), number_of(0, "entry", "entries")
+    ('1 message', '2,000 messages', '0 entries')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def percent(part: float | None) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import in_pager, plain, run, screen, short, write_json
+from convstore.cli.output import in_pager, number_of, plain, run, screen, short, write_json
 
 if TYPE_CHECKING:
     from convstore import SearchResult
@@ -68,7 +68,7 @@ def _print(console: Console, result: SearchResult) -> None:
             console.print(facts + short(hit.snippet, maximum=max(1, console.width - len(facts))), soft_wrap=True)
     if not result.conversations:
         console.print("No message matches.", style="yellow")
-    console.print(f"\n{result.searched:,} conversations were searched.", style="dim")
+    console.print(f"\nSearched {number_of(result.searched, 'conversation')}.", style="dim")
     if result.incomplete:
         text = f"Not searched to their end: {len(result.incomplete)} conversations with new messages; try again soon."
         console.print(text, style="yellow")

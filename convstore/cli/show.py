@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Json, Prefix, Uri, open_store, read_pairs
-from convstore.cli.output import in_pager, plain, run, screen, short, write_json
+from convstore.cli.output import in_pager, number_of, plain, run, screen, short, write_json
 from convstore.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -169,8 +169,9 @@ def _print_view(console: Console, view: PastView, *, full: bool, is_past: bool) 
     for reason in report.reasons:
         console.print(f"{_range(reason):>15}  {_why(reason)}", style="dim")
     console.print(
-        f"{len(view.messages):,} messages, {view.tokens:,} tokens; the whole log has {report.tokens_before:,}. "
-        f"{len(report.stubbed):,} results are stubs, {report.left_out_turns:,} turns are left out.",
+        f"{number_of(len(view.messages), 'message')}, {number_of(view.tokens, 'token')}; "
+        f"the whole log has {report.tokens_before:,}. "
+        f"{number_of(len(report.stubbed), 'stub')}, {number_of(report.left_out_turns, 'turn')} left out.",
         style="dim",
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
-from convstore.cli.output import compact, new_table, percent, run, screen, size_of, table_of, write_json
+from convstore.cli.output import compact, new_table, number_of, percent, run, screen, size_of, table_of, write_json
 from convstore.values.addresses import safe_address
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _tokens(stats: StoreStats) -> Iterator[tuple[str, str]]:
     saved = stats.saved_by_stubs + stats.saved_by_summaries
     yield "in full", compact(stats.tokens)
     yield "saved by stubs", compact(stats.saved_by_stubs)
-    yield f"saved by summaries of {stats.summarized:,} conversations", compact(stats.saved_by_summaries)
+    yield f"saved by summaries of {number_of(stats.summarized, 'conversation')}", compact(stats.saved_by_summaries)
     yield "in views", compact(stats.tokens - saved)
     yield "saved", percent(saved / stats.tokens if stats.tokens else None)
 

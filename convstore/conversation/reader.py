@@ -251,15 +251,17 @@ class ConversationReader:
         Args:
             source_ids: Numbers, a range, or a text as in stubs: "3, 11-20".
             tool_message_ids: Ids of tool messages.
-            find: Only the passages around this text; case is ignored.
+            find: Only the passages around this text; case is ignored. `search` looks through the whole conversation.
             cursor: ``next_cursor`` of the previous page, passed with the same ids.
             page_tokens: Size of a page in tokens, 100 to 16,000.
 
         Raises:
-            InvalidInputError: Ids or page size are invalid.
+            InvalidInputError: Ids or page size are invalid, or `find` has no ids to look in.
             InvalidCursorError: The cursor does not come from this call.
         """
         names = check_ids(tool_message_ids, name="tool_message_ids"), check_source_ids(source_ids)
+        if find and not any(names):
+            raise InvalidInputError("pass the source_ids or tool_message_ids to look in, or call `search`")
         request = Request(*names, find, cursor or "", check_page_tokens(page_tokens))
         return await (await self._services()).pager.sources(self._scope, request)
 

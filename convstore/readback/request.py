@@ -78,8 +78,10 @@ def check_source_ids(given: Iterable[int] | str) -> list[int]:
     """
     try:
         numbers = read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"source_ids are numbers or a text such as '3, 11-20': {error}") from error
+    except TypeError as error:
+        raise InvalidInputError(f"source_ids must be numbers or a text such as '3, 11-20', not {given!r}") from error
+    except ValueError as error:
+        raise InvalidInputError(f"source_ids must be numbers or a text such as '3, 11-20': {error}") from error
     for number in numbers:
         check_number(number, name="a source id", minimum=1, maximum=2**53 - 1)
     if len(numbers) > MAX_SOURCES:

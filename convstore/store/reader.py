@@ -74,8 +74,8 @@ class StoreReader:
         Counts lag at most 15 s behind other processes. It reads every head, a thousand with one command.
 
         Args:
-            sizes: Also measure what is stored, and when it grew. The server then reads every document, with three
-                commands for each 200 conversations of a scope, or three for all conversations.
+            sizes: Also measure what is stored, and when it grew. The server then reads every document, with four
+                commands for each 200 conversations of a scope, or four for all conversations.
             partial_scope: Values of some scope keys; without any, all conversations.
 
         Raises:
@@ -91,7 +91,8 @@ class StoreReader:
 
         Exact to 15 s, like a listing; a store with ``search_index="across"`` keeps segments of short conversations,
         too. At most 20 conversations with messages in no segment are read; the others are named in the result. One
-        command for the conversations, one for all segments, two for each read one, and one for each hit.
+        command lists the conversations, one reads all segments, two read a conversation with messages in no segment,
+        and one reads the hits of a conversation; large results among them take one more.
 
         Args:
             text: The words, as in `Conversation.search`.

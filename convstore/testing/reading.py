@@ -427,3 +427,10 @@ class ReadBackContract:
         await chat.get_sources([1], find="x" * 200, page_tokens=200)
         with pytest.raises(InvalidInputError, match="a quarter of a page"):
             await chat.get_sources([1], find="x" * 201, page_tokens=200)
+
+    async def test_a_text_is_looked_for_in_named_sources(self, chat: Conversation) -> None:
+        """Without ids, a program gets an error that names `search`; an empty list of ids has no sources."""
+        await chat.append(rag_turn("What about seals?"))
+        with pytest.raises(InvalidInputError, match="call `search`"):
+            await chat.get_sources(find="seals")
+        assert not (await chat.get_sources([])).sources

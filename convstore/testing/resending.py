@@ -270,7 +270,7 @@ class ResendContract:
     async def test_what_resent_can_be(self, chat: Conversation) -> None:
         """Anything else is refused before anything is written."""
         for wrong in ("always", True, 1, {"$ne": ""}, ["skip"]):
-            with pytest.raises(InvalidInputError, match='resent is None, "skip" or "raise"'):
+            with pytest.raises(InvalidInputError, match='resent must be None, "skip" or "raise"'):
                 await chat.append(_talk("a"), resent=wrong)  # type: ignore[arg-type]
         assert (await chat.info()).created_at is None
 

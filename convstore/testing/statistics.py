@@ -91,7 +91,7 @@ class StatsContract:
         chat = store.conversation(user_id=user, thread_id="t")
         await chat.append(rag_turn("What of whales?"))
         await chat.delete()
-        nothing = StoreStats(bytes=dict.fromkeys(("entries", "payloads", "summaries", "annotations"), 0))
+        nothing = StoreStats(bytes=dict.fromkeys(("entries", "payloads", "summaries", "annotations", "search"), 0))
         assert await store.stats(user_id=user) == nothing
         with pytest.raises(InvalidScopeError):
             await store.stats(tenant="x")

@@ -103,7 +103,7 @@ def _text(value: Any) -> str:
         return value.strip()
     if type(value) is float or (type(value) is int and abs(value) < _LARGEST):
         return str(value)
-    raise ValueError(f"wanted is a text to look for, not {_kind(value)}")
+    raise ValueError(f"expected a text to look for, not {_kind(value)}")
 
 
 def _cursor(value: Any) -> str:
@@ -112,7 +112,7 @@ def _cursor(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         raise ValueError(
-            f'wanted is the text from the last line of the page before, such as "11@4000", not {_kind(value)}'
+            f'expected the text from the last line of the page before, such as "11@4000", not {_kind(value)}'
         )
     said = value[:_FIND_CHARACTERS].strip()
     found = _CURSOR_TEXT.search(said)
@@ -143,11 +143,11 @@ def _whole_number(value: Any) -> int | None:
 
 
 def _not_ids(value: Any) -> str:
-    return f'wanted is a list of ids as shortened results show them, such as ["call_7"], not {_kind(value)}'
+    return f'expected a list of ids as shortened results show them, such as ["call_7"], not {_kind(value)}'
 
 
 def _not_numbers(value: Any) -> str:
-    return f'wanted are numbers of sources, such as [3, 11], or a text such as "3, 11-20", not {_kind(value)}'
+    return f'expected numbers of sources, such as [3, 11], or a text such as "3, 11-20", not {_kind(value)}'
 
 
 def _kind(value: Any) -> str:
@@ -231,11 +231,11 @@ def make_retrieval_tool(
         args_schema=RetrieveArguments,
         response_format="content_and_artifact",
         handle_tool_error=True,
-        handle_validation_error=_what_is_wanted,
+        handle_validation_error=_what_is_expected,
     )
 
 
-def _what_is_wanted(error: ValidationError | ValidationErrorV1) -> str:
+def _what_is_expected(error: ValidationError | ValidationErrorV1) -> str:
     """Return the message for a model whose arguments cannot be read."""
     problems = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors() if detail["loc"]]
     text = " ".join(f"{one.replace('Value error, ', '', 1)}." for one in problems)

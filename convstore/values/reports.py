@@ -70,8 +70,8 @@ class StoreStats(_Value):
         saved_by_stubs: Tokens less that default views need for them, because old results are stubs.
         saved_by_summaries: Tokens less that these views need with the current summaries.
         summarized: Conversations with a current summary.
-        bytes: Stored size by kind of document: entries, payloads (large parts of messages, compressed), summaries and
-            annotations. Indexes and the compression of the server are not counted.
+        bytes: Stored size by kind of document: entries, payloads (large parts of messages, compressed), summaries,
+            annotations, and segments of the search index. Heads, indexes and the server's compression are not counted.
         growth: The days on which something was written, oldest first.
     """
 

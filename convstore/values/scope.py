@@ -64,7 +64,7 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
     """
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         *first, last = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
-        raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, not {value!r}")
+        raise InvalidInputError(f"{name} must be {', '.join(first)} or {last}, not {value!r}")
 
 
 def check_number(value: int, *, name: str, minimum: int, maximum: int | None = None) -> int:
@@ -75,7 +75,7 @@ def check_number(value: int, *, name: str, minimum: int, maximum: int | None = N
     """
     if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
         bounds = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise InvalidInputError(f"{name} is a whole number {bounds}, not {value!r}")
+        raise InvalidInputError(f"{name} must be a whole number {bounds}, not {value!r}")
     return value
 
 

@@ -78,7 +78,7 @@ def test_a_store_that_is_to_summarise_has_a_summarizer() -> None:
 @pytest.mark.parametrize("limit", [0, -1, 1_001, None, True, 1.0, "20"], ids=repr)
 async def test_both_listings_take_the_same_limits(chat: Conversation, limit: Any) -> None:
     """And refuse the rest in the same words, with the bounds and the value."""
-    expected = f"limit is a whole number from 1 to 1000, not {limit!r}"
+    expected = f"limit must be a whole number from 1 to 1000, not {limit!r}"
     with pytest.raises(InvalidInputError) as of_messages:
         await chat.list_messages(limit=limit)
     with pytest.raises(InvalidInputError) as of_conversations:
@@ -97,7 +97,7 @@ async def test_the_bounds_themselves_are_allowed(chat: Conversation, limit: int)
 def test_the_error_about_a_number_without_a_maximum_says_so() -> None:
     """The text has only the bound that there is."""
     assert check_number(10**30, name="jobs", minimum=1) == 10**30
-    with pytest.raises(InvalidInputError, match=r"^jobs is a whole number from 1, not 0$"):
+    with pytest.raises(InvalidInputError, match=r"^jobs must be a whole number from 1, not 0$"):
         check_number(0, name="jobs", minimum=1)
 
 

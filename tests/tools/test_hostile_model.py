@@ -178,7 +178,7 @@ async def test_whatever_a_model_sends_is_answered(world: World, tool: BaseTool, 
     answer = await world.ask(tool, arguments)
     assert world.finds.reads <= MOST_FINDS
     if answer.status == "error":
-        assert any(f"{name}: wanted " in str(answer.content) for name in named)
+        assert any(f"{name}: expected " in str(answer.content) for name in named)
 
 
 HUGE: list[dict[str, Any]] = [
@@ -222,33 +222,33 @@ async def test_however_much_a_model_sends_is_answered(world: World, tool: BaseTo
 
 @pytest.mark.parametrize("value", [7, 1.5, True, {"$ne": ""}, [["a"]], [True], [{"id": "x"}], [-1], [10**400]])
 async def test_wrong_tool_message_ids_are_explained(world: World, value: Any) -> None:
-    """The argument is named, with what is wanted and what was sent instead."""
+    """The argument is named, with what is expected and what was sent instead."""
     answer = await world.ask(world.bound, {"tool_message_ids": value})
     assert answer.status == "error"
-    assert str(answer.content).startswith("tool_message_ids: wanted is a list of ids as shortened results show them")
+    assert str(answer.content).startswith("tool_message_ids: expected a list of ids as shortened results show them")
 
 
 @pytest.mark.parametrize("value", ["all", "-1", "20-11", "\u0661", "1.5", 1.5, [1.5], -1, [True], {"$gt": 0}, [[1]]])
 async def test_wrong_source_ids_are_explained(world: World, value: Any) -> None:
-    """The argument is named, with what is wanted and what was sent instead."""
+    """The argument is named, with what is expected and what was sent instead."""
     answer = await world.ask(world.bound, {"source_ids": value})
     assert answer.status == "error"
-    assert str(answer.content).startswith("source_ids: wanted are numbers of sources, such as [3, 11], or a text")
+    assert str(answer.content).startswith("source_ids: expected numbers of sources, such as [3, 11], or a text")
 
 
 @pytest.mark.parametrize("name", ["find", "cursor"])
 @pytest.mark.parametrize("value", [True, ["a"], {"$regex": ".*"}, 10**400])
 async def test_wrong_texts_are_explained(world: World, name: str, value: Any) -> None:
-    """The argument is named, with what is wanted and what was sent instead."""
+    """The argument is named, with what is expected and what was sent instead."""
     answer = await world.ask(world.bound, {name: value, "source_ids": [1]})
     assert answer.status == "error"
-    assert str(answer.content).startswith(f"{name}: wanted is ")
+    assert str(answer.content).startswith(f"{name}: expected ")
 
 
 async def test_every_wrong_argument_is_explained_at_once(world: World) -> None:
     """A model mends its call in one step."""
     answer = await world.ask(world.bound, {"tool_message_ids": 7, "source_ids": "all", "find": {}, "cursor": 8})
-    assert [name for name in named if f"{name}: wanted " in str(answer.content)] == named
+    assert [name for name in named if f"{name}: expected " in str(answer.content)] == named
 
 
 @pytest.mark.parametrize(

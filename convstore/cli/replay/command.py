@@ -11,7 +11,7 @@ import typer
 
 from convstore import __version__
 from convstore.cli.options import AnyUri, Json
-from convstore.cli.output import run, screen, write_json
+from convstore.cli.output import number_of, run, screen, write_json
 from convstore.cli.progress import progress
 from convstore.values.addresses import safe_address
 
@@ -68,7 +68,7 @@ def replay_command(
             check_readable(path)
         with progress("", sum(map(os.path.getsize, files)), quiet=as_document) as show:
             return await replay.files(
-                files, on_progress=lambda size, number: show(size, number, f"{number:,} conversations")
+                files, on_progress=lambda size, number: show(size, number, number_of(number, "conversation"))
             )
 
     reports = run(work(), as_document=as_document)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.output import compact, new_table, percent, plain
+from convstore.cli.output import compact, new_table, number_of, percent, plain
 
 __all__ = ["FileReport", "Problem", "print_report"]
 
@@ -111,7 +111,7 @@ def print_report(console: Console, reports: Sequence[FileReport]) -> None:
     problems = [problem for report in reports for problem in report.problems]
     if not problems:
         pages, sources = (sum(getattr(report, name) for report in reports) for name in ("pages", "sources"))
-        console.print(f"Read back: {pages:,} pages by message, {sources:,} sources by number.")
+        console.print(f"Read back: {number_of(pages, 'page')} by message, {number_of(sources, 'source')} by number.")
         console.print("Nothing lost, changed or unreachable; every view is valid.", style="green")
     for problem in problems[:_SHOWN_PROBLEMS]:
         console.print(Text(plain(f"{problem.file}, {problem.conversation}: {problem.what}"), style="red"))
