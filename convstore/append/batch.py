@@ -59,8 +59,7 @@ class PreparedSource(NamedTuple):
     piece: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """One message, encoded.
 
     Attributes:
@@ -180,7 +179,7 @@ def prepare(
         omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
     answer = next((index for index, one in enumerate(prepared) if seen and one.message.type == "ai"), None)
     if answer is not None:
-        prepared[answer] = replace(prepared[answer], seen=seen)
+        prepared[answer] = prepared[answer]._replace(seen=seen)
     return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber)
 
 
@@ -249,16 +248,17 @@ class _Preparation:
         encoded = encode_message(self.codec, fields, artifact=located.artifact, omitted=omitted)
         wants_stub = bool(found.items or (is_own and read_back)) or tokens > _STUB_MIN_TOKENS
         if wants_stub:
-            encoded = replace(encoded, shown=0)
+            encoded = encoded._replace(shown=0)
         payload, places = located.stored_with(encoded, content)
         ref, chunks = self._stored(encoded, payload)
+        is_text = ref is not None and encoded.payload == content == text.strip()
         is_large = encoded.content >= 0 or (found.rebuild is not None and encoded.artifact >= 0)
         return Prepared(
             message=message,
             id=str(message.id),
             body=encoded.body,
             digest=digest_of(encoded.body),
-            content_digest=content_digest(message, self.codec),
+            content_digest=content_digest(message, self.codec, text_digest=ref.digest if ref and is_text else None),
             tokens=tokens,
             view_tokens=tokens if wants_stub and is_large else self._view_tokens(message, encoded, tokens),
             payload=payload,
@@ -267,7 +267,7 @@ class _Preparation:
             sources=tuple(map(self._source, found.items, places)),
             read_back=read_back,
             text=text if wants_stub else "",
-            length=len(text) + sum(len(source.text) for source in found.items if found.rebuild),
+            length=len(text) + (sum(len(source.text) for source in found.items) if found.rebuild else 0),
             error=failure_in(message.status, text, parsed),
             wants_stub=wants_stub,
             is_large=is_large,

@@ -6,10 +6,10 @@ depends on the log so far: ordinals, numbers of sources, names of tools, stubs a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from langchain_core.messages import ToolMessage
 
@@ -58,11 +58,10 @@ def compose(
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
     """
-    kept = Counter(number for number in batch.kept_source_ids if number <= after.sources_through + MAX_AHEAD)
-    clashes = [number for number, times in kept.items() if times > 1]
-    if clashes and not batch.renumber:
-        raise SourceIdClashError(min(clashes))
-    running = RunningTotals(after, max([after.sources_through, *kept]))
+    kept = sorted(number for number in batch.kept_source_ids if number <= after.sources_through + MAX_AHEAD)
+    if not batch.renumber and (clash := next((one for one, other in pairwise(kept) if one == other), None)):
+        raise SourceIdClashError(clash)
+    running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
     in_use, messages, sources = set(taken), list[EntryMessage](), list[EntrySource]()
     for one in batch.prepared:
         calls = calls_of(one.message)

@@ -119,9 +119,9 @@ def whole_messages(
     messages = [_message(item.value, index=item.position) for item in items]
     ids = _ids(items, key=key, start=start, new_id=new_id)
     for message, item, message_id in zip(messages, items, ids, strict=True):
-        message.id = message_id
-        if isinstance(item.value, BaseMessage):  # a chunk is not its whole message
-            item.value.id = message_id
+        for one in (message, item.value):  # a chunk is not its whole message
+            if isinstance(one, BaseMessage) and one.id is not message_id:
+                one.id = message_id
     return messages
 
 

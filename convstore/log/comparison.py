@@ -16,7 +16,7 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, FunctionMessage
 
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
-from convstore.messages.encoding import MESSAGE_TYPES
+from convstore.messages.encoding import MESSAGE_TYPES, digest_of
 from convstore.messages.values import Codec
 
 __all__ = ["content_digest"]
@@ -33,14 +33,17 @@ _MEDIA_DATA: Final = ("base64", "data", "file_data", "bytes", "text", "url", "im
 # The block's id, and fields that only some providers' clients add.
 _NOT_CONTENT: Final = frozenset({"id", "index", "extras", "cache_control", "citations", "annotations"})
 _MAX_LEVELS: Final = 200
+_CONTAINERS: Final = (dict, list, tuple)
+_write_sorted: Final = json.JSONEncoder(sort_keys=True).encode
 _TEXT_HEADS: Final = {type_: json.dumps([type_, "", [], []]).encode() for type_ in MESSAGE_TYPES}
 
 
-def content_digest(message: BaseMessage, codec: Codec) -> bytes:
+def content_digest(message: BaseMessage, codec: Codec, *, text_digest: bytes | None = None) -> bytes:
     """Return the digest of a message's type, text, media, and the names and arguments of its calls.
 
     A text equals text blocks with the same characters; leading and trailing white space is ignored. Ids, names of
-    speakers, dates, reasoning, artifacts and calls that a provider ran itself are ignored too.
+    speakers, dates, reasoning, artifacts and calls that a provider ran itself are ignored too. `text_digest` is the
+    `digest_of` its text without white space around it, if that is known.
 
     >>> from langchain_core.messages import HumanMessage
     >>> one, other = HumanMessage("Hello", id="h-1"), HumanMessage([{"type": "text", "text": "Hello "}])
@@ -61,10 +64,8 @@ def content_digest(message: BaseMessage, codec: Codec) -> bytes:
     calls = _calls(message, codec) if isinstance(message, AIMessage) else []
     is_text = not speaker and not rest and not calls
     head = _TEXT_HEADS[message.type] if is_text else json.dumps([message.type, speaker, rest, calls]).encode()
-    digest = hashlib.blake2b(head, digest_size=CONTENT_DIGEST_BYTES)
-    digest.update(b"\0")  # separates head and text unambiguously, because JSON contains no null byte
-    digest.update(text.strip().encode("utf-8", "surrogatepass"))
-    return digest.digest()
+    written = digest_of(text.strip()) if text_digest is None else text_digest
+    return hashlib.blake2b(head + written, digest_size=CONTENT_DIGEST_BYTES).digest()
 
 
 def _texts(blocks: list[Any]) -> Iterator[str]:
@@ -129,12 +130,12 @@ def _canonical(value: Any, codec: Codec) -> str:
     if not _has_few_levels(value):
         return codec.encode(value, omitted=[])
     try:
-        text = json.dumps(value, sort_keys=True)
+        text = _write_sorted(value)
     except (TypeError, ValueError):  # the value holds bytes, dates or keys that are not strings
         return codec.encode(value, omitted=[])
     if ".0" not in text:
         return text
-    return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
+    return _write_sorted(json.loads(text, parse_float=_number))
 
 
 def _number(text: str) -> int | float:
@@ -145,10 +146,10 @@ def _number(text: str) -> int | float:
 
 def _has_few_levels(value: Any) -> bool:
     """Return True if the value is nested so little that `json` can write it at any depth of the caller's stack."""
-    level = [value] if isinstance(value, dict | list | tuple) else []
+    level = [value]
     for _ in range(_MAX_LEVELS):
-        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
-        level = [child for child in children if isinstance(child, dict | list | tuple)]
+        level = [one for one in level if isinstance(one, _CONTAINERS)]
         if not level:
             return True
+        level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
     return False

@@ -149,8 +149,7 @@ def is_long(type_: str, view_tokens: int) -> bool:
     return type_ in ("human", "ai") and view_tokens >= _LONG_TOKENS
 
 
-@dataclass(frozen=True, slots=True)
-class EntrySource:
+class EntrySource(NamedTuple):
     """A source of an entry's tool result.
 
     Attributes:
@@ -179,7 +178,7 @@ class EntrySource:
     earlier: int | None = None
     kept: bool = False
     is_plain: bool = False
-    entry: str = field(default="", compare=False)
+    entry: str = ""
 
 
 class OpenCall(NamedTuple):

@@ -5,7 +5,6 @@ Floor 1. An append, a rewind and `verify` compute totals with the same functions
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -107,14 +106,14 @@ class _OpenCalls:
         self._calls = dict(list(self._calls.items())[-_MAX_LATE_CALLS:])
 
     def open(self, message: BaseMessage, calls: Sequence[Call]) -> None:
-        same = Counter(call.id for call in calls)
-        for call in reversed(calls):
-            same[call.id] -= 1
-            if len(call.id) > _CALL_ID_CHARACTERS:
-                continue  # every following entry would store the long id
-            made = result_id(message.id, call.id, same[call.id]) if message.id else ""
-            opened = OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made)
-            self._calls.setdefault(call.id, []).append(opened)
+        opened, same = list[OpenCall](), dict[str, int]()
+        for call in calls:
+            position = same[call.id] = same.get(call.id, -1) + 1
+            made = result_id(message.id, call.id, position) if message.id else ""
+            opened.append(OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made))
+        for one in reversed(opened):
+            if len(one.id) <= _CALL_ID_CHARACTERS:  # every following entry would store the long id
+                self._calls.setdefault(one.id, []).append(one)
 
     def answer(self, result: ToolMessage) -> OpenCall:
         """Remove and return the call that a result answers, an empty one if there is none."""

@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import (
     AIMessage,
@@ -121,8 +121,7 @@ _FIELDS: dict[str, list[tuple[str, Any, type | None]]] = {
 """The fields of each class with their default, or with the type of an empty one."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedMessage:
+class EncodedMessage(NamedTuple):
     """A message ready to be stored.
 
     Attributes:
@@ -258,19 +257,21 @@ def _encode_result(fields: dict[str, Any], payload: _Payload, artifact: str | No
     """Encode a tool result, whose large content and artifact are the beginning of its payload."""
     fields, encode = dict(fields), partial(payload.codec.encode, omitted=payload.omitted)
     content, in_content, in_artifact = fields["content"], -1, -1
-    text = content if is_text(content) else encode(content)
+    text, moved = content if is_text(content) else encode(content), dict[str, PayloadRange]()
     if len(text) >= RESULT_MINIMUM:
-        in_content, fields["content"] = 0, payload.add(text, raw=text is content)
+        in_content, moved["content"] = 0, payload.add(text, raw=text is content)
     shown = payload.length
     if "artifact" in fields:
         artifact = encode(fields["artifact"]) if artifact is None else artifact
         if len(artifact) >= RESULT_MINIMUM:
-            in_artifact, fields["artifact"] = payload.length, payload.add(artifact, raw=False)
+            in_artifact, moved["artifact"] = payload.length, payload.add(artifact, raw=False)
     result = payload.length
+    for key in moved:
+        del fields[key]
     _put_large_parts(fields, payload, late=False)
     _put_large_parts(fields, payload, late=True)
     return EncodedMessage(
-        encode(fields),
+        payload.codec.encode_with(moved, fields, omitted=payload.omitted),
         "".join(payload.pieces),
         in_content,
         in_artifact,

@@ -15,6 +15,8 @@ __all__ = ["fold", "in_one_line", "indented", "text_of"]
 
 _SLICE = 100
 
+_write = json.JSONEncoder(ensure_ascii=False).encode
+
 _PLAIN_ID = re.compile(r"[\w.:;/|@#+*=~%$&!?-]+")
 
 
@@ -54,10 +56,10 @@ def text_of(content: Any) -> str:
         return content
     try:
         if type(content) is not list or len(content) <= _SLICE:
-            return json.dumps(content, ensure_ascii=False)
+            return _write(content)
         # Written slice by slice, because other threads can run between the calls; the text is the same.
         slices = (content[start : start + _SLICE] for start in range(0, len(content), _SLICE))
-        return f"[{', '.join(json.dumps(part, ensure_ascii=False)[1:-1] for part in slices)}]"
+        return f"[{', '.join(_write(part)[1:-1] for part in slices)}]"
     except (TypeError, ValueError, RecursionError):
         # A block holds bytes or datetimes, or is nested deeper than the JSON writer supports.
         return Codec().encode(content, omitted=[])

@@ -14,7 +14,7 @@ from hashlib import sha256
 from types import ModuleType
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore.exceptions import InvalidInputError
@@ -49,6 +49,9 @@ _MAX_NAME_CHARACTERS = 200
 IMAGE_TOKENS = 1_000
 """Cost of an image of common size with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
 
+_ROLES, _TOKENS_PER_MESSAGE = {"human": "user", "ai": "assistant", "tool": "tool"}, 3
+"""As LangChain counts them; it takes ten times as long for a short text."""
+
 _PIECE = 50_000
 _WIDE = re.compile("[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
 _OTHER = re.compile("[\u0370-\u10ff\u1200-\u2dff]")
@@ -64,7 +67,7 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
     (9, 11)
     """
-    return sum(_with_blocks(one) if isinstance(one.content, list) else _with_text(one) for one in messages)
+    return sum([_with_blocks(one) if isinstance(one.content, list) else _with_text(one) for one in messages])
 
 
 def _with_text(message: BaseMessage) -> int:
@@ -93,10 +96,20 @@ def _calls_without_block(message: BaseMessage, blocks: Sequence[Any]) -> list[An
 
 def _by_langchain(message: BaseMessage) -> int:
     try:
+        if type(message.content) is str and message.type in _ROLES:
+            return -(-_characters(message) // CHARACTERS_PER_TOKEN) + _TOKENS_PER_MESSAGE
         return count_tokens_approximately([message])
     except (RecursionError, TypeError, ValueError):
         # The content is nested beyond the recursion limit, or has blocks of an unexpected shape.
         return len(Codec().encode(fields_of(message), omitted=[])) // CHARACTERS_PER_TOKEN
+
+
+def _characters(message: BaseMessage) -> int:
+    """Return the characters that LangChain counts in a message with a text."""
+    characters = len(message.content) + len(_ROLES[message.type]) + len(message.name or "")
+    if isinstance(message, AIMessage) and message.tool_calls:
+        return characters + len(repr(message.tool_calls))
+    return characters + (len(message.tool_call_id) if isinstance(message, ToolMessage) else 0)
 
 
 def _extra_for_script(content: Any) -> int:

@@ -25,8 +25,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
-from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -176,7 +176,7 @@ def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
     True
     """
     # JSON keeps the parts apart and writes lone surrogates as ASCII.
-    return str(uuid5(NAMESPACE_OID, json.dumps(["convstore result", ai_message_id, call_id, position])))
+    return sha256(json.dumps(["convstore result", ai_message_id, call_id, position]).encode()).hexdigest()[:32]
 
 
 def has_calls(message: BaseMessage) -> bool:

@@ -131,6 +131,16 @@ class Codec:
         write = write_long_line if walk.nodes > MANY_NODES else write_line
         return "\n".join(map(write, lines))
 
+    def encode_with(
+        self, ranges: Mapping[str, PayloadRange], fields: dict[str, Any], *, omitted: list[str] | None
+    ) -> str:
+        """Return the text of the fields of a message and of ranges of its payload, as `encode` of both does."""
+        rest = plain_json(fields)
+        if rest is None:
+            return self.encode({**fields, **ranges}, omitted=omitted)
+        tags = (f',"{key}":{{"$":["payload",{write_line(part.plain())}]}}' for key, part in ranges.items())
+        return f"{rest[:-1]}{''.join(tags)}}}"
+
     def decode(self, text: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None) -> Any:
         """Return the value of a text written by `encode`.
 

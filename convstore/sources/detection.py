@@ -112,13 +112,11 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     >>> [source.url for source in find_sources(ToolMessage(["1 hit", block], tool_call_id="1"), None).items]
     ['https://a']
     """
-    if isinstance(message.artifact, SourcePage):
+    artifact = message.artifact
+    if isinstance(artifact, SourcePage):
         return _NOTHING  # sources that were read back keep their numbers
-    in_artifact = _texts_of(message.artifact)
-    if not in_artifact.items:
-        in_artifact = _in_value(message.artifact)
-    if in_artifact.items:
-        return in_artifact
+    if artifact is not None and ((found := _texts_of(artifact)).items or (found := _in_value(artifact)).items):
+        return found
     return FoundSources(_in_value(parsed_content).items or _in_content(message.content))
 
 

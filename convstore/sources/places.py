@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from convstore.messages.encoding import RESULT_MINIMUM, EncodedMessage
@@ -40,6 +39,7 @@ Span = tuple[Any, int, int]
 
 _DECODER = json.JSONDecoder()
 _BLANK = re.compile(r"[ \t\n\r]*")
+_SIGNS = {sign: re.compile(rf"[ \t\n\r]*{sign}[ \t\n\r]*").match for sign in (",", ":")}
 _DEPTH = 3
 """Levels of nested objects in which lists of sources are located."""
 
@@ -47,8 +47,7 @@ _MAX_IN_PLACE = 1_000_000
 """Maximum characters of an item that is read as a whole for each page of its text; larger ones get a copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePlace:
+class SourcePlace(NamedTuple):
     """The place of a source, in characters of the payload or of the text that its entry holds.
 
     Attributes:
@@ -227,7 +226,7 @@ def _container(text: str, start: int, spans: list[Span], depth: int) -> tuple[An
 
 def _after(text: str, position: int, sign: str) -> int:
     """Return the position of the value after a sign."""
-    position = _skip(text, position)
-    if text[position] != sign:
+    found = _SIGNS[sign](text, position)
+    if found is None:
         raise ValueError(f"expected {sign!r} at character {position}")
-    return _skip(text, position + 1)
+    return found.end()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
 
 from convstore.messages.encoding import digest_of
+from convstore.messages.json_text import TEXT_TYPES
 from convstore.messages.values import Codec, DocumentFields, is_text
 
 __all__ = [
@@ -70,12 +70,13 @@ def retrieved(value: Any) -> FoundSource | None:
     """
     if type(value) is dict and type(value.get("content")) is list and (text := text_in(value["content"])):
         return source_in(plain_item(value, text))
-    if type(value) is dict and (match := _match(value)):
-        return source_in(match)
     found = source_in(value)
-    if found is None or type(value) is not dict or found.text_key or found.url or found.kept_id is not None:
+    if found is None or type(value) is not dict or found.text_key:
         return found
-    return found if first_text(found.fields, ("title", "file_id")) else None
+    if match := _match(value):
+        return source_in(match)
+    is_named = found.url or found.kept_id is not None or first_text(found.fields, ("title", "file_id"))
+    return found if is_named else None
 
 
 def retrieved_file(value: Any) -> FoundSource | None:
@@ -99,9 +100,7 @@ def retrieved_text(value: Any) -> FoundSource | None:
 
 
 def _match(value: dict[Any, Any]) -> dict[Any, Any] | None:
-    """Convert a match with its text nested among its details to an item; None if its text is elsewhere or missing."""
-    if first_text(value, TEXT_KEYS):
-        return None
+    """Convert a match with its text nested among its details to an item; None if it has no such text."""
     for name in _DETAILS:
         details = value.get(name)
         if type(details) is dict and (key := first_text(details, TEXT_KEYS)):
@@ -142,7 +141,10 @@ def first_text(fields: dict[Any, Any], keys: Sequence[str]) -> str:
     >>> first_text({"title": 7, "name": "N"}, ["title", "name"])
     'name'
     """
-    return next((key for key in keys if is_text(fields.get(key))), "")
+    for key in keys:
+        if type(fields.get(key)) in TEXT_TYPES:
+            return key
+    return ""
 
 
 def text_in(value: Any) -> str:
@@ -159,8 +161,7 @@ def text_in(value: Any) -> str:
     return "\n".join(text for text in texts if is_text(text))
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSource:
+class FoundSource(NamedTuple):
     """One source as the tool returned it.
 
     Attributes:
@@ -190,20 +191,21 @@ class FoundSource:
 
     def label(self) -> tuple[str, str, dict[str, Any]]:
         """Return its title, its address, and its other fields without the number; "" for a missing text."""
-        title_key, title = _first_text(self.fields, _TITLE_KEYS)
-        url_key, url = _address(self.fields)
-        used = {key for key in (title_key, url_key, self.kept_id and "source_id") if key}
-        return title, url, {key: value for key, value in self.fields.items() if key not in used}
+        rest = self.fields.copy()
+        if self.kept_id:
+            del rest["source_id"]
+        title_key, url_key = first_text(rest, _TITLE_KEYS), _address(rest)
+        return rest.pop(title_key) if title_key else "", rest.pop(url_key) if url_key else "", rest
 
     @property
     def title(self) -> str:
         """Its title, "" if there is none."""
-        return _first_text(self.fields, _TITLE_KEYS)[1]
+        return self.label()[0]
 
     @property
     def url(self) -> str:
         """Its address, "" if there is none."""
-        return _address(self.fields)[1]
+        return self.label()[1]
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -232,8 +234,7 @@ class FoundSource:
         return type(self.item)([text, self.item[1]])
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSources:
+class FoundSources(NamedTuple):
     """The sources of one tool result.
 
     Attributes:
@@ -261,8 +262,8 @@ def source_in(item: Any) -> FoundSource | None:
     if type(item) is Document and is_text(item.page_content) and type(item.metadata) is dict:
         return FoundSource(item, item.page_content, _named(item.metadata))
     if type(item) is dict:
-        key, text = _first_text(item, TEXT_KEYS)
-        return FoundSource(item, text, _fields(item, key), key)
+        key = first_text(item, TEXT_KEYS)
+        return FoundSource(item, item[key] if key else "", _fields(item, key), key)
     if (
         isinstance(item, tuple | list)
         and type(item) in (tuple, list)
@@ -314,21 +315,12 @@ def _number(text: str) -> int:
     return int(digits)
 
 
-def _first_text(fields: dict[str, Any], keys: Sequence[str]) -> tuple[str, str]:
-    """Return the first of the keys whose value is a text, and the text; ("", "") if there is none."""
-    for key in keys:
-        if key in fields and is_text(text := fields[key]):
-            return key, text
-    return "", ""
-
-
-def _address(fields: dict[str, Any]) -> tuple[str, str]:
-    """Return the key of the address, and the address; ``source`` counts only if its value looks like an address."""
-    key, url = _first_text(fields, _URL_KEYS)
+def _address(fields: dict[str, Any]) -> str:
+    """Return the key of the address, "" if there is none; ``source`` counts only if its value looks like an address."""
+    if key := first_text(fields, _URL_KEYS):
+        return key
     source = fields.get("source")
-    if not key and is_text(source) and _ADDRESS.match(source):
-        return "source", source
-    return key, url
+    return "source" if is_text(source) and _ADDRESS.match(source) else ""
 
 
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:

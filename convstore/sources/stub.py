@@ -17,6 +17,8 @@ RETRIEVAL_TOOL = "retrieve_previous_sources"
 
 PREVIEW_CHARACTERS = 200
 
+_write = json.JSONEncoder(ensure_ascii=False).encode
+
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -49,7 +51,7 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
         stub["source_ids"] = source_ids
     else:
         stub |= {"size": len(content), "preview": content[:PREVIEW_CHARACTERS]}
-    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(stub, ensure_ascii=False))
+    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", _write(stub))
 
 
 def failure_in(status: str, text: str, parsed: Any) -> str | None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from hypothesis import given
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from strategies import messages
 
@@ -19,8 +19,18 @@ CALL = {"name": "search", "args": {"query": "where do orcas sleep " * 20}, "id":
 @pytest.mark.parametrize("text", ["", "Where is my order?", "naïve café, that is 3 €", "x" * 10_000])
 def test_latin_text_is_counted_as_langchain_does(text: str) -> None:
     """A quarter of a token for a character, and a few for the message."""
-    message = HumanMessage(text)
-    assert approximate_tokens([message]) == count_tokens_approximately([message])
+    others = {"id": "m1", "response_metadata": {"model_name": "m"}}
+    for message in (
+        HumanMessage(text),
+        HumanMessage(text, name="ada"),
+        AIMessage(text, **others),
+        AIMessage(text, tool_calls=[CALL, CALL], name="planner"),
+        ToolMessage(text, tool_call_id="call-1", name="search", artifact="x" * 100),
+        ToolMessage(text, tool_call_id="call-12", status="error"),
+        SystemMessage(text, additional_kwargs={"__openai_role__": "developer"}),
+        ChatMessage(text, role="critic"),
+    ):
+        assert approximate_tokens([message]) == count_tokens_approximately([message])
 
 
 @pytest.mark.parametrize(
