@@ -149,7 +149,8 @@ def is_long(type_: str, view_tokens: int) -> bool:
     return type_ in ("human", "ai") and view_tokens >= _LONG_TOKENS
 
 
-class EntrySource(NamedTuple):
+@dataclass(slots=True)
+class EntrySource:
     """A source of an entry's tool result.
 
     Attributes:
@@ -178,7 +179,7 @@ class EntrySource(NamedTuple):
     earlier: int | None = None
     kept: bool = False
     is_plain: bool = False
-    entry: str = ""
+    entry: str = field(default="", compare=False)
 
 
 class OpenCall(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import bson
@@ -217,32 +217,8 @@ class Log:
         return await entries_from([filled(document, body="") for document in documents])
 
     async def payloads(self, conversation: str, refs: Sequence[PayloadRef]) -> list[str]:
-        """Return the whole texts of some payloads, in order. One command for each run of adjacent payloads.
-
-        Raises:
-            CorruptDocumentError: A chunk is missing or damaged.
-        """
-        gate = asyncio.Semaphore(_PARALLEL)
-
-        async def read(run: list[PayloadRef]) -> list[str]:
-            async with gate:
-                return await self._read_run(conversation, run)
-
-        runs = _runs(refs)
-        texts = dict(
-            zip(
-                [(ref.token, ref.chunk) for run in runs for ref in run],
-                [text for texts in await asyncio.gather(*map(read, runs)) for text in texts],
-                strict=True,
-            )
-        )
-        return [texts[ref.token, ref.chunk] for ref in refs]
-
-    async def _read_run(self, conversation: str, run: Sequence[PayloadRef]) -> list[str]:
-        sizes = {number: size for ref in run for number, size in _sizes(ref).items()}
-        text = "".join((await self._chunks(conversation, run[0].token, sizes)).values())
-        ends = [0, *accumulate(ref.ends[-1] for ref in run)]
-        return [text[start:end] for start, end in pairwise(ends)]
+        """Return the whole texts of some payloads, in order; see `payload_ranges`."""
+        return await self.payload_ranges(conversation, [(ref, 0, ref.ends[-1]) for ref in refs])
 
     async def payload_ranges(self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
         """Return ranges of characters of payloads; reads only the chunks that contain them.
@@ -263,7 +239,8 @@ class Log:
             async with gate:
                 return await self._chunks(conversation, token, dict(sorted(sizes[token].items())))
 
-        texts = dict(zip(sizes, await asyncio.gather(*map(read, sizes)), strict=True))
+        chunks = [await read(*sizes)] if len(sizes) == 1 else await asyncio.gather(*map(read, sizes))
+        texts = dict(zip(sizes, chunks, strict=True))
         return [_piece(ref, start, end, texts.get(ref.token, {})) for ref, start, end in wanted]
 
     async def _chunks(self, conversation: str, token: str, sizes: Mapping[int, int]) -> dict[int, str]:
@@ -325,18 +302,6 @@ def rows_of(documents: Iterable[Document]) -> dict[str, StoredMessageRow]:
         for message in entry.messages:
             rows[message.id] = StoredMessageRow(message, tuple(by_message.get(message.id, ())), entry)
     return rows
-
-
-def _runs(refs: Sequence[PayloadRef]) -> list[list[PayloadRef]]:
-    """Group payloads into runs of adjacent chunks, each payload once."""
-    runs: list[list[PayloadRef]] = []
-    for ref in sorted(set(refs), key=lambda ref: (ref.token, ref.chunk)):
-        last = runs[-1][-1] if runs else None
-        if last and last.token == ref.token and last.chunk + len(last.ends) == ref.chunk:
-            runs[-1].append(ref)
-        else:
-            runs.append([ref])
-    return runs
 
 
 def _encoded(conversation: str, entry: Entry) -> bytes:

@@ -6,7 +6,7 @@ default is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +19,7 @@ from convstore.mongo.bson_values import (
     stored_list,
     stored_number,
     stored_number_or_none,
+    stored_numbers,
     stored_text,
 )
 from convstore.sources.places import SOURCE_PARTS, Part, SourcePlace
@@ -97,57 +98,39 @@ def sources_from(document: Mapping[str, Any], messages: Sequence[Any]) -> tuple[
     return tuple(source for run in runs for source in _run_from(run, messages, document["_id"]))
 
 
-def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> Iterator[EntrySource]:
+def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> list[EntrySource]:
     first, message_id = stored_number(run["first"]), stored_text(messages[stored_number(run["message"])]["id"])
-    ends = stored_list(run["ends"], minimum=1)
+    middles, ends, lengths = (stored_numbers(stored_list(run[name])) for name in ("starts", "ends", "lengths"))
     numbers = range(first, first + len(ends))
     if stored_number(run["last"]) != numbers[-1]:
         raise ValueError("the last number of a run of sources does not match their number")
     kept, part = bool(stored_number(run.get("kept", 0))), run.get("part", "content")
     if part not in SOURCE_PARTS:
         raise ValueError(f"unknown part of a message {part!r}")
-    columns = [
-        stored_list(run["titles"]),
-        _column(run, "urls", "", len(ends)),
-        _digests_of(run),
-        _column(run, "texts", 0, len(ends)),
-        stored_list(run["starts"]),
-        ends,
-        stored_list(run["lengths"]),
-        _column(run, "pieces", "", len(ends)),
-        _column(run, "given", None, len(ends)),
-        _column(run, "earlier", None, len(ends)),
-        _column(run, "plain", 0, len(ends)),
-    ]
-    for number, title, url, digest, before, start, end, length, piece, given, earlier, is_plain in zip(
-        numbers, *columns, strict=True
-    ):
-        yield EntrySource(
-            number,
-            message_id,
-            from_stored(title),
-            from_stored(url),
-            _place_from(part, before, start, end, length),
-            digest,
-            from_stored(piece),
-            stored_number_or_none(given),
-            stored_number_or_none(earlier),
-            kept,
-            bool(stored_number(is_plain)),
-            entry,
-        )
 
+    def column(name: str, default: Any) -> Sequence[Any]:
+        return stored_list(run[name]) if name in run else [default] * len(numbers)
 
-def _column(run: Mapping[str, Any], name: str, default: Any, length: int) -> Sequence[Any]:
-    return stored_list(run[name]) if name in run else [default] * length
-
-
-def _place_from(part: Part, before: Any, start: Any, end: Any, length: Any) -> SourcePlace:
-    start, end, length = stored_number(start), stored_number(end), stored_number(length)
-    text = start + stored_number(before, minimum=None)
-    if not 0 <= text <= start <= end:
+    starts = [middle + stored_number(by, minimum=None) for middle, by in zip(middles, column("texts", 0), strict=True)]
+    places = [SourcePlace(part, *place) for place in zip(starts, middles, ends, lengths, strict=True)]
+    if not all(0 <= place.start <= place.middle <= place.end for place in places):
         raise ValueError("the start, middle and end of a source are not in order")
-    return SourcePlace(part, text, start, end, length)
+    columns = [
+        map(from_stored, stored_list(run["titles"])),
+        map(from_stored, column("urls", "")),
+        places,
+        _digests_of(run),
+        map(from_stored, column("pieces", "")),
+        map(stored_number_or_none, column("given", None)),
+        map(stored_number_or_none, column("earlier", None)),
+    ]
+    plain = stored_numbers(column("plain", 0))
+    return [
+        EntrySource(number, message_id, title, url, place, digest, piece, given, earlier, kept, bool(is_plain), entry)
+        for number, is_plain, title, url, place, digest, piece, given, earlier in zip(
+            numbers, plain, *columns, strict=True
+        )
+    ]
 
 
 def _digests_of(run: Mapping[str, Any]) -> list[bytes]:

@@ -131,7 +131,7 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
     """
     ref, key = row.message.payload, f"m{row.message.ordinal}"
     if payload is not None:
-        row = replace(row, sources=tuple(source._replace(piece=payload) for source in row.sources))
+        row = replace(row, sources=tuple(replace(source, piece=payload) for source in row.sources))
     texts = [passage_of_source(source, row, codec) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
     content = _of_value(label, message.content, ref, payload)
