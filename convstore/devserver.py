@@ -245,11 +245,7 @@ class DevServer:
 
     @property
     def uri(self) -> str:
-        """Address that leads a client to the current primary, also after a failover.
-
-        Raises:
-            DevServerError: The server is stopped.
-        """
+        """Address that leads a client to the current primary, also after a failover; ``DevServerError`` if stopped."""
         return self.database_uri("")
 
     def database_uri(self, name: str) -> str:

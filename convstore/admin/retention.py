@@ -129,7 +129,7 @@ class Retention:
     async def sweep(self, *, limit: int | None = None) -> int:
         """Remove documents that late writers added to deleted conversations; return the number of tombstones examined.
 
-        `limit` is the maximum number of tombstones to examine; None for all that are due.
+        At most `limit` are examined, by default all that are due.
         """
         now, examined = self._clock.now(), 0
         while due := await self._tombstones.due(at=now, limit=min(_BATCH, limit or _BATCH)):

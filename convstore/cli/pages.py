@@ -52,11 +52,7 @@ class ReadBack:
 
 
 async def pages_of(tool: BaseTool, message_id: str) -> AsyncIterator[ToolMessage]:
-    """Yield every page of a message, as an agent gets it.
-
-    Raises:
-        StoreError: The tool answers with an error, or repeats a cursor.
-    """
+    """Yield every page of a message, as an agent gets it; raise a StoreError for an error or a repeated cursor."""
     cursor, seen = "", set[str]()
     while cursor not in seen:
         seen.add(cursor)

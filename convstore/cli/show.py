@@ -115,11 +115,7 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
 
 
 async def _read_source(chat: Conversation, number: int) -> Source:
-    """Return one source with its whole text.
-
-    Raises:
-        InvalidInputError: The conversation has no such source.
-    """
+    """Return one source with its whole text; InvalidInputError if the conversation has none with the number."""
     page = await chat.get_sources([number], page_tokens=_PAGE_TOKENS)
     if not page.sources:
         raise InvalidInputError(f"the conversation has no source {number}")

@@ -15,11 +15,7 @@ from convstore.append.inputs import copy_ids, items_of, whole_messages
 from convstore.append.turn import turn_messages
 from convstore.conversation.reader import ConversationReader
 from convstore.sources.source import MAX_SOURCES
-from convstore.values.models import (
-    Compaction,
-    History,
-    Receipt,
-)
+from convstore.values.models import Compaction, History, Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import check_choice, check_id, check_number

@@ -1,7 +1,7 @@
 """The whole log of one conversation, as exports read it and imports write it.
 
-It also shows what views leave out: rewound messages, entries, source ids. It dates what
-it writes with the date of the source.
+It also shows what views leave out: rewound messages, entries, source ids. It dates what it writes with the date of the
+source.
 """
 
 from __future__ import annotations
@@ -26,32 +26,10 @@ from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, Scope
 from convstore.values.stamps import ViewStamp, write_stamp
 
-__all__ = ["ConversationLog", "LogMessage", "LogSnapshot", "StoredId"]
+__all__ = ["ConversationLog", "LogMessage", "StoredId"]
 
 _PAGE = 200
 """Messages whose annotations are read with one command."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogSnapshot:
-    """The end of a log at one moment: the totals of its last entry."""
-
-    totals: Totals
-
-    @property
-    def entries(self) -> int:
-        """Return the number of the last entry."""
-        return self.totals.entries
-
-    @property
-    def messages(self) -> int:
-        """Return the last ordinal: the number of messages, rewound and lost ones included."""
-        return self.totals.messages
-
-    @property
-    def sources_through(self) -> int:
-        """Return the highest source id that is in use or reserved."""
-        return self.totals.sources_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +73,14 @@ class ConversationLog:
     def __init__(self, store: ServiceHost, scope: Scope) -> None:
         self._services, self._scope = store.services, scope
 
-    async def snapshot(self) -> LogSnapshot | None:
-        """Return the end of the log; None if there is no conversation."""
+    async def snapshot(self) -> Totals | None:
+        """Return the totals of the last entry; None if there is no conversation."""
         reader = (await self._services()).reader
         cached = await reader.find(self._scope)
-        if cached is None:
-            return None
-        return LogSnapshot(await reader.tail(cached))
+        return None if cached is None else await reader.tail(cached)
 
-    async def read(self, snapshot: LogSnapshot) -> AsyncIterator[LogMessage]:
-        """Iterate over the messages of a snapshot, in order and in batches.
+    async def read(self, snapshot: Totals) -> AsyncIterator[LogMessage]:
+        """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
@@ -113,7 +89,7 @@ class ConversationLog:
         cached = await services.reader.find(self._scope)
         if cached is None:
             raise ConversationDeletedError("the conversation was deleted while its log was read; begin again")
-        rewinds, changed = await services.reader.rewinds(cached, snapshot.totals), 0
+        rewinds, changed = await services.reader.rewinds(cached, snapshot), 0
         async for _, entry in services.reader.walk(self._scope):
             if entry.number > snapshot.entries:
                 break

@@ -16,15 +16,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.readback.records import Span
 from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens, check_source_ids
 from convstore.search.request import search_request
-from convstore.values.models import (
-    ConversationInfo,
-    PastView,
-    SourcePage,
-    StoredMessage,
-    Summary,
-    ToolRecord,
-    Turn,
-)
+from convstore.values.models import ConversationInfo, PastView, SourcePage, StoredMessage, Summary, ToolRecord, Turn
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import SearchHit
 from convstore.values.scope import Scope, check_id, check_ids, check_number

@@ -61,11 +61,7 @@ def scope_of(
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
-    """Return a scope choice; constructors check it here, so that an error does not wait for the first run.
-
-    Raises:
-        InvalidScopeError: It is neither a mapping nor a function, or a mapping with invalid keys or values.
-    """
+    """Return a scope choice; raise an InvalidScopeError for an invalid one now, not at the first run."""
     if isinstance(chosen, Mapping):
         check_partial_scope(store.scope_keys, chosen)
         return dict(chosen)

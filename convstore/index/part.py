@@ -25,16 +25,10 @@ _MAX_KEPT = 4_000_000
 
 
 class IndexedMessage(NamedTuple):
-    """A message of a part.
+    """A message of a part; `payload` is the location of its payload.
 
-    Attributes:
-        ordinal: Its position in the log.
-        type: "human", "ai", "tool", …
-        first: Ordinal of the first message of its entry.
-        id: Its id; "" in a segment if the message has to be read anyway, because its texts are in its entry.
-        tool: For a tool result, the name of the tool, if the id is known.
-        created_at: When it was appended, if the id is known.
-        payload: Location of its payload, if any.
+    In a segment, id, tool and date are missing if the message has to be read anyway, as its texts are in its entry.
+    `first` is the ordinal of the first message of that entry.
     """
 
     ordinal: int

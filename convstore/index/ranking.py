@@ -45,14 +45,9 @@ _MAX_NEIGHBOURED = 500
 
 
 class Found(NamedTuple):
-    """A message that a query found.
+    """A message that a query found, in a part, with the numbers of its matching windows, best first.
 
-    Attributes:
-        part: Index of the part that holds it.
-        message: The message.
-        source_id: The source, if sources are ranked one by one and one of them matches, else 0.
-        score: Its score.
-        windows: Numbers of its matching windows, best first.
+    `source_id` is a source that matches, if sources are ranked one by one, else 0.
     """
 
     part: int
@@ -70,14 +65,9 @@ def ranked(
     limit: int,
     by_source: bool = False,
 ) -> list[Found]:
-    """Return the best messages for a query, best first.
+    """Return the best messages for the words of a query, best first; statistics count those that are not allowed, too.
 
-    Args:
-        parts: The parts to search.
-        groups: The words of the query, from `query_groups`.
-        is_allowed: Filter of messages; statistics ignore it.
-        limit: Maximum number of messages.
-        by_source: Rank the sources of a message as if they were messages.
+    With `by_source`, the sources of a message are ranked as if they were messages.
     """
     log = _Log(parts)
     scores, nearby, covered = _scores(log, groups)

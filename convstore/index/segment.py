@@ -71,11 +71,7 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> IndexBuilder:
 
 
 class Segment:
-    """A stored part of a log. Sections are decoded when they are needed.
-
-    Raises:
-        ValueError: A section is damaged; raised by any access.
-    """
+    """A stored part of a log, whose sections are decoded when needed; access to a damaged one is a ValueError."""
 
     def __init__(self, sections: Mapping[str, bytes]) -> None:
         self._sections = sections

@@ -57,16 +57,10 @@ class Text(NamedTuple):
 def texts_of(
     stored: EntryMessage, sources: Sequence[EntrySource], message: BaseMessage, payload: str | None, codec: Codec
 ) -> list[Text]:
-    """Return the searchable texts of a message; their number and order depend on the message alone.
+    """Return the searchable texts of a message that was decoded without its payload.
 
-    Results of the retrieval tool have none, because they are copies.
-
-    Args:
-        stored: The message as stored.
-        sources: Its sources.
-        message: The message decoded without its payload.
-        payload: Its payload; None if it was not read, then texts in it are empty.
-        codec: Decodes the items of sources.
+    Their number and order depend on the message alone; texts in a payload that was not read are empty. Results of the
+    retrieval tool have none, because they are copies.
     """
     if stored.type == "tool" and stored.tool == RETRIEVAL_TOOL:
         return []

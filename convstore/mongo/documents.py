@@ -115,14 +115,9 @@ def _repair_from(document: Mapping[str, Any]) -> Repair:
 
 
 def entry_from(document: Mapping[str, Any], known: Entry | None = None) -> Entry:
-    """Return the entry that a document holds. A projection may have left out its messages and sources.
+    """Return the entry that a document holds, or `known` if it is the same.
 
-    Args:
-        document: The document.
-        known: An entry that was read before; returned if it is the same, as entries never change.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
+    A projection may have left out its messages and sources. Damage is a CorruptDocumentError.
     """
     try:
         if known and document["totals"]["link"] == known.totals.link and document["first"] == known.first:
@@ -342,14 +337,9 @@ def summary_document(record: SummaryRecord) -> dict[str, Any]:
 
 
 def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryRecord:
-    """Return the summary that a document holds.
+    """Return the summary that a document holds, or the copy in the state with the key `state`.
 
-    Args:
-        document: A document of the ``summaries`` collection, or the copy in a state.
-        state: Key of that state, for a copy.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
+    A CorruptDocumentError is raised if it is damaged.
     """
     key, collection = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
     try:

@@ -201,11 +201,7 @@ def _refreshed(totals: Totals, start: ViewStart) -> dict[str, Any]:
 
 
 def head_from(document: Document) -> Head:
-    """Return the head that a document holds.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
-    """
+    """Return the head that a document holds; raise a CorruptDocumentError if it is damaged."""
     key = str(document.get("_id"))
     try:
         scope = {name: stored_text(value) for name, value in document["scope"].items()}

@@ -37,13 +37,7 @@ class Inspection:
         return await self._heads.find_one({"_id": key})
 
     async def set_head(self, head: Document, changes: Mapping[str, Any], *, closes: bool = False) -> bool:
-        """Change a head if no append has refreshed it since it was read. One command.
-
-        Args:
-            head: The head as it was read.
-            changes: Fields and their values.
-            closes: Also close the head, because the stores that opened it have ended.
-        """
+        """Change a head if no append has refreshed it since it was read; `closes` closes it, too. One command."""
         update: dict[str, Any] = {"$set": dict(changes)}
         if closes:
             update["$unset"] = {"open_until": "", "open_by": ""}
@@ -54,13 +48,7 @@ class Inspection:
         return await self._heads.find_one(log_fields(head), {"_id": 1}) is not None
 
     async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
-        """Return the next page of entries, in order; empty at the end. One command.
-
-        Args:
-            conversation: Id of the conversation.
-            after: The last key of the page before; "" for the first page.
-            through: The last key to return; "" for no limit.
-        """
+        """Return the next page of entries after a key and through another, in order; empty at the end. One command."""
         low, high = entry_range(conversation)
         begin = {"$gt": after} if after else {"$gte": low}
         end = {"$lte": through} if through else {"$lt": high}
@@ -169,10 +157,7 @@ class SchemaInspection:
         return text.partition("block_compressor=")[2].partition(",")[0]
 
     async def lacks(self, collection: str, field: str, *, given: str) -> bool:
-        """Return True if documents have the field `given` but none has `field`.
-
-        Two commands, which may scan the collection.
-        """
+        """Return True if documents have the field `given` but none has `field`. Two commands, which may scan all."""
         found = Collection(self._driver, collection)
         has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (given, field)]
         return has[0] is not None and has[1] is None

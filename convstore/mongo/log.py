@@ -70,12 +70,7 @@ class Log:
         self._document: Callable[[bytes], Any] = RawBSONDocument if driver.name != "memory" else bson.decode
 
     async def last_totals(self, conversation: str, *, shown: bool = False) -> Totals:
-        """Return the totals of the last entry, which cover the whole log; zeros if it is empty. One command.
-
-        Args:
-            conversation: Id of the conversation.
-            shown: Read the newest distinct sources, too, from the last entries.
-        """
+        """Return the totals of the last entry, zeros if none; `shown` adds the newest distinct sources. One command."""
         projection = {"messages": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
         query = between(conversation, *entry_range(conversation))
         documents = await self._log.find(query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1)
@@ -85,10 +80,9 @@ class Log:
         return replace(totals, shown=shown_in(documents[::-1])) if shown else totals
 
     async def entry(self, conversation: str, number: int) -> Entry:
-        """Return one entry without its messages: its totals and, for a rewind entry, the rewound ranges. One command.
+        """Return one entry without its messages: totals, and rewound ranges of a rewind entry. One command.
 
-        Raises:
-            CorruptDocumentError: It is missing or damaged.
+        A CorruptDocumentError is raised if it is missing or damaged.
         """
         key = entry_id(conversation, number)
         query = {"_id": key, "conversation": conversation}
@@ -101,11 +95,7 @@ class Log:
         return entry
 
     def check_size(self, entry: Entry) -> None:
-        """Refuse an oversized entry as `insert` would, before its conversation is created. No command.
-
-        Raises:
-            BatchTooLargeError: The entry is above 1 MB.
-        """
+        """Raise a BatchTooLargeError as `insert` would, before the entry's conversation is created. No command."""
         _encoded("0" * 24, entry)
 
     async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> None:
@@ -204,10 +194,7 @@ class Log:
     async def newest_results(
         self, conversation: str, rewinds: Rewinds, *, before: int, limit: int, tools_only: bool = False
     ) -> list[Entry]:
-        """Return the last entries with active results or long messages before an ordinal, without bodies.
-
-        One command.
-        """
+        """Return the last entries with active results or long messages before an ordinal, no bodies. One command."""
         kind = {"messages.type": "tool"} if tools_only else {}
         query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}, **kind}
         if rewinds.ranges:
@@ -221,12 +208,9 @@ class Log:
         return await self.payload_ranges(conversation, [(ref, 0, ref.ends[-1]) for ref in refs])
 
     async def payload_ranges(self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]]) -> list[str]:
-        """Return ranges of characters of payloads; reads only the chunks that contain them.
+        """Return ranges of characters of payloads, read from the chunks that contain them alone.
 
-        One command for all ranges of one append; several run in parallel.
-
-        Raises:
-            CorruptDocumentError: A chunk is missing or damaged.
+        One command for all ranges of one append; several run in parallel. Damage is a CorruptDocumentError.
         """
         sizes: dict[str, dict[int, int]] = {}
         for ref, start, end in wanted:

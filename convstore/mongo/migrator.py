@@ -81,11 +81,7 @@ class Migrator:
         return [document["_id"] for document in documents if document["_id"] != _LEASE]
 
     async def pending(self) -> list[Migration]:
-        """Return the migrations that have not run, in order.
-
-        Raises:
-            SchemaVersionError: The database knows migrations that this version does not.
-        """
+        """Return the migrations that have not run, in order; SchemaVersionError if the database has unknown ones."""
         applied = await self.applied()
         migrations = discover()
         if unknown := sorted(set(applied) - {migration.name for migration in migrations}):
@@ -95,12 +91,7 @@ class Migrator:
         return [migration for migration in migrations if migration.name not in applied]
 
     async def check(self) -> None:
-        """Make sure that no migration is pending.
-
-        Raises:
-            NotSetUpError: A migration is pending.
-            SchemaVersionError: The database is newer than this version.
-        """
+        """Raise a NotSetUpError if a migration is pending, a SchemaVersionError if the database is newer."""
         if pending := await self.pending():
             raise NotSetUpError(
                 f"the database is not set up for this convstore ({pending[0].name} has not run); "
@@ -120,11 +111,7 @@ class Migrator:
         return await self.leased(self._run_pending)
 
     async def leased(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run some work on the schema under the lease, however long it takes.
-
-        Raises:
-            StoreUnavailableError: Another runner holds the lease and does not finish, or this one could not keep it.
-        """
+        """Run some work on the schema under the lease, however long it takes; see `run` for its errors."""
         owner = uuid.uuid4().hex
         await self._take_lease(owner)
         try:
@@ -145,11 +132,7 @@ class Migrator:
             await asyncio.wait({task})
 
     async def _renew(self, owner: str, ends: float) -> float:
-        """Renew the lease and return its end; the end is unchanged while the server is unreachable.
-
-        Raises:
-            StoreUnavailableError: The lease is lost.
-        """
+        """Renew the lease and return its end, unchanged while the server is unreachable; raise if the lease is lost."""
         renewed_ends, until = time.monotonic() + _LEASE_TIME.total_seconds(), datetime.now(UTC) + _LEASE_TIME
         try:
             async with driver_errors(seconds=_RENEW_SECONDS):

@@ -77,12 +77,9 @@ class Segments:
     async def put(
         self, conversation: str, segment: StoredSegment, *, replaces: StoredSegment | None, at: datetime
     ) -> bool:
-        """Insert a segment, or replace the one with the same first entry if it is unchanged. One command.
+        """Insert a segment, or replace an unchanged one with the same first entry; False if another process was first.
 
-        One of another analyzer is replaced in any case, by a second command.
-
-        Returns:
-            False if another process was first.
+        One command; two if one of another analyzer is replaced.
         """
         document = {
             "_id": segment_id(conversation, segment.first),
@@ -119,11 +116,7 @@ class Segments:
 
 
 def segment_from(document: Document, *, with_sections: bool = True) -> StoredSegment:
-    """Return the segment that a document holds.
-
-    Raises:
-        ValueError: It is damaged, or was made by another analyzer.
-    """
+    """Return the segment of a document; raise a ValueError if it is damaged, or made by another analyzer."""
     try:
         first = stored_number(int(str(document["_id"]).rpartition(":")[2]), minimum=1)
         if document["_id"] != segment_id(str(document["conversation"]), first):

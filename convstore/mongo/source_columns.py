@@ -141,11 +141,7 @@ def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
 
 
 def taken_ids(document: Mapping[str, Any], wanted: Iterable[int]) -> set[int]:
-    """Return those of some ids that sources of an entry have.
-
-    Raises:
-        CorruptDocumentError: The field is damaged.
-    """
+    """Return those of some ids that sources of an entry have; raise a CorruptDocumentError if it is damaged."""
     try:
         runs = [(stored_number(run["first"]), stored_number(run["last"])) for run in stored_list(document["sources"])]
     except (KeyError, TypeError, AttributeError) as error:
@@ -154,11 +150,7 @@ def taken_ids(document: Mapping[str, Any], wanted: Iterable[int]) -> set[int]:
 
 
 def shown_in(documents: Iterable[Mapping[str, Any]]) -> dict[bytes, int]:
-    """Return the newest distinct sources of some entries, which were read in order.
-
-    Raises:
-        CorruptDocumentError: The digests of an entry's sources are damaged.
-    """
+    """Return the newest distinct sources of some entries, read in order; raise a CorruptDocumentError for damage."""
     shown = ShownSources({})
     for document in documents:
         try:

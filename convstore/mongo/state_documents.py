@@ -76,11 +76,7 @@ def state_document(state: State) -> dict[str, Any]:
 
 
 def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> State:
-    """Return the state that a document holds, given its current summary.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
-    """
+    """Return the state of a document, given its current summary; raise a CorruptDocumentError if it is damaged."""
     key = str(document.get("_id"))
     try:
         conversation = stored_text(document["conversation"])
@@ -104,11 +100,7 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
 
 
 def current_summary(document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return token and digest of a state's current summary; empty if there is none.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
-    """
+    """Return token and digest of a state's current summary, empty for none; a CorruptDocumentError if it is damaged."""
     if (summary := document.get("summary")) is None:
         return "", b""
     try:
@@ -118,11 +110,7 @@ def current_summary(document: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def changes_in(document: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return the changes of the current summary that a state's document lists: last entries and tokens.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
-    """
+    """Return the changes of the current summary in a state: last entries and tokens; CorruptDocumentError if not."""
     try:
         pairs = [stored_list(one) for one in stored_list(document.get("changes", ()))]
         return [(stored_number(entry), stored_text(token)) for entry, token in pairs]
@@ -131,11 +119,7 @@ def changes_in(document: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
-    """Return the current summary that a state's document holds; None if it is large, so its text is elsewhere.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
-    """
+    """Return the current summary in a state's document; None if it is large, so that its text is elsewhere."""
     summary = document["summary"]
     return summary_from(summary, state=str(document.get("_id"))) if "text" in summary else None
 
@@ -177,11 +161,7 @@ def start_from(value: Any) -> ViewStart:
 
 
 def starts_in(document: Mapping[str, Any]) -> tuple[ViewStart, ...]:
-    """Return the starts of views that a state's document holds.
-
-    Raises:
-        CorruptDocumentError: The document is damaged.
-    """
+    """Return the starts of views in a state's document; raise a CorruptDocumentError if they are damaged."""
     try:
         return tuple(map(start_from, stored_list(document.get("starts", ()))))
     except (TypeError, ValueError) as error:

@@ -72,11 +72,7 @@ class States:
         return state, await entries_from(documents[::-1], known)
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
-        """Return every change of the current summary: the last entry that it saw, and the summary's token. One command.
-
-        Raises:
-            CorruptDocumentError: The document is damaged.
-        """
+        """Return every change of the current summary: the last entry that it saw, and its token. One command."""
         query = {"_id": state_id(conversation), "conversation": conversation}
         return changes_in(await self._log.find_one(query, {"changes": 1}) or {"_id": query["_id"]})
 
@@ -89,12 +85,9 @@ class States:
         await self._log.delete_one({"_id": state_id(conversation), "conversation": conversation})
 
     async def remember(self, state: State, start: ViewStart | None, system: LeadingSystem | None) -> None:
-        """Store what a load had to find out, for other processes; only at the revision that it read. One command.
+        """Store what a load had to find out, for other processes, unless the state changed since. One command.
 
-        Args:
-            state: The state as it was read.
-            start: The start of views under a policy; None to keep what is stored.
-            system: The leading system messages; None to keep what is stored.
+        None keeps the start of views under a policy, or the leading system messages, as they are stored.
         """
         changes: dict[str, Any] = {"system": system_document(system)} if system else {}
         if start:

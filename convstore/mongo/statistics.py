@@ -70,11 +70,7 @@ class Statistics:
         self._driver, self._heads = driver, Collection(driver, HEADS)
 
     async def heads(self, partial_scope: Mapping[str, str]) -> AsyncIterator[HeadTotals]:
-        """Iterate over the totals of the heads with these scope values, without tombstones. One command a thousand.
-
-        Raises:
-            CorruptDocumentError: A head is damaged.
-        """
+        """Iterate over the totals of the heads with these scope values, without tombstones. One command a thousand."""
         query = scope_filter(partial_scope) | {"updated_at": {"$exists": True}, "_id": {"$gt": ""}}
         while True:
             documents = await self._heads.find(query, _HEAD_FIELDS, order=[("_id", 1)], limit=_BATCH)
@@ -85,11 +81,7 @@ class Statistics:
             query["_id"] = {"$gt": documents[-1]["_id"]}
 
     async def summaries(self, conversations: Sequence[str] | None) -> list[tuple[int, int]]:
-        """Return for each current summary the size of the messages that it covers, and its own. One command.
-
-        Raises:
-            CorruptDocumentError: A state is damaged.
-        """
+        """Return for each current summary the size of the messages that it covers, and its own. One command."""
         query: dict[str, Any] = {"revision": {"$exists": True}}
         if conversations is not None:
             query["conversation"] = {"$in": list(conversations)}
@@ -99,10 +91,7 @@ class Statistics:
         return [_summary_sizes(document) for document in documents if document.get("summary")]
 
     async def amounts(self, collection: str, conversations: Sequence[str] | None) -> list[Amount]:
-        """Measure the documents of a collection, of all conversations or of some. One command.
-
-        The server reads all these documents and adds them up.
-        """
+        """Measure the documents of a collection, of all or some conversations. One command; the server reads them."""
         query: dict[str, Any] = {}
         if conversations is not None:
             ranges = [conversation_range(conversation) for conversation in conversations]

@@ -65,16 +65,9 @@ class Tombstones:
         after: HeadKey | None,
         limit: int,
     ) -> list[HeadKey]:
-        """Return closed heads with these scope values that were last refreshed before a time, oldest first.
+        """Return heads with these scope values that are closed now and were last refreshed before a time, oldest first.
 
-        One command.
-
-        Args:
-            partial_scope: Values of some scope keys.
-            at: The current time, by which a head is open or closed.
-            before: The time.
-            after: The last head of the page before.
-            limit: Maximum number of heads.
+        `after` is the last head of the page before. One command.
         """
         query = scope_filter(partial_scope) | {"updated_at": {"$lt": before}, **_is_closed(at)}
         if after is not None:
@@ -86,17 +79,10 @@ class Tombstones:
         return [_key_from(one) for one in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
 
     async def write_tombstone(self, head: HeadKey, *, at: datetime, sweep_at: datetime, pruned: bool) -> bool:
-        """Replace a head by a tombstone; from now on the scope has no conversation. Three commands.
+        """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
 
-        Args:
-            head: The head as it was read.
-            at: The current time, by which a head is open or closed.
-            sweep_at: The time after which no append can still be in flight.
-            pruned: Replace the head only if it was not opened or refreshed since. A concurrent writer then starts a
-                new conversation and writes its batch there.
-
-        Returns:
-            True if this call ended it; False if another call did, or if it is in use.
+        With `pruned`, only if the head was not opened or refreshed since it was read: a concurrent writer then starts a
+        new conversation and writes its batch there. After `sweep_at`, no append can still be in flight.
         """
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
@@ -143,10 +129,7 @@ class Tombstones:
         return await self._heads.find_one(head, {"_id": 1}) is None
 
     async def swept(self, conversation: str, *, at: datetime, again: datetime) -> None:
-        """Record that a conversation was swept, if that was still due; drop the tombstone the second time.
-
-        Two commands, one the second time.
-        """
+        """Record a sweep that was due; drop the tombstone after the second one. Two commands, then one."""
         due = {"_id": _tombstone_id(conversation), "sweep_at": {"$lte": at}}
         if not await self._heads.delete_one({**due, "swept": True}):
             await self._heads.update(due, {"$set": {"sweep_at": again, "swept": True}})

@@ -51,9 +51,7 @@ class AcrossSearcher:
     ) -> tuple[list[tuple[int, Match]], list[int]]:
         """Return the best messages, each with the index of its conversation, and the conversations not read whole.
 
-        Args:
-            conversations: The conversations, the most important ones first.
-            request: The words and filters.
+        The conversations come in order of importance, the most important first.
         """
         if not request.groups or not conversations:
             return [], []

@@ -198,11 +198,7 @@ class LogParts:
         return await self._queries.messages_of_entries(cached.conversation, firsts)
 
     def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
-        """Return the searchable texts of a message; those in a payload that was not read are empty.
-
-        Raises:
-            CorruptDocumentError: The message is damaged.
-        """
+        """Return the searchable texts of a message; those in a payload that was not read are empty."""
         return texts_of(message, sources, read_message(self._codec, message), payload, self._codec)
 
 

@@ -52,11 +52,7 @@ def search_request(
     before: int | None = None,
     after: int | None = None,
 ) -> SearchRequest:
-    """Return the request for a query and its filters.
-
-    Raises:
-        InvalidInputError: The text is not a str, or a filter is invalid.
-    """
+    """Return the request for a query and its filters; raise an InvalidInputError if one of them is invalid."""
     if not isinstance(text, str):
         raise InvalidInputError(f"text must be a str, not {type(text).__name__}")
     check_number(limit, name="limit", minimum=1, maximum=_MAX_HITS)

@@ -95,10 +95,6 @@ class Sealer:
         """Seal a conversation; without `force`, only if enough of it is in no segment.
 
         It ends within the time of the longest append, so that a sweep finds what it wrote.
-
-        Raises:
-            StoreError: The server refused a command, or is unreachable.
-            CorruptDocumentError: The log is damaged.
         """
         cached = await self._reader.find(scope)
         if cached is None:

@@ -27,13 +27,7 @@ from convstore.store.reader import StoreReader
 from convstore.summarization.summarizers import SummarizerLike
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, Migration, VerifyReport
-from convstore.values.scope import (
-    check_choice,
-    check_partial_scope,
-    check_scope,
-    check_scope_keys,
-    check_seconds,
-)
+from convstore.values.scope import check_choice, check_partial_scope, check_scope, check_scope_keys, check_seconds
 
 __all__ = ["ConversationStore"]
 

@@ -38,12 +38,9 @@ Answer = Any
 
 @dataclass(slots=True)
 class Request:
-    """One request to a model.
+    """One request to a model; `error` is the exception if it returned no usable text.
 
-    Attributes:
-        messages: The prompt.
-        prefix: Removed from the beginning of the answer, because models imitate what they read.
-        error: The exception, if the request returned no usable text.
+    `prefix` is removed from the beginning of the answer, because models imitate what they read.
     """
 
     messages: list[BaseMessage]

@@ -59,12 +59,7 @@ def read_reference(text: str) -> tuple[str, int, int] | None:
 
 
 def make_search_tool(others_of: Callable[[RunnableConfig], OtherConversations], *, page_tokens: int) -> StructuredTool:
-    """Return the LangChain tool, async and sync; its content is text for the model.
-
-    Args:
-        others_of: Returns the conversations to search for the configuration of a run.
-        page_tokens: Size of an answer.
-    """
+    """Return the tool, async and sync, for the conversations of a run that `others_of` finds by its configuration."""
     room = (page_tokens - 4) * CHARACTERS_PER_TOKEN
 
     async def answer(others: OtherConversations, find: Any, read: Any) -> str:

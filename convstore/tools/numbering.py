@@ -45,15 +45,9 @@ def make_numbered_tool(
     *,
     render: RenderSources = render_sources,
 ) -> BaseTool:
-    """Wrap a tool so that the sources of each answer have numbers of the conversation.
+    """Wrap a tool, or a function, so that the sources of each answer have the numbers of the run's conversation.
 
-    Args:
-        tool: The tool, or a function to make one from.
-        numbering_for: Returns the numbering for the configuration of a run.
-        render: Writes the content from the numbered sources, unless the content is JSON.
-
-    Raises:
-        InvalidInputError: `tool` is neither a tool nor a function.
+    `render` writes the content from the numbered sources, unless the content is JSON.
     """
     inner = _with_artifact(tool if isinstance(tool, BaseTool) else _tool_of(tool))
     return _NumberedTool(

@@ -195,17 +195,11 @@ class RetrieveArguments(BaseModel):
 def make_retrieval_tool(
     read_back_for: Callable[[RunnableConfig], ReadBack], *, page_tokens: int = PAGE_TOKENS
 ) -> StructuredTool:
-    """Return a LangChain tool, async and sync; its content is text for the model, its artifact a `SourcePage`.
+    """Return the tool, async and sync; its content is text for the model, its artifact a `SourcePage`.
 
-    If the store fails, the result is a tool message with ``status="error"``. If arguments cannot be understood, the
-    message names the argument and what is expected.
-
-    Args:
-        read_back_for: Returns the reader of the conversation for the configuration of a run.
-        page_tokens: Size of a page.
-
-    Raises:
-        InvalidInputError: `page_tokens` is out of bounds.
+    It reads from the conversation that `read_back_for` finds by the configuration of a run. If the store fails, the
+    result is a tool message with ``status="error"``. If arguments cannot be understood, the message names the argument
+    and what is expected.
     """
     check_page_tokens(page_tokens)
 

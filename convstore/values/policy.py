@@ -101,7 +101,6 @@ class CompactionRule:
 
 
 @lru_cache(maxsize=256)
-@lru_cache
 def start_key(policy: HistoryPolicy) -> str:
     """Return a key of all fields that decide where views begin.
 

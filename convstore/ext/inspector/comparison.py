@@ -81,15 +81,10 @@ _PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The part of a view that one row shows.
+    """The part of a view that one row shows, with its size there; `state` is a key of `STATES` or `ADDED`.
 
-    Attributes:
-        state: Key of `STATES` or `ADDED`.
-        label: One or two words.
-        why: The reason in a sentence.
-        tokens: Size in the view.
-        message: The message in the view; None if the view does not contain it.
-        version: Version of the summary that covers the message, else 0.
+    `why` is the reason in a sentence. `message` is None if the view does not contain it, and `version` that of the
+    summary which covers the message, else 0.
     """
 
     state: str
@@ -114,16 +109,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the bar that shows what fills a view.
-
-    Attributes:
-        key: Its name in the style sheet.
-        title: Its name for readers.
-        messages: Number of its messages.
-        tokens: Their size.
-        start: Where it begins, in thousandths of the bar.
-        width: Its width in thousandths of the bar.
-    """
+    """One part of the bar that shows what fills a view; `start` and `width` are in thousandths of the bar."""
 
     key: str
     title: str
@@ -252,15 +238,11 @@ _CHANGES = {
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The differences between a view and the one of the call before.
+    """The differences between a view and the one of the call before, which had `earlier` messages.
 
-    Attributes:
-        earlier: Number of messages in the view before.
-        same: Number of messages at the beginning of both that are equal, which a prompt cache can reuse.
-        same_tokens: Their size.
-        ranges: Ranges of ordinals by what happened to them, such as "added" or "became stubs", in the log's order.
-        cause: The first of these that is no addition, "" if there is none.
-        left: Number of further ranges.
+    Both begin with `same` equal messages, which a prompt cache can reuse. `ranges` has ranges of ordinals by what
+    happened to them, such as "added" or "became stubs", in the log's order; `left` more are not in it. `cause` is the
+    first of these that is no addition, "" if there is none.
     """
 
     earlier: int

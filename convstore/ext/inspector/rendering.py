@@ -28,11 +28,7 @@ def render(name: str, request: Request, status_code: int = 200, **context: Any) 
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:
-    """Return a number of the query, the default if it is missing.
-
-    Raises:
-        HTTPException: It is no number from 0 to 2**53.
-    """
+    """Return a number of the query, the default if it is missing; HTTPException if it is not from 0 to 2**53."""
     text = request.query_params.get(name)
     if text is None:
         return default

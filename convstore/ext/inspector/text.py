@@ -66,11 +66,7 @@ def finalize(value: Any) -> Any:
 
 
 class Clip(str):
-    """The beginning of a text.
-
-    Attributes:
-        left: Number of characters that were left out.
-    """
+    """The beginning of a text, of which `left` characters were left out."""
 
     left: int
 

@@ -29,12 +29,7 @@ from convstore.values.scope import check_number
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
-    from langchain.agents.middleware.types import (
-        ExtendedModelResponse,
-        ModelRequest,
-        ModelResponse,
-        ToolCallRequest,
-    )
+    from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse, ToolCallRequest
     from langgraph.config import get_config
     from langgraph.runtime import Runtime
     from langgraph.types import Command

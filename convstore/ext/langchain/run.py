@@ -120,10 +120,7 @@ class AgentRun:
 
 
 class Ticket(str):
-    """The entry of a run in the agent's state: prints as a text and holds the run.
-
-    So no stream takes the messages of a view for new ones.
-    """
+    """The entry of a run in the agent's state: a text that holds the run, so that no stream takes its view for new."""
 
     run: AgentRun
 

@@ -141,12 +141,7 @@ def logged_of(state: Any) -> set[str]:
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
-    """Return the messages of a state, each with an id.
-
-    Raises:
-        InvalidInputError: The state has no messages, and had none before; or one has no id, by which a retry would
-            recognise it.
-    """
+    """Return the messages of a state; InvalidInputError if it has none, or one without an id, which a retry needs."""
     found = _value(state, "messages")
     if not isinstance(found, Sequence) or not all(isinstance(each, BaseMessage) for each in found):
         raise InvalidInputError("the state has no list of messages under `messages`; make it of MessagesState")
