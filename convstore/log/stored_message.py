@@ -7,7 +7,7 @@ damaged content is never shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -94,14 +94,23 @@ class Shown(NamedTuple):
     tokens: int | None
     has_placeholder: bool = False
     is_shortened: bool = False
+    is_stub: bool = False
 
 
 class KeptMessage(NamedTuple):
-    """A message as a view showed it, kept for the next view; `about` has the fields of `Shown` after the message."""
+    """A message as a view showed it, kept for the next view.
 
-    form: Form
+    Attributes:
+        stored: The stored message.
+        options: The decision and the options of the policy that gave it its form.
+        template: The message.
+        about: The fields of `Shown` after the message.
+    """
+
+    stored: EntryMessage
+    options: tuple[Any, ...]
     template: Template
-    about: tuple[int | None, bool, bool]
+    about: tuple[int | None, bool, bool, bool]
 
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
@@ -136,7 +145,7 @@ class Form(NamedTuple):
             )
         if self.stub is not None:
             stubbed = with_stub(without_mark(read_message(codec, message)), self.stub)
-            return Shown(stubbed, message.view_tokens if self.stub == message.stub else None)
+            return Shown(stubbed, message.view_tokens if self.stub == message.stub else None, is_stub=True)
         if payload is not None and ref and not self.has_media:
             payload = payload[: ref.shown] or None
         decoded = without_mark(read_message(codec, message, payload))

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.messages.provenance import mark
 
@@ -52,6 +52,7 @@ MISSING_TEXT: Final = "No result was recorded for this call."
 # Content blocks that a provider treats as a client-side call, and the key of the call's id in each: Anthropic,
 # LangChain's standard content, OpenAI Responses. Calls that the provider runs itself (`server_tool_use`,
 # `mcp_tool_use`, `web_search_call`, ...) have their results in the same message, so they are not listed.
+_NO_RESULTS: Final = frozenset({AIMessage, HumanMessage, SystemMessage})
 _CALL_BLOCKS: Final = {
     "tool_use": "id",
     "tool_call": "id",
@@ -330,13 +331,13 @@ def is_paired(messages: Sequence[BaseMessage]) -> bool:
     """
     waiting: list[str] = []
     for message in messages:
-        if isinstance(message, ToolMessage):
+        if type(message) not in _NO_RESULTS and isinstance(message, ToolMessage):
             if not waiting or waiting.pop() != message.tool_call_id:
                 return False
         elif waiting:
             return False
-        elif isinstance(message, AIMessage):
-            waiting = [call.id for call in reversed(calls_of(message))]
+        elif type(message) is not HumanMessage and (calls := calls_of(message)):
+            waiting = [call.id for call in reversed(calls)]
             if len(waiting) > 1 and len(set(waiting)) < len(waiting):
                 return False
     return not waiting

@@ -17,7 +17,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
 from convstore.log.state import NO_START, LeadingSystem, ViewStart
-from convstore.log.stored_message import KeptMessage
+from convstore.log.stored_message import KeptMessage, Shown
 from convstore.log.summary import SummaryRecord
 from convstore.runtime.clock import ID_LIFETIME, Clock
 from convstore.values.policy import HistoryPolicy, start_key
@@ -121,14 +121,14 @@ class LoadedEnd:
         entries: The last entries, with sizes by the store's counter.
         key: Number of the rewind entry and digest of the summary for which the rest was made.
         rows: The rows of the entries.
-        note_tokens: Sizes of notes, by the ordinal of the first message after them.
+        notes: Notes and their sizes, by the ordinal of the first message after them and the turns left out.
         shown: Messages as a view showed them, by id.
     """
 
     entries: Sequence[Entry] = ()
     key: tuple[int, bytes] = (0, b"")
     rows: Sequence[Row] = ()
-    note_tokens: dict[int, int] = field(default_factory=dict)
+    notes: dict[tuple[int, int], Shown] = field(default_factory=dict)
     shown: dict[str, KeptMessage] = field(default_factory=dict)
 
     @property

@@ -146,7 +146,7 @@ class Loader:
         starts = (load.start, load.state.start(start_key(load.policy)))
         load.start = newest_start(starts, totals, revision=load.state.revision, counter=self._counter.name)
         load.shown = load.held.shown
-        load.note_tokens = load.held.note_tokens if load.held.key == load.key else {}
+        load.kept_notes = load.held.notes if load.held.key == load.key else {}
         known = (one for one in (cached.system, load.state.system) if one)
         cached.system = next((one for one in known if one.is_valid(load.rewinds, self._counter.name)), None)
         load.system = cached.system.messages if cached.system else None
@@ -238,7 +238,7 @@ class Loader:
             return None  # positions after a summary are unknown if another counter measured the summarised messages
         has_results = load.is_complete or load.earlier_results is not None
         return window_of(
-            load if has_results else replace(load, note_tokens={}),  # without earlier results notes are smaller
+            load if has_results else replace(load, kept_notes={}),  # without earlier results notes are smaller
             load.policy,
             codec=self._codec,
             counter=self._counter,
@@ -285,7 +285,7 @@ class Loader:
             ids = {row.message.id for row in rows}
             load.shown = {id_: one for id_, one in load.shown.items() if id_ in ids}
         first_ordinal = rows[0].message.ordinal if rows else 0
-        notes = {ordinal: size for ordinal, size in load.note_tokens.items() if ordinal >= first_ordinal}
+        notes = {key: note for key, note in load.kept_notes.items() if key[0] >= first_ordinal}
         self._cache.keep_end(load.cached, LoadedEnd(entries, load.key, rows, notes, load.shown))
 
     async def _show(self, load: Load, window: Window) -> tuple[Window, View]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
@@ -101,7 +102,7 @@ def build_view(
     codec: Codec,
     counter: TokenCounter,
     system: Sequence[EntryMessage] = (),
-    notes: Sequence[BaseMessage] = (),
+    notes: Sequence[Shown] = (),
     payloads: Mapping[str, str],
     room: int = 0,
     known: dict[str, KeptMessage] | None = None,
@@ -122,25 +123,27 @@ def build_view(
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
-    shown = zip(rows, shown_whole(rows, policy), strict=True)
-    visible = [(row, whole) for row, whole in shown if not is_hidden(row.message, policy)]
-    forms = [_form(row.message, whole, policy, codec) for row, whole in visible]
-    known = {} if known is None else known
-    leading = [_decoded(Form(one, whole=one.payload is None), codec, payloads, known) for one in system]
-    made = [_decoded(form, codec, payloads, known) for form in forms]
+    decoder = _Decoder(policy, codec, payloads, {} if known is None else known)
+    whole = shown_whole(rows, policy)
+    visible = [(row, one) for row, one in zip(rows, whole, strict=True) if not is_hidden(row.message, policy)]
+    leading = [decoder.shown(one, one.payload is None) for one in system]
+    made = [decoder.shown(row.message, whole) for row, whole in visible]
+    stubbed = [row.message.id for (row, _), one in zip(visible, made, strict=True) if one.is_stub]
     fitting = _fitted(made, sum(row.turn == rows[0].turn for row, _ in visible), room, counter) if room else None
     made = [*leading, *(fitting or made)]
     listed = [one.message for one in made]
-    listed[len(leading) : len(leading)] = notes
-    pairing, late_results = _paired(listed, forms, policy, has_notes=bool(notes))
+    listed[len(leading) : len(leading)] = [note.message for note in notes]
+    pairing, late_results = _paired(listed, visible, policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(one.message): one.tokens for one in made}
-    messages = _with_unique_ids(pairing.messages, {one.id for one in system} | {one.message.id for one in forms}, sizes)
+    ids = {one.id for one in system} | {row.message.id for row, _ in visible}
+    messages = _with_unique_ids(pairing.messages, ids, sizes)
+    sizes |= {id(note.message): note.tokens for note in notes}
     orphans = set(pairing.orphans)
     return View(
         messages=messages,
         tokens=_tokens(messages, sizes, counter),
-        stubbed=tuple(one.message.id for one in forms if one.stub is not None and one.message.id not in orphans),
+        stubbed=tuple(id_ for id_ in stubbed if id_ not in orphans),
         placeholders=tuple(str(one.message.id) for one in made if one.has_placeholder),
         shortened=tuple(str(one.message.id) for one in made if one.is_shortened),
         is_fitting=not room or fitting is not None,
@@ -151,6 +154,25 @@ def build_view(
     )
 
 
+class _Decoder(NamedTuple):
+    """Restores messages as a view shows them; those without payloads, which may be large, are decoded once."""
+
+    policy: HistoryPolicy
+    codec: Codec
+    payloads: Mapping[str, str]
+    known: dict[str, KeptMessage]
+
+    def shown(self, message: EntryMessage, whole: bool) -> Shown:
+        policy, kept = self.policy, self.known.get(message.id)
+        options = (whole, policy.media, policy.shorten_over, policy.stub_min_tokens)
+        if kept is not None and kept.stored is message and kept.options == options:
+            return Shown(kept.template.make(), *kept.about)
+        shown = _form(message, whole, policy, self.codec).decode(self.codec, self.payloads)
+        if message.id not in self.payloads:
+            self.known[message.id] = KeptMessage(message, options, Template(shown.message), shown[1:])
+        return shown
+
+
 def _fitted(made: Sequence[Shown], end: int, room: int, counter: TokenCounter) -> list[Shown] | None:
     """Return the messages with the first turn, up to `end`, shortened to its room; None if that is not enough."""
     turn = fitted(made[:end], room, counter=counter)
@@ -158,14 +180,14 @@ def _fitted(made: Sequence[Shown], end: int, room: int, counter: TokenCounter) -
 
 
 def _paired(
-    messages: Sequence[BaseMessage], forms: Sequence[Form], policy: HistoryPolicy, *, has_notes: bool
+    messages: Sequence[BaseMessage], visible: Sequence[tuple[Row, bool]], policy: HistoryPolicy, *, has_notes: bool
 ) -> tuple[Pairing, tuple[str, ...]]:
     """Return the messages as the provider accepts them, and the results whose calls are in turns left out."""
     if policy.provider:
         messages = with_original_ids(messages, policy.provider)
     pairing, late_results = pair(messages), tuple[str, ...]()
     if has_notes and pairing.orphans:
-        calls = {form.message.id: f"{form.message.tool} {form.message.arguments}".strip() for form in forms}
+        calls = {one.message.id: f"{one.message.tool} {one.message.arguments}".strip() for one, _ in visible}
         late_results, pairing = pairing.orphans, pair(without_orphans(messages, calls))
     if policy.provider:
         pairing = replace(pairing, messages=made_for(pairing.messages, policy.provider))
@@ -175,18 +197,6 @@ def _paired(
 def _tokens(messages: Sequence[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter) -> int:
     known = [(message, sizes.get(id(message))) for message in messages]
     return sum(count(counter, message) if size is None else size for message, size in known)
-
-
-def _decoded(form: Form, codec: Codec, payloads: Mapping[str, str], known: dict[str, KeptMessage]) -> Shown:
-    """Return a message in a form; those without payloads, which may be large, are decoded once."""
-    id_ = form.message.id
-    if id_ in payloads:
-        return form.decode(codec, payloads)
-    if (kept := known.get(id_)) is not None and kept.form == form:
-        return Shown(kept.template.make(), *kept.about)
-    shown = form.decode(codec, payloads)
-    known[id_] = KeptMessage(form, Template(shown.message), shown[1:])
-    return shown
 
 
 def _form(message: EntryMessage, whole: bool, policy: HistoryPolicy, codec: Codec) -> Form:

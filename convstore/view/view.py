@@ -10,12 +10,13 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row
-from convstore.log.stored_message import KeptMessage
+from convstore.log.stored_message import KeptMessage, Shown
 from convstore.log.summary import NamedResult, SummaryRecord
+from convstore.messages.copying import Template
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
@@ -24,6 +25,9 @@ from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
 from convstore.view.sizes import shown_sizes
 
 __all__ = ["ActiveRows", "view_of", "window_of"]
+
+_MANY_TURNS = 99_999
+"""Turns left out by the notes that are measured to find the start."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class ActiveRows:
         summary_messages: The messages that show it.
         system: The leading system messages of the log; None if they are unknown.
         earlier_results: The newest named messages before the rows, newest first; None if they are unknown.
-        note_tokens: Sizes of notes, by the ordinal of the first message after them.
+        kept_notes: Notes and their sizes, by the ordinal of the first message after them and the turns left out.
     """
 
     rows: Sequence[Row] = ()
@@ -44,7 +48,7 @@ class ActiveRows:
     summary_messages: Sequence[BaseMessage] = ()
     system: tuple[EntryMessage, ...] | None = None
     earlier_results: tuple[NamedResult, ...] | None = None
-    note_tokens: dict[int, int] = field(default_factory=dict)
+    kept_notes: dict[tuple[int, int], Shown] = field(default_factory=dict)
     _named: tuple[Sequence[Row], list[int]] = field(default=((), []), repr=False, compare=False)
 
     def results_before(self, index: int) -> tuple[NamedResult, ...]:
@@ -56,14 +60,21 @@ class ActiveRows:
         own = [self.rows[at].message.name for at in reversed(named[max(0, end - NOTE_RESULTS) : end])]
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
 
-    def note(self, index: int, left_out: int = 99_999) -> HumanMessage:
-        """Build the note of a view that begins with a row."""
-        return make_note(left_out, self.results_before(index), first=self.rows[index].message.ordinal)
+    def note(self, index: int, left_out: int, counter: TokenCounter) -> Shown:
+        """Return the note of a view that begins with a row."""
+        key = self.rows[index].message.ordinal, left_out
+        if key not in self.kept_notes:
+            message = make_note(left_out, self.results_before(index), first=key[0])
+            self.kept_notes[key] = Shown(message, count(counter, message))
+        return self.kept_notes[key]
 
-    def notes(self, window: Window) -> list[BaseMessage]:
-        """Build the messages that replace everything before the view: summary and note."""
-        note = [self.note(window.start, window.left_out_turns)] if window.left_out_turns else []
-        return [*self.summary_messages, *note]
+    def notes(self, window: Window, counter: TokenCounter) -> list[Shown]:
+        """Return the messages that replace everything before the view: summary and note."""
+        summary = [Shown(message, None) for message in self.summary_messages]
+        if not window.left_out_turns:
+            return summary
+        note = self.note(window.start, window.left_out_turns, counter)
+        return [*summary, note._replace(message=Template(note.message).make())]
 
 
 def window_of(
@@ -76,13 +87,6 @@ def window_of(
     known: Required = NOTHING_REQUIRED,
 ) -> Window | None:
     """Choose the rows that a view shows; None if earlier rows must be read first. See `budget.choose_window`."""
-
-    def note_tokens(index: int) -> int:
-        ordinal = active.rows[index].message.ordinal
-        if ordinal not in active.note_tokens:
-            active.note_tokens[ordinal] = count(counter, active.note(index))
-        return active.note_tokens[ordinal]
-
     if not active.rows:
         return Window(0, 0, anchor=None)
     summary_tokens = sum(count(counter, message) for message in active.summary_messages)
@@ -90,7 +94,7 @@ def window_of(
         active.rows,
         policy,
         fixed_tokens=summary_tokens + sum(message.tokens for message in active.system or ()),
-        note_tokens=note_tokens,
+        note_tokens=lambda index: active.note(index, _MANY_TURNS, counter).tokens or 0,
         anchored=anchored,
         summarized=active.summary is not None,
         sizes=shown_sizes(active.rows, policy, codec=codec, counter=counter),
@@ -115,7 +119,7 @@ def view_of(
         codec=codec,
         counter=counter,
         system=active.system or (),
-        notes=active.notes(window),
+        notes=active.notes(window, counter),
         payloads=payloads,
         room=window.room,
         known=known,
