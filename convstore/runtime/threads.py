@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
@@ -49,14 +50,12 @@ def characters_in(messages: Sequence[BaseMessage]) -> int:
     characters, todo = 0, list[Any](message.__dict__ for message in messages)
     while todo and characters <= _LONG:
         value = todo.pop()
-        if isinstance(value, dict):
-            children: Iterable[Any] = value.values()
-        else:
-            children = value[:_LONG] if isinstance(value, _CONTAINERS) else (value.page_content,)
-        for child in children:
+        for child in value.values() if isinstance(value, dict) else value[:_LONG]:
             characters += _PER_VALUE
             if isinstance(child, _TEXTS):
                 characters += len(child)
-            elif child is not None and (isinstance(child, _CONTAINERS) or hasattr(child, "page_content")):
+            elif isinstance(child, _CONTAINERS):
                 todo.append(child)
+            elif issubclass(type(child), Document):  # other objects are not touched: a property of theirs may raise
+                todo.append(child.__dict__)
     return characters

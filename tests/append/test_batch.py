@@ -339,6 +339,17 @@ def test_a_long_document_is_heavy():
     assert characters_in([ToolMessage("x", tool_call_id="c", artifact=[Document("x" * 300_000)])]) > 300_000
 
 
+def test_no_property_of_an_artifact_is_read_to_estimate_its_size() -> None:
+    """It may be lazy, or raise; the append refuses the artifact by its type."""
+
+    class Lazy:
+        @property
+        def page_content(self) -> str:
+            raise RuntimeError("not loaded")
+
+    assert characters_in([ToolMessage("x", tool_call_id="c", artifact=Lazy())]) < 1_000
+
+
 def test_usage_is_kept_of_twenty_models():
     """Usage of further models is added up under one name, so that an entry stays small; no token is lost."""
     answers = [

@@ -14,7 +14,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pymongo import AsyncMongoClient, ReadPreference
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
-from convstore.mongo.state_documents import start_document
+from convstore.mongo.keys import state_id
+from convstore.mongo.state_documents import start_document, start_from
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 from convstore.values.policy import start_key
@@ -483,6 +484,32 @@ async def test_a_load_that_has_to_look_for_its_start_stores_it(
     assert first.report.round_trips > 2
     assert again.report.round_trips == 2
     assert again.messages == first.messages
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"link": 1, "position": 10**9, "through": 10**6}, id="another log"),
+        pytest.param({"entry": 90, "first": 180}, id="after the end"),
+        pytest.param({"rewind_entry": 7, "position": 10**9, "through": 10**6}, id="another rewind"),
+    ],
+)
+async def test_a_stored_start_that_does_not_belong_to_the_log_is_ignored(
+    store: ConversationStore, client: AsyncMongoClient[dict[str, Any]], database_name: str, change: dict[str, int]
+) -> None:
+    """A log that was restored from a backup may be shorter than its state, or have other entries and rewinds."""
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    for number in range(60):
+        await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
+    expected = await cold(client, database_name, chat).load_history()
+    known = store._known.get(tuple(chat.scope.items()))
+    assert known
+    log, key = client[database_name]["log"], {"_id": state_id(known.conversation)}
+    state = await log.find_one(key)
+    assert state
+    forged = replace(start_from(state["starts"][0]), **change)
+    await log.update_one(key, {"$set": {"starts": [start_document(forged)]}})
+    assert (await cold(client, database_name, chat).load_history()).messages == expected.messages
 
 
 async def test_the_start_of_a_view_is_stored_for_the_default_policy_alone(
