@@ -122,7 +122,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
             await chat.append(new, seen=seen)
         except ContentConflictError:
             shown = await _shown(chat, [message.id for message in new])
-            rest = [message for message in new if not _is_copy(message, shown.get(message.id or ""))]
+            rest = [message for message in new if _fields_shown(message) != _fields_shown(shown.get(message.id or ""))]
             if len(rest) == len(new):
                 raise
             if rest:
@@ -295,13 +295,8 @@ async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, Bas
     return shown
 
 
-def _is_copy(message: BaseMessage, shown: BaseMessage | None) -> bool:
-    """Return True if a message is a copy of one in the log as views show it."""
-    return shown is not None and _fields_shown(message) == _fields_shown(shown)
-
-
-def _fields_shown(message: BaseMessage) -> dict[str, Any]:
-    return {key: value for key, value in fields_of(message).items() if key != "artifact"}
+def _fields_shown(message: BaseMessage | None) -> dict[str, Any]:
+    return {key: value for key, value in fields_of(message).items() if key != "artifact"} if message else {}
 
 
 def _without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:

@@ -12,15 +12,27 @@ Floor 0, pure. These parts of a message count:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of
 
-__all__ = ["MEDIA", "WrittenCall", "block_text", "bytes_of", "json_text", "media_bytes", "size_of", "written_calls"]
+__all__ = [
+    "MEDIA",
+    "WrittenCall",
+    "block_text",
+    "bytes_of",
+    "json_text",
+    "media_bytes",
+    "packed",
+    "size_of",
+    "written_calls",
+]
+
+_T = TypeVar("_T")
 
 MEDIA: Final = frozenset(
     {"audio", "document", "file", "image", "image_url", "input_audio", "input_file", "input_image", "media", "video"}
@@ -148,3 +160,18 @@ def _arguments_in(block: Any) -> str:
     inner = block.get("value") if block.get("type") == "non_standard" else block
     value = next((inner[key] for key in _ARGUMENTS if key in inner), "")
     return value if isinstance(value, str) else json_text(value)
+
+
+def packed(items: Iterable[_T], *, limit: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Yield the items in order, in groups as large as fit the limit; an item above it is a group of its own."""
+    group: list[_T] = []
+    total = 0
+    for item in items:
+        needed = size(item)
+        if group and total + needed > limit:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += needed
+    if group:
+        yield group

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from convstore.index.texts import Text, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.stored_message import read_message
+from convstore.messages.sizes import packed
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_from
 from convstore.mongo.log import StoredMessageRow
@@ -180,7 +181,7 @@ class LogParts:
 
     async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry]) -> None:
         """Read the payloads of entries and add their messages to a part, a few at a time."""
-        for some in _batches(entries):
+        for some in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
             messages = [message for entry in some for message in entry.messages]
             payloads = await self._reader.payloads_of(cached, messages)
             size = sum(map(len, payloads.values())) + sum(len(message.body) for message in messages)
@@ -226,15 +227,5 @@ def _question(tail: Sequence[Entry], rewinds: Rewinds) -> int:
     return next((one.ordinal for one in messages if one.type == "human"), 0)
 
 
-def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Divide entries into batches whose payloads fit into memory."""
-    some: list[Entry] = []
-    size = 0
-    for entry in entries:
-        size += sum(message.payload.ends[-1] for message in entry.messages if message.payload)
-        if some and size > _CHARACTERS_AT_ONCE:
-            yield some
-            some, size = [], 0
-        some.append(entry)
-    if some:
-        yield some
+def _payload_characters(entry: Entry) -> int:
+    return sum(message.payload.ends[-1] for message in entry.messages if message.payload)

@@ -62,7 +62,7 @@ class Cuts:
         for index, message in enumerate(messages):
             if exchange := self._exchanges.get(index):
                 last_result, waiting = max(last_result, exchange.end), "" if exchange.answered else "call"
-            elif not _is_result(message):
+            elif not isinstance(message, ToolMessage) and kind_of(message) != "late_result":
                 waiting = "human" if _is_human(message) else ""
             self.keeps_pairs.append(last_result <= index)
             self.permitted.append(last_result <= index < end and waiting != "human")
@@ -167,7 +167,3 @@ def _last(flags: Sequence[bool], end: int) -> int:
 def _is_human(message: BaseMessage) -> bool:
     """Return True if a user wrote it; a late result shown as text of a human message is none."""
     return isinstance(message, HumanMessage) and kind_of(message) != "late_result"
-
-
-def _is_result(message: BaseMessage) -> bool:
-    return isinstance(message, ToolMessage) or kind_of(message) == "late_result"

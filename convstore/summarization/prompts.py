@@ -7,7 +7,7 @@ out, and media become a line with type and size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, To
 
 from convstore.messages.provenance import kind_of
 from convstore.messages.reasoning import without_reasoning
-from convstore.messages.sizes import MEDIA, block_text, json_text, media_bytes, written_calls
+from convstore.messages.sizes import MEDIA, block_text, json_text, media_bytes, packed, written_calls
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
 from convstore.messages.tool_calls import MISSING_TEXT, pair, without_orphans
 
@@ -97,7 +97,7 @@ def for_summarizer(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 def record_steps(messages: Sequence[BaseMessage], room: int) -> Iterator[str]:
     """Yield the messages as text, in steps of about `room` tokens."""
     pieces = [piece for message in messages for piece in _record_pieces(message, room)]
-    for step in _packed(pieces, limit=room, size=lambda piece: approximate_tokens([HumanMessage(piece)])):
+    for step in packed(pieces, limit=room, size=lambda piece: approximate_tokens([HumanMessage(piece)])):
         yield "\n".join(step)
 
 
@@ -195,7 +195,7 @@ def _parts(messages: Sequence[BaseMessage], frame: str, max_bytes: int) -> list[
     """Return the messages as written, in groups that fit a request with this frame; large messages in parts."""
     room = max_bytes - _bytes(frame)
     pieces = (piece for message in messages for piece in _pieces(message, room))
-    return list(_packed(pieces, limit=room, size=lambda piece: _bytes(piece.text) + 1))
+    return list(packed(pieces, limit=room, size=lambda piece: _bytes(piece.text) + 1))
 
 
 def _pieces(message: BaseMessage, max_bytes: int) -> Iterator[_Piece]:
@@ -282,21 +282,6 @@ def _cut(text: str, *, limit: int, size: Callable[[str], int], characters: int) 
             end = blank + 1 if blank > start else end
         yield text[start:end]
         start = end
-
-
-def _packed(items: Iterable[_T], *, limit: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Yield the items in order, in groups as large as fit the limit."""
-    group: list[_T] = []
-    total = 0
-    for item in items:
-        needed = size(item)
-        if group and total + needed > limit:
-            yield group
-            group, total = [], 0
-        group.append(item)
-        total += needed
-    if group:
-        yield group
 
 
 def _clipped(text: str, max_length: int | None) -> str:

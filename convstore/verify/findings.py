@@ -42,8 +42,9 @@ class Subject:
 
     def report(self, kind: str, collection: str, document_id: str, problem: str, **outcome: bool) -> None:
         """Add a finding; `outcome` is `repairable` and `repaired`, False if not given."""
+        more: dict[str, Any] = {"conversation": self.conversation, **outcome}
         self.findings.append(
-            _finding(kind, collection, document_id, problem, conversation=self.conversation, **outcome)
+            Finding(kind=kind, collection=collection, document_id=document_id, problem=problem, **more)
         )
 
     def is_old(self, moment: datetime | None) -> bool:
@@ -77,7 +78,7 @@ class Findings:
 
     def report(self, kind: str, collection: str, document_id: str, problem: str, **more: Any) -> None:
         """Add a finding; `more` is its conversation, if it belongs to one, and `repairable` and `repaired`."""
-        self._add(_finding(kind, collection, document_id, problem, **more))
+        self._add(Finding(kind=kind, collection=collection, document_id=document_id, problem=problem, **more))
 
     def add(self, subject: Subject) -> None:
         """Add a checked conversation, and report progress."""
@@ -97,7 +98,3 @@ class Findings:
         """Return the report so far, without the findings themselves if not `listed`."""
         first = tuple(self._first) if listed else ()
         return VerifyReport(**self._checked, findings=first, counts=dict(self._counts), left=self._unrepaired)
-
-
-def _finding(kind: str, collection: str, document_id: str, problem: str, **more: Any) -> Finding:
-    return Finding(kind=kind, collection=collection, document_id=document_id, problem=problem, **more)

@@ -51,8 +51,8 @@ def _environment() -> Environment:
         "ago": _ago,
         "clip": clip,
         "count": _count,
-        "date": _date,
-        "iso": _iso,
+        "date": "{:%d %b %Y, %H:%M:%S} UTC".format,
+        "iso": lambda at: at.isoformat(timespec="seconds"),
         "markdown": rendered,
         "pretty": pretty,
         "size": _size,
@@ -79,14 +79,6 @@ def _size(number: int) -> str:
         if number >= limit:
             return f"{number / limit:,.1f} {unit}"
     return f"{number} B"
-
-
-def _date(at: datetime) -> str:
-    return f"{at:%d %b %Y, %H:%M:%S} UTC"
-
-
-def _iso(at: datetime) -> str:
-    return at.isoformat(timespec="seconds")
 
 
 def _ago(at: datetime, now: datetime) -> str:

@@ -140,12 +140,7 @@ class LoadNode(_Node):
     """The node that `load_node` returns."""
 
     def __init__(
-        self,
-        store: ConversationStore,
-        *,
-        scope: ScopeChoice | None = None,
-        policy: HistoryPolicy | None = None,
-        append_first: bool = False,
+        self, store: ConversationStore, *, scope: ScopeChoice | None, policy: HistoryPolicy | None, append_first: bool
     ) -> None:
         super().__init__(store, scope=scope, name="load")
         self.policy, self.append_first = check_policy(policy) or store.policy, append_first
@@ -185,7 +180,8 @@ class LoadNode(_Node):
         if again := _asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         logged |= ids_of(messages) & ids_of(history.messages)
-        removed = [each for each in messages[: _turn_start(messages)] if each.id in logged]
+        start = max((index for index, each in enumerate(messages) if isinstance(each, HumanMessage)), default=0)
+        removed = [each for each in messages[:start] if each.id in logged]
         answers = await _missing_answer(chat, history, messages)
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
@@ -203,21 +199,19 @@ class AppendNode(_Node):
         self,
         store: ConversationStore,
         *,
-        scope: ScopeChoice | None = None,
-        unencodable: Literal["raise", "omit"] = "raise",
-        on_source_clash: Literal["raise", "renumber"] = "raise",
+        scope: ScopeChoice | None,
+        unencodable: Literal["raise", "omit"],
+        on_source_clash: Literal["raise", "renumber"],
     ) -> None:
         super().__init__(store, scope=scope, name="append")
-        self.unencodable: Literal["raise", "omit"] = unencodable
-        self.on_source_clash: Literal["raise", "renumber"] = on_source_clash
+        self._options = {"unencodable": unencodable, "on_source_clash": on_source_clash}
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages, logged = messages_of(state), logged_of(state)
         new = [message for message in messages if message.id not in logged]
         if not new:
             return {}
-        options = {"unencodable": self.unencodable, "on_source_clash": self.on_source_clash}
-        renamed = await _append_named(chat, new, seen=_stamp(loaded_of(state), messages, new), **options)
+        renamed = await _append_named(chat, new, seen=_stamp(loaded_of(state), messages, new), **self._options)
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
 
@@ -259,11 +253,6 @@ def _surroundings() -> tuple[Any, RunnableConfig | None]:
     except (RuntimeError, KeyError):  # no run, or one of another Runnable
         return None, None
     return getattr(runtime, "context", None), config
-
-
-def _turn_start(messages: Sequence[BaseMessage]) -> int:
-    """Return the index where the turn in progress begins: the last human message, or the first message."""
-    return max((index for index, message in enumerate(messages) if isinstance(message, HumanMessage)), default=0)
 
 
 def _asked_again(history: History, messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
