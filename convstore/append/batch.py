@@ -20,7 +20,6 @@ from convstore.messages.encoding import EncodedMessage, decode_message, digest_o
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
-from convstore.runtime.threads import PER_MESSAGE
 from convstore.sources.detection import SourceExtractor, extract_sources, read_back_ids
 from convstore.sources.places import Located, SourcePlace, located_json, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
@@ -134,11 +133,6 @@ class Batch:
     def ids(self) -> list[str]:
         """Return the ids of the messages."""
         return [one.id for one in self.prepared]
-
-    @property
-    def characters(self) -> int:
-        """Estimate the text in the entry, for `run_in_thread_if_long`."""
-        return sum(PER_MESSAGE + len(one.body) for one in self.prepared)
 
     @property
     def kept_source_ids(self) -> list[int]:

@@ -39,7 +39,7 @@ from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock, append_timeout, pause
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.open_heads import OpenHeads
-from convstore.runtime.threads import characters_in, run_in_thread_if_long
+from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
@@ -185,7 +185,7 @@ class Writer:
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
         work = partial(compose, batch, Totals(), at=now)
-        self._log.check_size((await run_in_thread_if_long(work, characters=batch.characters)).entry)
+        self._log.check_size((await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared))).entry)
         head, is_new = await self._heads.claim(dict(scope), at=now)
         claimed = self._cache.add(scope, head.conversation)
         if is_new:
@@ -291,7 +291,7 @@ class Writer:
         taken = await self._taken_source_ids(cached, new, tail)
         at, link = self._clock.now(), self._clock.link()
         work = partial(compose, new, tail, at=at, link=link, reserve=request.reserve, taken=taken)
-        return await run_in_thread_if_long(work, characters=new.characters)
+        return await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
 
     async def _taken_source_ids(self, cached: CachedConversation, new: Batch, tail: Totals) -> frozenset[int]:
         """Return the source numbers of the batch that are taken, if it may be renumbered; else refuse them.

@@ -1,4 +1,4 @@
-"""Keep the event loop free: long work goes to a thread, noticeable work waits until other tasks had their turn.
+"""Keep the event loop free: long work goes to a thread, and noticeable work of many tasks is done one by one.
 
 Floor 3; the log reader, loader and writer call it. Python switches threads every few milliseconds, unless a single C
 call takes longer.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
@@ -25,6 +26,8 @@ _LONG = 200_000
 _NOTICEABLE = 2_000
 """Characters that take some tenths of a millisecond, to which the steps of many users at once add up."""
 
+_gates = WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
+
 PER_MESSAGE, _PER_VALUE = 500, 20
 """Cost of a message, and of a value in it, in addition to its text, in characters."""
 
@@ -32,11 +35,15 @@ _TEXTS, _CONTAINERS = (str, bytes), (dict, list, tuple)
 
 
 async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int) -> _Result:
-    """Return the result of the work, which runs in a thread if it is long, else after a pause if it is noticeable."""
+    """Return the result of the work, which runs in a thread if it is long.
+
+    Before noticeable work the event loop runs everything that is ready, so two such steps never block it in a row.
+    """
     if characters > _LONG:
         return await asyncio.to_thread(work)
     if characters > _NOTICEABLE:
-        await asyncio.sleep(0)
+        async with _gates.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            await asyncio.sleep(0)
     return work()
 
 
