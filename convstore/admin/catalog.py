@@ -19,8 +19,6 @@ from convstore.runtime.parallel import in_parallel
 from convstore.values.models import ConversationInfo, ConversationPage, MessagePreview
 from convstore.values.scope import Scope, check_number
 
-__all__ = ["Catalog"]
-
 _DETAIL_CHARACTERS = 100_000
 _MAX_PAGE = 1_000
 _USAGE = ("input_tokens", "output_tokens", "total_tokens")

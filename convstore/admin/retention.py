@@ -25,8 +25,6 @@ from convstore.runtime.parallel import in_parallel
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
 
-__all__ = ["LEAST_AGE", "Part", "Progress", "Retention"]
-
 LEAST_AGE = timedelta(minutes=5)
 """Lower limit for `older_than`. A process that writes without reading the head opened it less than 10 seconds ago. So a
 closed head older than this can be replaced without losing an append in flight."""

@@ -12,8 +12,6 @@ from convstore.runtime.open_heads import OpenHeads
 from convstore.values.reports import Growth, StoreStats
 from convstore.values.scope import Scope
 
-__all__ = ["StatsReader"]
-
 _AT_ONCE = 200
 _COLLECTIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH)
 _KINDS = ("entries", "payloads", SUMMARIES, ANNOTATIONS, SEARCH)

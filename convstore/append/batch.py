@@ -27,8 +27,6 @@ from convstore.sources.source import FoundSource, FoundSources, says_more
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in
 from convstore.values.policy import HistoryPolicy
 
-__all__ = ["Batch", "Prepared", "PreparedSource", "prepare"]
-
 _STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
 _TITLE_CHARACTERS, _URL_CHARACTERS = 200, 500
 _MAXIMUM_EDGES = 100_000

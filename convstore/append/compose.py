@@ -27,8 +27,6 @@ from convstore.sources.source import write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, make_stub
 from convstore.values.scope import id_problem
 
-__all__ = ["MAX_AHEAD", "Composed", "compose", "payloads_to_cache", "renumbered_by"]
-
 MAX_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
 

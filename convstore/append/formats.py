@@ -18,19 +18,6 @@ from pydantic import ValidationError
 
 from convstore.exceptions import InvalidMessageError
 
-__all__ = [
-    "Item",
-    "abbreviated",
-    "check_text",
-    "check_type",
-    "copied",
-    "field_error",
-    "from_langchain",
-    "is_langchain",
-    "read_items",
-    "type_name",
-]
-
 _Fields: TypeAlias = dict[str, Any]
 
 _OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}

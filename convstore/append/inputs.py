@@ -38,8 +38,6 @@ from convstore.append.formats import (
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 from convstore.values.scope import id_problem
 
-__all__ = ["MessageBatch", "copy_ids", "items_of", "normalize_messages", "whole_messages"]
-
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
 """The input of ``append``: messages, dicts or both in any iterable, or a single one."""
 

@@ -18,19 +18,6 @@ from convstore.log.entry import EntryMessage
 from convstore.messages.tool_calls import has_calls
 from convstore.messages.values import Codec
 
-__all__ = [
-    "Comparable",
-    "Match",
-    "comparable",
-    "compare",
-    "is_enough",
-    "is_history",
-    "known_prefix",
-    "leading_systems",
-    "parting",
-    "stored",
-]
-
 
 class Comparable(NamedTuple):
     """A message reduced to the fields that are compared.

@@ -42,8 +42,6 @@ from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 
-__all__ = ["Decision", "Resender"]
-
 _TRIES = 1_000
 _NO_LOG = Totals()
 _MARGIN = 8

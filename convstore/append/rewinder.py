@@ -31,8 +31,6 @@ from convstore.runtime.clock import APPEND_SECONDS, Clock, pause
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
-__all__ = ["Reselect", "Rewinder"]
-
 _TRIES = 100
 _NO_REWINDS = Entry(first=1, at=None, messages=(), totals=Totals())  # type: ignore[arg-type]
 

@@ -17,8 +17,6 @@ from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import Rewinds
 from convstore.values.scope import check_id
 
-__all__ = ["Placed", "check_turn", "placed", "turn_messages"]
-
 
 class Placed(NamedTuple):
     """The position of a stored message: its type, the number of its turn, its index among the active messages."""

@@ -45,8 +45,6 @@ from convstore.sources.source import text_digest
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 
-__all__ = ["TailMoved", "Writer"]
-
 _Result = TypeVar("_Result")
 
 _TRIES = 1_000

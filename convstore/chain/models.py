@@ -9,8 +9,6 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
 
-__all__ = ["ChainSummarizerConfig", "ChainSummary", "Strategy", "SummaryCall"]
-
 Strategy = Literal["sections", "oversized_pair", "rotation", "qa", "qa_humans"]
 """The reason for a model call."""
 

@@ -18,8 +18,6 @@ from convstore.exceptions import MalformedChainError
 from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import Call, calls_of, missing_result
 
-__all__ = ["MISSING_RESULT", "Origins", "check_messages", "parse_chain", "read_chain"]
-
 MISSING_RESULT: Final = "the call was not handled, please try again"
 """Content of the result that a repair adds to a call without one."""
 

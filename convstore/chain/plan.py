@@ -18,22 +18,6 @@ from convstore.messages.call_ids import CallIdTemplate
 from convstore.messages.provenance import mark
 from convstore.messages.sizes import size_of
 
-__all__ = [
-    "MIN_FOLD_BYTES",
-    "MIN_SUMMARY_BYTES",
-    "RESERVE_PERCENT",
-    "first_kept",
-    "fold_cost",
-    "fold_reserve",
-    "is_one_summary",
-    "is_worth_it",
-    "make_summary_pair",
-    "messages_to_keep",
-    "oversized",
-    "room_for",
-    "sections_to_fold",
-]
-
 RESERVE_PERCENT: Final = 25
 """Share of the last section's limit that a rotation leaves free for new messages."""
 

@@ -22,19 +22,6 @@ from convstore.messages.reasoning import without_reasoning
 from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import calls_of
 
-__all__ = [
-    "SUMMARY_PREFIX",
-    "SUMMARY_TOOL",
-    "Chain",
-    "Header",
-    "Pair",
-    "PairKind",
-    "Section",
-    "humans_of",
-    "join_humans",
-    "results_by_call",
-]
-
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
 """Name of the pretended tool whose result is the summary of a history with tool calls."""
 

@@ -16,8 +16,6 @@ from convstore.summarization.prompts import MIN_PROMPT_BYTES
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
 
-__all__ = ["ChainModel", "ChainSummarizer", "SummaryHandler"]
-
 SummaryHandler = Callable[[str], Awaitable[str]]
 """Coroutine function from the text of a request to the summary."""
 

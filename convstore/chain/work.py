@@ -33,8 +33,6 @@ from convstore.messages.tool_calls import calls_of
 from convstore.summarization.engine import Request, Steps, ask_all
 from convstore.summarization.prompts import Prompt, join_prompts, make_prompts
 
-__all__ = ["Work", "failed"]
-
 
 @dataclass(slots=True, kw_only=True)
 class _ChainRequest(Request):

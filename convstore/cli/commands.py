@@ -25,8 +25,6 @@ from convstore.cli.show import show_command
 from convstore.cli.stats import stats_command
 from convstore.values.addresses import without_addresses
 
-__all__ = ["app"]
-
 
 class _Commands(TyperGroup):
     """Group of commands that removes addresses, which may hold passwords, from usage errors."""

@@ -17,8 +17,6 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import ConversationStore, Finding, VerifyReport
 
-__all__ = ["FOUND", "doctor_command"]
-
 FOUND = 3
 """Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
 

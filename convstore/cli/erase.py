@@ -15,8 +15,6 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import ErasureReceipt
 
-__all__ = ["erase_command", "print_receipt", "shown_by"]
-
 
 def erase_command(
     *,

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.transfer import ExportReport
 
-__all__ = [
-    "export_command",
-]
-
 
 class _Format(StrEnum):
     CONVSTORE = "convstore"

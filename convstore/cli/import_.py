@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from convstore.transfer import ImportReport, Problem, ScopeRule
     from convstore.transfer.importing import Records
 
-__all__ = ["Source", "import_command"]
-
 
 def import_command(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, or the address of a collection.")],

@@ -9,8 +9,6 @@ import typer
 from convstore.cli.options import Json, Prefix, ScopeKeys, ScopeValues, Uri, open_store, read_pairs
 from convstore.cli.output import run
 
-__all__ = ["NoBrowser", "Port", "inspect_command"]
-
 Port = Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)]
 
 

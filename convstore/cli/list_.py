@@ -15,8 +15,6 @@ from convstore.cli.output import compact, in_pager, plain, run, screen, short, w
 if TYPE_CHECKING:
     from convstore import ConversationInfo, ConversationPage
 
-__all__ = ["list_command"]
-
 
 def list_command(
     *,

@@ -16,8 +16,6 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import Migration
 
-__all__ = ["migrate_command"]
-
 
 def migrate_command(
     *,

@@ -14,20 +14,6 @@ from convstore.values.scope import check_partial_scope, check_scope_keys
 if TYPE_CHECKING:
     from convstore import ConversationStore
 
-__all__ = [
-    "DEFAULT_SCOPE_KEYS",
-    "AnyUri",
-    "Json",
-    "Pairs",
-    "Prefix",
-    "ScopeKeys",
-    "ScopeValues",
-    "Uri",
-    "Yes",
-    "open_store",
-    "read_pairs",
-]
-
 DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
 Pairs = list[str] | None
 Uri = Annotated[str, typer.Option("--uri", help="mongodb://host/database.", envvar="CONVSTORE_URI")]

@@ -21,21 +21,6 @@ from rich.table import Table
 from convstore.exceptions import ConvstoreError, StoreUnavailableError
 from convstore.values.addresses import without_addresses
 
-__all__ = [
-    "compact",
-    "in_pager",
-    "new_table",
-    "number_of",
-    "percent",
-    "plain",
-    "run",
-    "screen",
-    "short",
-    "size_of",
-    "table_of",
-    "write_json",
-]
-
 _Result = TypeVar("_Result")
 
 _UNAVAILABLE = "Check that the server runs and that the address is right"

@@ -16,8 +16,6 @@ from langchain_core.tools import BaseTool
 from convstore.exceptions import StoreError
 from convstore.values.models import SourcePage
 
-__all__ = ["CutPassage", "ReadBack", "cut_page", "pages_of", "read_back"]
-
 _HEADER = re.compile(r"(.*?), characters (\d+)-(\d+) of (\d+)\n", re.DOTALL)
 _END = re.compile(r'(?:Not found: .*\n)?(?:What follows is .*\n)?(?:End\.|More: cursor="(.*)")')
 

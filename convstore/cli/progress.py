@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.transfer import ExportReport, ImportReport, Problem
 
-__all__ = ["Advance", "count_for", "print_problems", "problems_to", "progress"]
-
 Advance = Callable[[int, int, str], None]
 """Shows a position, the number of conversations so far, and counts in words."""
 

@@ -17,8 +17,6 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import ErasureReceipt
 
-__all__ = ["prune_command", "read_age"]
-
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 

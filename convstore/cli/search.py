@@ -15,8 +15,6 @@ from convstore.cli.output import in_pager, number_of, plain, run, screen, short,
 if TYPE_CHECKING:
     from convstore import SearchResult
 
-__all__ = ["search_command"]
-
 
 def search_command(
     text: Annotated[str, typer.Argument(help="The words to search for.")],

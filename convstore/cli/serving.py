@@ -25,8 +25,6 @@ try:
 except ImportError as error:
     raise MissingExtraError(package="uvicorn", extra="inspector") from error
 
-__all__ = ["serve"]
-
 _STOP_SECONDS = 2
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from convstore import Conversation, ConversationStore, PastView, Source, StoredMessage, ViewReason, ViewStamp
 
-__all__ = ["show_command"]
-
 _PAGE_TOKENS = 16_000
 
 

@@ -12,8 +12,6 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore import Growth, StoreStats
 
-__all__ = ["stats_command"]
-
 _MOST_DAYS = 14
 
 

@@ -42,8 +42,6 @@ from convstore.values.models import Compaction, History
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import Scope
 
-__all__ = ["Compactor"]
-
 _LEASE, _RENEW_SECONDS, _MAX_RENEWALS = timedelta(seconds=60), 20.0, 30
 _FIRST_WAIT, _MAX_DOUBLINGS = timedelta(seconds=30), 7
 _MAX_CHARACTERS, _MAX_BODY_CHARACTERS = 100_000, 1_000_000

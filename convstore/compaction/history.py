@@ -24,8 +24,6 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.models import Summary
 from convstore.values.scope import Scope
 
-__all__ = ["SummaryHistory"]
-
 
 class SummaryHistory:
     """Reads stored summaries and selects the current one."""

@@ -13,8 +13,6 @@ from itertools import accumulate
 from convstore.log.rows import Row, is_finished, weigh
 from convstore.values.policy import CompactionRule
 
-__all__ = ["plan_compaction", "replacement_cuts"]
-
 _MAX_OPEN_ROUNDS = 8
 _MIN_SAVING = 8
 """Divisor of the trigger. Saving a smaller part is not worth a model call and a new prompt prefix."""

@@ -26,8 +26,6 @@ from convstore.summarization.prompts import words_of
 from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer
 from convstore.values.policy import CompactionRule
 
-__all__ = ["CompactionRequest", "CompactionResult", "CompactionStrategy", "as_strategy"]
-
 _RUNNING = re.compile(r"summary-\d+")
 """Matches ids of the messages of running summaries."""
 

@@ -21,8 +21,6 @@ from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import check_choice, check_id, check_number
 from convstore.values.stamps import ViewStamp, check_stamp, write_stamp
 
-__all__ = ["Conversation"]
-
 
 class Conversation(ConversationReader):
     """One conversation of a store, identified by its scope.

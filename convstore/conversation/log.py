@@ -26,8 +26,6 @@ from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, Scope
 from convstore.values.stamps import ViewStamp, write_stamp
 
-__all__ = ["ConversationLog", "LogMessage", "StoredId"]
-
 _PAGE = 200
 """Messages whose annotations are read with one command."""
 

@@ -26,8 +26,6 @@ from convstore.view.past import check_moment
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
 
-__all__ = ["ConversationReader"]
-
 
 class ConversationReader:
     """Reads one conversation; the base of `Conversation`."""

@@ -59,8 +59,6 @@ from convstore.view.loader import Loader
 from convstore.view.past import PastViews
 from convstore.view.past_loader import PastLoader
 
-__all__ = ["SearchIndex", "ServiceHost", "Services", "both_ways", "read_back"]
-
 SearchIndex = Literal[True, False, "across"]
 """The value of the store's option `search_index`."""
 

@@ -14,8 +14,6 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
 
-__all__ = ["ids_of", "with_own_call_ids"]
-
 _TEMPLATE = CallIdTemplate("call_{r:24:x}")
 
 

@@ -15,8 +15,6 @@ from convstore.index.words import is_single, language_of, terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.sources.places import SourcePlace
 
-__all__ = ["IndexBuilder", "IndexedMessage", "Posting", "Window", "only_terms_of"]
-
 Posting = tuple[int, int]
 """A window and how often it contains a term."""
 

@@ -17,8 +17,6 @@ from convstore.index.part import IndexedMessage, Posting
 from convstore.index.segment import Part
 from convstore.index.words import is_common, is_single
 
-__all__ = ["Found", "ranked"]
-
 _MAX_GROUPS = 64
 """Number of words of a query that count; the rarest are taken."""
 

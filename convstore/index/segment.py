@@ -22,8 +22,6 @@ from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
 from convstore.sources.places import SourcePlace
 
-__all__ = ["SECTIONS", "Part", "Segment", "merged", "sections_of"]
-
 SECTIONS = ("terms", "counts", "sizes", "postings", "windows", "types", "messages")
 """Names of the sections of a segment, each compressed by itself."""
 

@@ -22,8 +22,6 @@ from convstore.messages.values import Codec
 from convstore.sources.places import SourcePlace, read_item
 from convstore.sources.stub import RETRIEVAL_TOOL
 
-__all__ = ["Snippets", "Text", "texts_of", "texts_of_source", "windows_of"]
-
 _WINDOW = 800
 """Maximum average number of characters in the windows of a text."""
 _SLACK = 150

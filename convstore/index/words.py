@@ -17,18 +17,6 @@ import Stemmer
 
 from convstore.messages.text import fold
 
-__all__ = [
-    "ANALYZER_VERSION",
-    "is_common",
-    "is_single",
-    "language_of",
-    "query_groups",
-    "spans",
-    "terms",
-    "token_terms",
-    "unescaped",
-]
-
 ANALYZER_VERSION = 1
 """Version of the terms and windows. Segments of another version are ignored and built again."""
 

@@ -19,8 +19,6 @@ from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.messages.encoding import MESSAGE_TYPES, digest_of
 from convstore.messages.values import Codec
 
-__all__ = ["content_digest"]
-
 _TEXT_KEYS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _MEDIA_TYPES: Final = frozenset(
     {

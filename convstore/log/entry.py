@@ -16,23 +16,6 @@ from typing import NamedTuple
 
 from convstore.sources.places import SourcePlace
 
-__all__ = [
-    "UNREAD",
-    "Entry",
-    "EntryMessage",
-    "EntrySource",
-    "Lost",
-    "OpenCall",
-    "PayloadRef",
-    "Preview",
-    "Recount",
-    "Repair",
-    "RewoundRange",
-    "Totals",
-    "Usage",
-    "is_long",
-]
-
 Usage = tuple[int, int, int]
 """Token counts reported by a model: input, output and total."""
 

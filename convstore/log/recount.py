@@ -19,8 +19,6 @@ from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.tokens import NamedCounter, count
 from convstore.messages.values import Codec
 
-__all__ = ["recount"]
-
 
 def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
     """Return the entries with message sizes by `counter`; entries that it counted already are unchanged.

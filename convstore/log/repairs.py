@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 
 from convstore.log.entry import Entry, Lost, Repair, RewoundRange, Totals
 
-__all__ = ["Span", "Survey", "corrected", "inactive_ranges", "lost_entries"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

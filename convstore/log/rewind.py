@@ -15,8 +15,6 @@ from datetime import datetime
 from convstore.log.entry import Entry, Repair, RewoundRange, Totals
 from convstore.log.repairs import corrected
 
-__all__ = ["NO_REWINDS", "Rewinds", "checked_ranges", "is_active", "rewind_from", "undo_rewind"]
-
 
 def is_active(rewound: Sequence[RewoundRange], ordinal: int) -> bool:
     """Return True if a message was not rewound.

@@ -14,21 +14,6 @@ from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.summary import SummaryRecord
 from convstore.values.policy import HistoryPolicy
 
-__all__ = [
-    "Row",
-    "begins_turn",
-    "is_current",
-    "is_exempt",
-    "is_finished",
-    "is_hidden",
-    "kept_result",
-    "leading_system",
-    "results_before",
-    "rows_of",
-    "shown_whole",
-    "weigh",
-]
-
 
 class Row(NamedTuple):
     """A message of the log with its position in the running totals.

@@ -11,8 +11,6 @@ from datetime import datetime
 from convstore.log.entry import Entry, EntryMessage
 from convstore.log.rewind import Rewinds
 
-__all__ = ["PlacedMessage", "about", "named_in", "placed", "results_in"]
-
 PlacedMessage = tuple[EntryMessage, datetime]
 """A message of the log and when it was appended."""
 

@@ -14,8 +14,6 @@ from convstore.log.rewind import Rewinds
 from convstore.log.rows import Row, leading_system
 from convstore.log.summary import NamedResult, SummaryRecord, clipped, fits
 
-__all__ = ["NO_START", "LeadingSystem", "State", "ViewStart", "restored", "system_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ViewStart:

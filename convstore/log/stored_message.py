@@ -27,17 +27,6 @@ from convstore.sources.shortening import (
 )
 from convstore.values.stamps import ViewStamp, read_stamp
 
-__all__ = [
-    "CONTENT_DIGEST_BYTES",
-    "Form",
-    "KeptMessage",
-    "Shown",
-    "payload_needed",
-    "read_message",
-    "shorten",
-    "stamp_of",
-]
-
 CONTENT_DIGEST_BYTES = 12
 """Length of a content digest; sufficient to distinguish the contents of any two messages."""
 

@@ -22,19 +22,6 @@ from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
 from convstore.sources.stub import RETRIEVAL_TOOL
 
-__all__ = [
-    "NAMED_RESULTS",
-    "NamedResult",
-    "SummaryRecord",
-    "clipped",
-    "fits",
-    "how_to_read",
-    "is_summary",
-    "name_results",
-    "summary_message",
-    "summary_messages",
-]
-
 _LONG = {"human": "human message", "ai": "AI message"}
 
 

@@ -19,16 +19,6 @@ from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, result_id
 from convstore.messages.values import Codec
 
-__all__ = [
-    "MAX_SHOWN",
-    "SHOWN_ENTRIES",
-    "RunningTotals",
-    "ShownSources",
-    "preview_of",
-    "totals_after",
-    "totals_through",
-]
-
 MAX_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage
 
-__all__ = ["sanitize_arguments", "with_json_arguments"]
-
 _EMPTY: Final = "{}"
 _SHORT_ESCAPES: Final = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _TEXT_KEYS: Final = ("arguments", "partial_json")

@@ -23,8 +23,6 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.exceptions import InvalidInputError
 from convstore.messages.tool_calls import calls_of
 
-__all__ = ["CallIdTemplate", "NewIds", "rename_calls"]
-
 _CHARSETS: Final = {
     "d": string.digits,
     "l": string.ascii_lowercase,

@@ -13,8 +13,6 @@ from itertools import pairwise
 
 import zstandard
 
-__all__ = ["CHUNK_BYTES", "Chunk", "compress", "compress_bytes", "cut", "decompress", "decompress_bytes"]
-
 CHUNK_BYTES = 1_000_000
 """Maximum bytes of text in one chunk."""
 

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-__all__ = ["Template", "new_message"]
-
 _Message = TypeVar("_Message", bound=BaseMessage)
 
 _set = object.__setattr__

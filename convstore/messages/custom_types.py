@@ -16,8 +16,6 @@ from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError
 
-__all__ = ["functions_of"]
-
 _Function = Callable[[Any], Any]
 
 

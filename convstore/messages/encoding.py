@@ -37,21 +37,6 @@ from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, is_text
 
-__all__ = [
-    "DIGEST_BYTES",
-    "EDGE_CHARACTERS",
-    "MESSAGE_TYPES",
-    "PART_MINIMUM",
-    "RESULT_MINIMUM",
-    "EncodedMessage",
-    "decode_message",
-    "digest_of",
-    "digest_of_messages",
-    "encode_message",
-    "fields_of",
-    "link_of",
-]
-
 PART_MINIMUM = 16_384
 """Parts of a message with at least this many characters move to the payload."""
 

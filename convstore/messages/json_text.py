@@ -12,8 +12,6 @@ from typing import Any
 import orjson
 from langchain_core.messages.base import TextAccessor
 
-__all__ = ["LINE_DEPTH", "MANY_NODES", "TEXT_TYPES", "plain_json", "write_line", "write_long_line"]
-
 LINE_DEPTH = 40
 """Maximum nesting of values in one line; each tag adds two levels, and Python's parser fails near 1,000."""
 

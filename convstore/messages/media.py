@@ -10,8 +10,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["is_media", "media_description"]
-
 _KINDS = {
     "image": "image",
     "image_url": "image",

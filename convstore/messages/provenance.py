@@ -11,8 +11,6 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-__all__ = ["MARK", "kind_of", "mark", "without_mark"]
-
 MARK = "convstore"
 """The key of the mark in ``additional_kwargs``."""
 

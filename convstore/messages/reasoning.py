@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
-__all__ = ["is_reasoning", "without_reasoning"]
-
 _BLOCKS: Final = frozenset(
     {
         "function_call_signature",

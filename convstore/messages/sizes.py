@@ -20,18 +20,6 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of
 
-__all__ = [
-    "MEDIA",
-    "WrittenCall",
-    "block_text",
-    "bytes_of",
-    "json_text",
-    "media_bytes",
-    "packed",
-    "size_of",
-    "written_calls",
-]
-
 _T = TypeVar("_T")
 
 MEDIA: Final = frozenset(

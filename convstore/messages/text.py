@@ -11,8 +11,6 @@ from typing import Any
 
 from convstore.messages.values import Codec
 
-__all__ = ["fold", "in_one_line", "indented", "text_of"]
-
 _SLICE = 100
 
 _write = json.JSONEncoder(ensure_ascii=False).encode

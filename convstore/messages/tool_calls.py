@@ -32,20 +32,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.messages.provenance import mark
 
-__all__ = [
-    "MISSING_TEXT",
-    "Call",
-    "Pairing",
-    "calls_of",
-    "check_pairing",
-    "has_calls",
-    "is_paired",
-    "missing_result",
-    "pair",
-    "result_id",
-    "without_orphans",
-]
-
 MISSING_TEXT: Final = "No result was recorded for this call."
 """Content of the result that is generated for a call without one."""
 

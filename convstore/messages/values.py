@@ -34,8 +34,6 @@ from convstore.messages.json_text import LINE_DEPTH, MANY_NODES, TEXT_TYPES, pla
 from convstore.messages.payload_ranges import PayloadRange, PayloadReader
 from convstore.values.models import Source, SourcePage
 
-__all__ = ["Codec", "DocumentFields", "Kind", "Omitted", "is_text"]
-
 _EXIT = object()
 _JSON_TYPES = TEXT_TYPES | {bool, float, type(None)}
 _LINE = "line"

@@ -12,8 +12,6 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
 
-__all__ = ["Annotations"]
-
 
 class Annotations:
     """Commands on the ``annotations`` collection."""

@@ -13,21 +13,6 @@ from typing import Any
 import bson
 from bson.int64 import Int64
 
-__all__ = [
-    "encoded",
-    "from_stored",
-    "storable",
-    "stored_bytes",
-    "stored_list",
-    "stored_number",
-    "stored_number_or_none",
-    "stored_numbers",
-    "stored_text",
-    "stored_texts",
-    "to_stored",
-    "utc",
-]
-
 _NUMBERS, _TEXTS = frozenset({int, Int64}), frozenset({str})
 
 

@@ -13,8 +13,6 @@ from pymongo.errors import DuplicateKeyError
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import conversation_range
 
-__all__ = ["Collection", "Document", "between", "count_range", "delete_range"]
-
 Document = Mapping[str, Any]
 
 _BATCH = 1_000

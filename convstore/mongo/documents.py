@@ -48,18 +48,6 @@ from convstore.mongo.bson_values import (
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
 from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
 
-__all__ = [
-    "entry_document",
-    "entry_from",
-    "lookup_of",
-    "message_document",
-    "message_from",
-    "summary_document",
-    "summary_from",
-    "totals_document",
-    "totals_from",
-]
-
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     """Return the document of an entry, whose texts may have lone surrogates: see `bson_values.encoded`."""

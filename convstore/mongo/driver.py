@@ -39,17 +39,6 @@ from convstore.exceptions import (
 from convstore.mongo.indexes import Index
 from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of, names_option
 
-__all__ = [
-    "COMMAND_SECONDS",
-    "SELECTION_SECONDS",
-    "Driver",
-    "DriverName",
-    "close_client",
-    "driver_errors",
-    "open_client",
-    "reason_of",
-]
-
 COMMAND_SECONDS = 40.0
 """Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
 

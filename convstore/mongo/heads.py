@@ -27,8 +27,6 @@ from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, head_id, scope_filter
 from convstore.mongo.state_documents import start_document, start_from
 
-__all__ = ["Head", "HeadChange", "Heads", "Opening", "head_from"]
-
 
 @dataclass(frozen=True, slots=True)
 class Head:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, SEARCH, SUMMARIES
 
-__all__ = ["Index", "indexes_for"]
-
 
 @dataclass(frozen=True, slots=True)
 class Index:

@@ -14,8 +14,6 @@ from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.indexes import Index
 from convstore.mongo.keys import HEADS, LOG, chunk_range, entry_range, log_ranges, scope_filter, state_id
 
-__all__ = ["Inspection", "SchemaInspection", "log_fields", "matches"]
-
 _ENTRIES, _KEYS, _SMALL = 50, 10_000, 500
 _BATCH = 1_000
 _BY_KEY = (("_id", 1),)

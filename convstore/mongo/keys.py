@@ -16,28 +16,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "ANNOTATIONS",
-    "HEADS",
-    "LOG",
-    "MIGRATIONS",
-    "SEARCH",
-    "SUMMARIES",
-    "annotation_id",
-    "chunk_id",
-    "chunk_range",
-    "conversation_range",
-    "end_range",
-    "entry_id",
-    "entry_range",
-    "head_id",
-    "log_ranges",
-    "scope_filter",
-    "segment_id",
-    "state_id",
-    "summary_id",
-]
-
 ANNOTATIONS = "annotations"
 LOG = "log"
 HEADS = "heads"

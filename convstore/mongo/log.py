@@ -30,8 +30,6 @@ from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_ran
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
-__all__ = ["LEAN", "VIEW_FIELDS", "Log", "SlotTaken", "StoredMessageRow", "entries_from", "filled", "rows_of"]
-
 _ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
 _IN_ORDER, _NEWEST_FIRST, _LATEST_FIRST = (("_id", 1),), (("_id", -1),), (("first", -1), ("_id", -1))

@@ -17,8 +17,6 @@ from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, entry_range
 from convstore.mongo.log import StoredMessageRow, entries_from, filled, rows_of
 
-__all__ = ["LogQueries"]
-
 _NEWEST_FIRST = (("_id", -1),)
 _NOT_SEARCHED = {"lookup": 0, "rewound": 0, "totals.preview": 0}
 _NAMES = {**_NOT_SEARCHED, "sources": 0, "messages.stub": 0, "messages.arguments": 0}

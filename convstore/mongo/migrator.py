@@ -29,8 +29,6 @@ from convstore.mongo.driver import Driver, DriverName, driver_errors
 from convstore.mongo.indexes import indexes_for
 from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
 
-__all__ = ["Migration", "Migrator", "Target", "discover"]
-
 _LEASE = "lease"
 _LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
 _WAIT_SECONDS, _POLL_SECONDS = 120.0, 0.1

@@ -19,8 +19,6 @@ from convstore.mongo.collection import Collection, Document, between
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import SEARCH, conversation_range, segment_id
 
-__all__ = ["Segments", "StoredSegment", "segment_from"]
-
 _WITHOUT_SECTIONS = {"sections": 0, "digest": 0}
 
 

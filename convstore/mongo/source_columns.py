@@ -25,8 +25,6 @@ from convstore.mongo.bson_values import (
 from convstore.sources.places import SOURCE_PARTS, Part, SourcePlace
 from convstore.sources.source import TEXT_DIGEST_BYTES
 
-__all__ = ["shown_in", "source_blocks", "source_documents", "source_filter", "sources_from", "taken_ids"]
-
 _BLOCK = 16
 """Source ids in one block: a result has about ten sources, so it is found by one or two blocks."""
 

@@ -27,20 +27,6 @@ from convstore.mongo.bson_values import (
 from convstore.mongo.documents import message_document, message_from, summary_document, summary_from
 from convstore.mongo.keys import entry_id, state_id
 
-__all__ = [
-    "changes_in",
-    "copied_summary",
-    "current_summary",
-    "new_state",
-    "start_document",
-    "start_from",
-    "starts_in",
-    "state_document",
-    "state_from",
-    "summary_in",
-    "system_document",
-]
-
 _SUMMARY_BYTES = 32_000
 """Larger summaries are stored without their text, which is in ``summaries``."""
 

@@ -20,8 +20,6 @@ from convstore.mongo.keys import LOG, end_range, state_id
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import changes_in, copied_summary, start_document, state_document, system_document
 
-__all__ = ["States"]
-
 _MAXIMUM_STARTS = 4
 _HINTS = ("starts", "system", "rewound", "repair")
 _FIELDS = dict.fromkeys((*VIEW_FIELDS, "changes", *_HINTS), 0)

@@ -15,8 +15,6 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, LOG, conversation_range, scope_filter
 
-__all__ = ["Amount", "HeadTotals", "Statistics"]
-
 _BATCH = 1_000
 _MAXIMUM_DAYS = 100_000
 _DAY = "%Y-%m-%d"

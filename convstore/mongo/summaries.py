@@ -11,8 +11,6 @@ from convstore.mongo.documents import summary_document, summary_from
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import SUMMARIES, conversation_range, summary_id
 
-__all__ = ["Summaries"]
-
 
 class Summaries:
     """Commands on the ``summaries`` collection."""

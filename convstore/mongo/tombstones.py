@@ -17,8 +17,6 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import HEADS, head_id, scope_filter
 
-__all__ = ["HeadKey", "Tombstones"]
-
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1}
 _BY_KEY = (("_id", 1),)
 

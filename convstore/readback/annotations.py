@@ -18,8 +18,6 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
-__all__ = ["Annotator"]
-
 _MAX_VALUES, _MAX_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 100_000, 100
 
 

@@ -15,8 +15,6 @@ from convstore.messages.values import Codec
 from convstore.readback.repeats import Range, leaves, repeats
 from convstore.sources.detection import parse_json
 
-__all__ = ["SHOWN_ABOVE", "Result", "Shown", "deduplicated"]
-
 SHOWN_ABOVE = "[shown above]"
 _BLANK = frozenset(string.whitespace + string.punctuation)
 

@@ -20,8 +20,6 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
 
-__all__ = ["Listing"]
-
 _MAX_LISTED = 20
 _LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
 """Minimum tokens for a human or AI message to be listed, and the number of newest entries that are considered."""

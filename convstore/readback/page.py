@@ -17,18 +17,6 @@ from convstore.readback.request import Request
 from convstore.readback.text_search import matches, snippets
 from convstore.sources.source import FoundSource
 
-__all__ = [
-    "MAX_APPENDS",
-    "Page",
-    "Piece",
-    "fill_matches",
-    "fill_texts",
-    "next_texts",
-    "no_match",
-    "remarks",
-    "unknown_cursor",
-]
-
 _MIN_TEXT = 200
 _NAMED = 20
 _NAME_CHARACTERS = 60

@@ -46,8 +46,6 @@ from convstore.sources.places import read_item
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import MAX_IDS, Scope, id_problem
 
-__all__ = ["Pager"]
-
 _LAST_LINE = len('More: cursor="m1234567890.123@123456789"')
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN
 """Characters that a message takes in addition to its text, by `approximate_tokens`."""

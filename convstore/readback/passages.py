@@ -25,8 +25,6 @@ from convstore.readback.dedup import SHOWN_ABOVE, Result, deduplicated
 from convstore.sources.places import read_item, read_text
 from convstore.sources.source import source_in
 
-__all__ = ["Cursor", "Passage", "in_line", "in_order", "is_compared", "passage_of_source", "passages_of", "read_cursor"]
-
 _LABEL_CHARACTERS = 200
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
 _MIN_COMPARED = 1_000

@@ -26,8 +26,6 @@ from convstore.sources.places import read_item
 from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_number
 
-__all__ = ["Records", "Span"]
-
 _MAX_PAGE = 1_000
 
 

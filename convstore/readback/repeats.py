@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
-__all__ = ["Range", "leaves", "repeats"]
-
 Range = tuple[int, int]
 """Start and end of a part of a text."""
 

@@ -16,8 +16,6 @@ from convstore.sources.source import MAX_SOURCES, read_ids
 from convstore.values.models import SourcePage
 from convstore.values.scope import MAX_IDS, check_number
 
-__all__ = ["MAXIMUM_PAGE_TOKENS", "PAGE_TOKENS", "ReadBack", "Request", "check_page_tokens", "check_source_ids"]
-
 PAGE_TOKENS = 4_000
 MAXIMUM_PAGE_TOKENS = 16_000
 _MINIMUM_PAGE_TOKENS = 100

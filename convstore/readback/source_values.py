@@ -14,8 +14,6 @@ from convstore.readback.passages import in_line
 from convstore.sources.source import FoundSource
 from convstore.values.models import Source
 
-__all__ = ["make_source", "page_source"]
-
 _LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
 _MAX_NAMED, _NAME_CHARACTERS = 5, 60
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from convstore.messages.text import fold
 
-__all__ = ["matches", "snippets"]
-
 _CONTEXT = 200
 
 

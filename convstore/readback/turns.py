@@ -20,8 +20,6 @@ from convstore.values.models import Turn
 from convstore.values.scope import Scope, check_number
 from convstore.values.stamps import TurnOutline
 
-__all__ = ["Turns"]
-
 _MAX_NUMBER = 2**53
 _MAX_ENTRIES, _MAX_OUTLINE = 100, 1_000
 _TEXT_CHARACTERS = 120

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["Background", "retrieve_cancellation"]
-
 _Result = TypeVar("_Result")
 
 _ENDING_SECONDS = 10.0

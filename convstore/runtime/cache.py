@@ -23,16 +23,6 @@ from convstore.runtime.clock import ID_LIFETIME, Clock
 from convstore.values.policy import HistoryPolicy, start_key
 from convstore.values.scope import Scope
 
-__all__ = [
-    "TAIL_LIFETIME",
-    "CachedConversation",
-    "CachedPayload",
-    "ConversationCache",
-    "LoadedEnd",
-    "SharedLimit",
-    "SizedLRU",
-]
-
 TAIL_LIFETIME = 10.0
 """Seconds after which a cached tail is compared with the log before use: a backup may have been restored."""
 

@@ -19,8 +19,6 @@ from bson import ObjectId
 
 from convstore.exceptions import StoreUnavailableError
 
-__all__ = ["APPEND_SECONDS", "ID_LIFETIME", "Clock", "append_timeout", "as_of", "is_backdated", "pause"]
-
 _said: ContextVar[datetime | None] = ContextVar("said", default=None)
 
 ID_LIFETIME = 10.0

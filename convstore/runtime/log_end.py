@@ -25,8 +25,6 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
-__all__ = ["LogEnd", "LogEndReader"]
-
 _Document = Mapping[str, Any]
 _Read = tuple[_Document | None, list[Entry]]
 _DELETED = "the conversation was deleted while it was read; call again"

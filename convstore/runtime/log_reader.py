@@ -31,8 +31,6 @@ from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
-__all__ = ["LogReader", "Snapshot", "check_dense"]
-
 _ENTRIES_AT_ONCE = 100
 _MAXIMUM_ENTRIES = 1_000
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)

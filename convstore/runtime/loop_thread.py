@@ -14,8 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from convstore.exceptions import StoreClosedError
 
-__all__ = ["LoopThread", "Twin"]
-
 _Result = TypeVar("_Result")
 
 

@@ -33,8 +33,6 @@ from convstore.runtime.clock import Clock, as_of, is_backdated
 from convstore.runtime.parallel import in_parallel
 from convstore.values.scope import Scope
 
-__all__ = ["OPEN_SECONDS", "Burst", "OpenHeads"]
-
 OPEN_SECONDS = 10.0
 """Seconds for which a store appends to a conversation without refreshing its head."""
 

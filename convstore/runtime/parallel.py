@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-__all__ = ["in_parallel"]
-
 _PARALLEL = 8
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")

@@ -16,8 +16,6 @@ from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
 
-__all__ = ["PER_MESSAGE", "characters_in", "characters_of", "run_in_thread_if_long"]
-
 _Result = TypeVar("_Result")
 
 _LONG = 200_000

@@ -24,8 +24,6 @@ from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import RANKING_COST, Match, Searcher
 
-__all__ = ["AcrossSearcher"]
-
 _MAX_TAILS = 20
 """Maximum number of logs with unsealed entries that a search reads."""
 _SPARE = 200

@@ -29,8 +29,6 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
 
-__all__ = ["MAX_UNSEALED_CHARACTERS", "MAX_UNSEALED_ENTRIES", "LogEnds", "LogParts", "SearchedLog"]
-
 MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
 """More text or entries than this after the last segment are due to be sealed."""

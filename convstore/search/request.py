@@ -10,8 +10,6 @@ from convstore.index.words import query_groups
 from convstore.messages.encoding import MESSAGE_TYPES
 from convstore.values.scope import check_number
 
-__all__ = ["SearchRequest", "search_request"]
-
 _MAX_HITS = 200
 
 

@@ -27,8 +27,6 @@ from convstore.runtime.log_reader import LogReader
 from convstore.search.log_parts import MAX_UNSEALED_CHARACTERS, MAX_UNSEALED_ENTRIES, LogParts
 from convstore.values.scope import Scope
 
-__all__ = ["Sealer"]
-
 _MAX_CHARACTERS = 4_000_000
 """Maximum size of the texts in a segment, which bounds time and memory of sealing."""
 _MAX_REMEMBERED = 10_000

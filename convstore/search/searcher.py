@@ -30,13 +30,6 @@ from convstore.sources.places import read_text
 from convstore.values.reports import SearchHit
 from convstore.values.scope import Scope
 
-__all__ = [
-    "RANKING_COST",
-    "Match",
-    "Matches",
-    "Searcher",
-]
-
 _Range = tuple[PayloadRef, int, int]
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from convstore.messages.values import is_text
 from convstore.sources.source import first_text, plain_item, text_in
 
-__all__ = ["BLOCKS", "HOLDERS", "TEXTS", "is_block", "item_of_block", "type_of"]
-
 _Block = dict[Any, Any]
 
 _BYTES = ("base64", "blob", "data", "encrypted_content")

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from convstore.messages.values import is_text
 from convstore.sources.source import MAX_SOURCES, FoundSource, first_text, plain_item, source_in
 
-__all__ = ["CITED", "MAX_MENTIONS", "Mention", "citations_in", "distinct"]
-
 CITED = frozenset(
     {
         *("citation", "file_citation", "url_citation"),

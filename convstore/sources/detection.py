@@ -31,8 +31,6 @@ from convstore.sources.source import (
 )
 from convstore.values.models import SourcePage
 
-__all__ = ["LISTS", "SourceExtractor", "extract_sources", "find_sources", "parse_json", "read_back_ids"]
-
 SourceExtractor = Callable[[ToolMessage], Sequence[Any]]
 """Returns the sources of a tool's result, each a ``Document``, a ``(text, metadata)`` pair or a dict with a text."""
 

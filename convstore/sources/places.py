@@ -17,18 +17,6 @@ from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, is_text
 from convstore.sources.source import FoundSource, FoundSources, source_in
 
-__all__ = [
-    "SOURCE_PARTS",
-    "Located",
-    "Part",
-    "SourcePlace",
-    "Span",
-    "located_json",
-    "place_sources",
-    "read_item",
-    "read_text",
-]
-
 Part = Literal["content", "artifact", "copy"]
 """The part of a payload that a source is read from."""
 

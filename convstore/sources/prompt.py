@@ -10,8 +10,6 @@ from collections.abc import Callable
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import Source
 
-__all__ = ["SOURCES_PROMPT", "RenderSources", "heading_of", "render_sources", "sources_prompt"]
-
 
 def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
     """Return the paragraph for a system prompt about shortened tool results and how to read them.

@@ -20,17 +20,6 @@ from convstore.messages.text import in_one_line
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.sources.stub import RETRIEVAL_TOOL
 
-__all__ = [
-    "SHORTENED",
-    "leave_out",
-    "needs_edges_only",
-    "placeholder",
-    "shorten_text",
-    "with_short_texts",
-    "with_stub",
-    "without_media",
-]
-
 SHORTENED = ("human", "ai")
 """Types of messages whose long texts a policy shortens."""
 

@@ -17,25 +17,6 @@ from convstore.messages.encoding import digest_of
 from convstore.messages.json_text import TEXT_TYPES
 from convstore.messages.values import Codec, DocumentFields, is_text
 
-__all__ = [
-    "MAX_SOURCES",
-    "TEXT_DIGEST_BYTES",
-    "TEXT_KEYS",
-    "FoundSource",
-    "FoundSources",
-    "first_text",
-    "plain_item",
-    "read_ids",
-    "retrieved",
-    "retrieved_file",
-    "retrieved_text",
-    "says_more",
-    "source_in",
-    "text_digest",
-    "text_in",
-    "write_ids",
-]
-
 MAX_SOURCES = 1_000
 """Maximum number of sources in one result; a longer list is data, such as the rows of a table."""
 

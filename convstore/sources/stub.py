@@ -10,8 +10,6 @@ import json
 import re
 from typing import Any
 
-__all__ = ["PREVIEW_CHARACTERS", "RETRIEVAL_TOOL", "failure_in", "make_stub"]
-
 RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that reads the full content."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from convstore.values.models import StoredMessage
     from convstore.values.reports import SearchResult
 
-__all__ = ["number_sources", "retrieve_previous_sources_tool", "search_conversations_tool"]
-
 _RUNTIME = "__pregel_runtime"
 """Key under which LangGraph keeps the context of a run in its configuration; LangGraph itself is an extra."""
 

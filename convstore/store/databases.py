@@ -8,8 +8,6 @@ from typing import Any
 
 from convstore.mongo.driver import close_client, driver_errors, open_client
 
-__all__ = ["documents_of", "estimated_count", "open_database"]
-
 
 @asynccontextmanager
 async def open_database(uri: str, *, default: str) -> AsyncIterator[Any]:

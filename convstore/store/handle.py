@@ -29,8 +29,6 @@ from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, Migration, VerifyReport
 from convstore.values.scope import check_choice, check_partial_scope, check_scope, check_scope_keys, check_seconds
 
-__all__ = ["ConversationStore"]
-
 _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
 _SWEEP_LIMIT = 8

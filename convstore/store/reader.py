@@ -15,8 +15,6 @@ from convstore.values.scope import Scope, check_id, check_partial_scope
 if TYPE_CHECKING:
     from convstore.conversation.services import Services
 
-__all__ = ["StoreReader"]
-
 
 class StoreReader:
     """Reads the conversations of a store; the base of `ConversationStore`."""

@@ -32,7 +32,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from convstore.summarization import models, node, summarize  # noqa: PLC0415
 
-        return next(getattr(module, name) for module in (models, node, summarize) if name in module.__all__)
+        return next(vars(module)[name] for module in (models, node, summarize) if name in vars(module))
 
 
 __all__ = [

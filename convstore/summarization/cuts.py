@@ -20,8 +20,6 @@ from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import has_calls, pair
 
-__all__ = ["Cuts", "choose_cut", "find_trigger", "next_step"]
-
 
 @dataclass(slots=True)
 class _Exchange:

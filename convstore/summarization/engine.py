@@ -16,20 +16,6 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import SummaryError
 
-__all__ = [
-    "Answer",
-    "Call",
-    "Request",
-    "Steps",
-    "ask",
-    "ask_all",
-    "coroutine",
-    "drive",
-    "drive_async",
-    "finished",
-    "model_name",
-]
-
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 Answer = Any

@@ -14,15 +14,6 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import InvalidInputError
 
-__all__ = [
-    "DEFAULT_EXISTING_SUMMARY_PROMPT",
-    "DEFAULT_FINAL_SUMMARY_PROMPT",
-    "DEFAULT_INITIAL_SUMMARY_PROMPT",
-    "RunningSummary",
-    "SummarizationResult",
-    "as_running_summary",
-]
-
 _FIELDS = ("summary", "summarized_message_ids", "last_summarized_message_id")
 
 DEFAULT_INITIAL_SUMMARY_PROMPT: Final = ChatPromptTemplate(

@@ -22,8 +22,6 @@ from convstore.summarization.models import (
 )
 from convstore.summarization.summarize import Options, Overflow, SummaryTokenCounter, summarization_steps
 
-__all__ = ["SummarizationNode"]
-
 _REMOVE_ALL: Final = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
 
 

@@ -20,17 +20,6 @@ from convstore.messages.sizes import MEDIA, block_text, json_text, media_bytes, 
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
 from convstore.messages.tool_calls import MISSING_TEXT, pair, without_orphans
 
-__all__ = [
-    "MIN_PROMPT_BYTES",
-    "Prompt",
-    "for_summarizer",
-    "join_prompts",
-    "make_prompts",
-    "record_prompt",
-    "record_steps",
-    "words_of",
-]
-
 _T = TypeVar("_T")
 
 MIN_PROMPT_BYTES: Final = 8192

@@ -34,15 +34,6 @@ from convstore.summarization.models import (
 )
 from convstore.summarization.prompts import for_summarizer
 
-__all__ = [
-    "Options",
-    "Overflow",
-    "SummaryTokenCounter",
-    "asummarize_messages",
-    "summarization_steps",
-    "summarize_messages",
-]
-
 Overflow = Literal["fold", "trim"]
 """What happens to messages that do not fit one call of the summarizer."""
 

@@ -21,8 +21,6 @@ from convstore.values.scope import check_number
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel, LanguageModelLike
 
-__all__ = ["HeadTailSummarizer", "RunningSummarizer", "Summarizer", "SummarizerLike", "as_summarizer"]
-
 _MIN_CHARACTERS, _MAX_CHARACTERS = 10, 50_000
 
 

@@ -21,8 +21,6 @@ from convstore.tools.retrieval import reported_to_the_model
 from convstore.values.models import StoredMessage
 from convstore.values.reports import ConversationHits, SearchHit, SearchResult
 
-__all__ = ["MAX_HITS", "SEARCH_TOOL", "OtherConversations", "make_search_tool", "read_reference"]
-
 SEARCH_TOOL = "search_conversations"
 _DESCRIPTION = (
     "Search the user's other conversations. Pass words as find: you get the best passages, each with a reference. "

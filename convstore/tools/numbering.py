@@ -22,8 +22,6 @@ from convstore.sources.prompt import RenderSources, heading_of, render_sources
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.values.models import Source
 
-__all__ = ["Numbering", "make_numbered_tool"]
-
 _Given = tuple[range, list[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before, or None."""
 

@@ -26,8 +26,6 @@ from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import SourcePage
 from convstore.values.scope import MAX_ID_BYTES, MAX_IDS
 
-__all__ = ["RetrieveArguments", "make_retrieval_tool", "reported_to_the_model"]
-
 _FIND_CHARACTERS = 200
 _NUMBERS_CHARACTERS = 4_000
 """Maximum characters read of a text that names sources; a thousand numbers take no more."""

@@ -19,8 +19,6 @@ from convstore.search.searcher import Match, Searcher
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import Scope
 
-__all__ = ["search_page"]
-
 _PASSAGE_CHARACTERS, _SOURCE_CHARACTERS = 800, 2_000
 """Maximum length of a passage. A source that is not longer is shown whole: an answer seldom repeats its question."""
 _MAX_PASSAGES = 40

@@ -29,8 +29,6 @@ from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 from convstore.values.models import Summary
 from convstore.values.stamps import read_stamp, write_stamp
 
-__all__ = ["VERSION", "ArchiveReader", "begin_line", "end_line", "message_line"]
-
 VERSION = 1
 """Version of the format. A reader refuses later versions."""
 

@@ -21,8 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from convstore.append.formats import from_langchain, is_langchain
 from convstore.transfer.records import Message, RecordItem
 
-__all__ = ["CREATED", "UPDATED", "as_item", "item_of", "moment_of", "unread_date", "with_artifact"]
-
 CREATED = ("created_at", "timestamp", "create_time")
 UPDATED = ("updated_at", "update_time")
 """Fields that hold the date of the last message of a conversation."""

@@ -30,8 +30,6 @@ from convstore.transfer.openai_lines import as_training, openai_line, openai_mes
 from convstore.transfer.records import ExportReport, Problem
 from convstore.values.scope import check_number, check_partial_scope
 
-__all__ = ["ExportFormat", "export_conversations"]
-
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
 
 _FORMATS = ("convstore", "openai", "fine-tuning")

@@ -22,8 +22,6 @@ from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unrea
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 from convstore.values.addresses import without_addresses
 
-__all__ = ["MAXIMUM_LINE_BYTES", "BadLine", "Line", "check_readable", "read_file", "read_lines"]
-
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 
 MAXIMUM_LINE_BYTES = 512 * 1024 * 1024

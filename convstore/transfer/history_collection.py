@@ -15,8 +15,6 @@ from convstore.store.databases import documents_of
 from convstore.transfer.dicts import item_of
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
 
-__all__ = ["read_history_collection"]
-
 _KEYS_AT_ONCE = 1_000
 
 

@@ -33,8 +33,6 @@ from convstore.transfer.records import BadRecord, ConversationRecord, ImportRepo
 from convstore.values.scope import Scope, check_number, check_scope
 from convstore.values.stamps import ViewStamp
 
-__all__ = ["Records", "ScopeOf", "import_conversations"]
-
 _Outcome: TypeAlias = Literal["imported", "extended", "unchanged"]
 
 _SHOWN = 5

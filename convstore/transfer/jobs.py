@@ -8,8 +8,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["in_a_thread", "location_of", "run_each"]
-
 _Item = TypeVar("_Item")
 _END: Any = object()
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
-__all__ = ["BARE_KEYS", "as_training", "openai_line", "openai_message", "training_problem"]
-
 BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 """The only keys that a message for OpenAI's fine-tuning may have."""
 

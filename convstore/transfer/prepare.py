@@ -18,8 +18,6 @@ from convstore.transfer.dicts import as_item
 from convstore.transfer.records import ConversationRecord, Problem, RecordItem
 from convstore.values.scope import id_problem
 
-__all__ = ["Batch", "Ready", "ReadyMessage", "batches_of", "make_ready"]
-
 _MAX_ENTRY_BYTES = 1_000_000
 """Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
 

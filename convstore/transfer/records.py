@@ -18,17 +18,6 @@ from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.values.scope import check_scope
 from convstore.values.stamps import ViewStamp
 
-__all__ = [
-    "BadRecord",
-    "ConversationRecord",
-    "ExportReport",
-    "ImportReport",
-    "Message",
-    "Problem",
-    "RecordItem",
-    "ScopeRule",
-]
-
 _MAX_PROBLEMS = 1_000
 """Number of problems that a report keeps; `on_problem` receives all of them."""
 

@@ -11,16 +11,6 @@ from urllib.parse import unquote_plus
 
 from convstore.exceptions import InvalidInputError
 
-__all__ = [
-    "ADDRESS_FORM",
-    "check_address",
-    "contains_part_of",
-    "is_address",
-    "names_option",
-    "safe_address",
-    "without_addresses",
-]
-
 ADDRESS_FORM = "mongodb://user:password@host:27017/database?option=value, with user and password percent-encoded"
 
 _HIDDEN = "…"

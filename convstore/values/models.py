@@ -16,23 +16,6 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializeAsAny
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewReason, ViewStamp
 
-__all__ = [
-    "Compaction",
-    "ConversationInfo",
-    "ConversationPage",
-    "History",
-    "HistoryReport",
-    "MessagePreview",
-    "PastView",
-    "Receipt",
-    "Source",
-    "SourcePage",
-    "StoredMessage",
-    "Summary",
-    "ToolRecord",
-    "Turn",
-]
-
 
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)

@@ -15,8 +15,6 @@ from typing import Literal
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import check_number
 
-__all__ = ["CompactionRule", "HistoryPolicy", "check_policy", "start_key"]
-
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
     "media": ("finished_turns", "never"),

@@ -6,18 +6,6 @@ from datetime import date, datetime
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = [
-    "ConversationHits",
-    "ErasureReceipt",
-    "Finding",
-    "Growth",
-    "Migration",
-    "SearchHit",
-    "SearchResult",
-    "StoreStats",
-    "VerifyReport",
-]
-
 
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -13,22 +13,6 @@ from uuid import UUID
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
 
-__all__ = [
-    "MAX_IDS",
-    "MAX_ID_BYTES",
-    "Scope",
-    "check_choice",
-    "check_id",
-    "check_ids",
-    "check_number",
-    "check_partial_scope",
-    "check_scope",
-    "check_scope_keys",
-    "check_seconds",
-    "id_problem",
-    "scope_of_run",
-]
-
 Scope = tuple[tuple[str, str], ...]
 """A checked scope: pairs of key and value in the order of the store's keys."""
 

@@ -16,17 +16,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from convstore.exceptions import InvalidInputError
 from convstore.values.policy import HistoryPolicy
 
-__all__ = [
-    "VIEW_FORMAT",
-    "TurnOutline",
-    "ViewReason",
-    "ViewStamp",
-    "changed_options",
-    "check_stamp",
-    "read_stamp",
-    "write_stamp",
-]
-
 VIEW_FORMAT = 1
 """Version of the rules by which views are built. A change that gives other messages for the same log increases it."""
 

@@ -30,10 +30,6 @@ from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
 from convstore.verify.state import StateCheck, start_entries
 
-__all__ = [
-    "ConversationCheck",
-]
-
 
 async def _check_annotations(subject: Subject, log: Log, last: int) -> None:
     """Check that annotations can be read and belong to a message; `last` is the last ordinal of the log."""

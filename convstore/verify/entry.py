@@ -27,8 +27,6 @@ from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, make_stub
 from convstore.values.scope import id_problem
 
-__all__ = ["Problem", "RecentSources", "check_entry", "check_totals"]
-
 _DIGESTS_KEPT = 1_000
 
 

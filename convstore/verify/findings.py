@@ -16,8 +16,6 @@ from convstore.mongo.collection import Document
 from convstore.mongo.inspection import Inspection
 from convstore.values.reports import Finding, VerifyReport
 
-__all__ = ["ORPHAN_AGE", "Findings", "Subject", "pages"]
-
 _MAX_LISTED = 1_000
 _IN_FLIGHT = timedelta(minutes=2)
 

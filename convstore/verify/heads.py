@@ -23,8 +23,6 @@ from convstore.verify.findings import Findings, Subject
 from convstore.verify.log import LogCheck
 from convstore.verify.state import is_wrong_start
 
-__all__ = ["BETWEEN_LOOKS", "Recheck", "check_head", "read_head"]
-
 BETWEEN_LOOKS = 15.0
 """Seconds between two looks at a suspicious head. A writer refreshes the head every 10 seconds."""
 

@@ -27,8 +27,6 @@ from convstore.verify.entry import RecentSources, check_entry, check_totals
 from convstore.verify.findings import ORPHAN_AGE, Subject
 from convstore.verify.rewinds import ActiveTotals, number_in
 
-__all__ = ["LogCheck", "age_of", "token_of"]
-
 _CHUNKS_AT_ONCE = 16
 _HEAVY = 200_000
 

@@ -23,8 +23,6 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.verify.findings import Subject
 
-__all__ = ["Repairer"]
-
 _TRIES = 100
 _COUNTS = ("active", "turns", "results", "tokens", "view_tokens")
 

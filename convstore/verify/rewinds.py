@@ -12,8 +12,6 @@ from convstore.mongo.collection import Document
 from convstore.mongo.keys import entry_id
 from convstore.verify.findings import Subject
 
-__all__ = ["ActiveTotals", "number_in"]
-
 _Sums = tuple[int, ...]
 _ZERO: _Sums = (0, 0, 0, 0, 0)
 _NAMES = ("active", "turns", "results", "tokens", "view_tokens")

@@ -18,8 +18,6 @@ from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
 from convstore.mongo.migrator import Migrator
 from convstore.verify.findings import Findings
 
-__all__ = ["SchemaCheck"]
-
 
 class SchemaCheck:
     """Compares a database with the schema."""

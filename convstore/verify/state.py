@@ -21,8 +21,6 @@ from convstore.mongo.state_documents import changes_in, current_summary, state_d
 from convstore.verify.findings import ORPHAN_AGE, Subject
 from convstore.verify.log import LogCheck
 
-__all__ = ["StateCheck", "is_wrong_start", "start_entries"]
-
 
 @dataclass(slots=True)
 class StateCheck:

@@ -24,8 +24,6 @@ from convstore.verify.heads import BETWEEN_LOOKS, Recheck
 from convstore.verify.log import age_of, token_of
 from convstore.verify.schema import SchemaCheck
 
-__all__ = ["Verifier"]
-
 _HEADS, _PARALLEL, _MAX_RECHECKS = 100, 4, 1_000
 
 

@@ -20,8 +20,6 @@ from convstore.log.rows import Row, is_exempt, is_finished, is_hidden, kept_resu
 from convstore.sources.shortening import SHORTENED
 from convstore.values.policy import HistoryPolicy
 
-__all__ = ["NOTHING_REQUIRED", "Required", "Window", "choose_window"]
-
 _MAX_NOTE_TOKENS = 600
 """Upper bound for the size of a note that names the newest results by UUID."""
 

@@ -11,8 +11,6 @@ from convstore.log.stored_message import Shown
 from convstore.messages.tokens import TokenCounter, count
 from convstore.sources.shortening import with_short_texts
 
-__all__ = ["fitted"]
-
 _MIN_TEXT_TOKENS = 20
 """Lower limit for the length of a shortened text."""
 

@@ -23,8 +23,6 @@ from convstore.view.budget import NOTHING_REQUIRED, Required
 from convstore.view.render import NOTE_RESULTS
 from convstore.view.view import ActiveRows
 
-__all__ = ["Load", "differs", "entries_needed", "is_continued_by", "is_sufficient", "newest_start"]
-
 _MIN_ENTRIES, _MORE_ENTRIES, _MAX_ENTRIES = 30, 8, 1_000
 
 

@@ -42,8 +42,6 @@ from convstore.view.render import NOTE_RESULTS, View, payloads_needed
 from convstore.view.stamping import Stamper, stamper
 from convstore.view.view import view_of, window_of
 
-__all__ = ["Loader"]
-
 _TRIES = 3
 _FIRST_ENTRIES = 4
 _MAX_ENTRIES = 1_000

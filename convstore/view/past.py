@@ -24,8 +24,6 @@ from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.stamps import VIEW_FORMAT, ViewStamp
 from convstore.view.past_loader import PastLoad, PastLoader
 
-__all__ = ["Moment", "PastViews", "check_moment"]
-
 _MAX_REASONS = 500
 
 Moment = ViewStamp | str | int | None

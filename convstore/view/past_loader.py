@@ -25,8 +25,6 @@ from convstore.view.loader import Loader
 from convstore.view.reasons import reasons_of
 from convstore.view.stamping import Stamper
 
-__all__ = ["PastLoad", "PastLoader"]
-
 
 class PastLoad(NamedTuple):
     """A view as of an entry.

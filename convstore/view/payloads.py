@@ -13,8 +13,6 @@ from convstore.log.rows import Row, is_finished
 from convstore.runtime.cache import CachedConversation, CachedPayload, ConversationCache
 from convstore.runtime.log_reader import LogReader
 
-__all__ = ["ShownPayloads"]
-
 
 class ShownPayloads:
     """Reads and caches payloads for the views of a store."""

@@ -30,8 +30,6 @@ from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
 
-__all__ = ["PROVIDERS", "Provider", "fit_for", "made_for", "with_original_ids"]
-
 _INSTRUCTION = "[Instruction of the application]"
 _NO_TEXT = "(no text)"
 _BEGINNING = "(The conversation begins.)"

@@ -15,8 +15,6 @@ from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewReason
 from convstore.view.render import View
 
-__all__ = ["reasons_of"]
-
 
 def reasons_of(
     view: View,

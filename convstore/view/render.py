@@ -29,8 +29,6 @@ from convstore.values.policy import HistoryPolicy
 from convstore.view.fitting import fitted
 from convstore.view.provider_rules import made_for, with_original_ids
 
-__all__ = ["NOTE_RESULTS", "View", "build_view", "get_conversational_history", "make_note", "payloads_needed"]
-
 NOTE_RESULTS = 20
 """Maximum number of tool message ids that a note names."""
 

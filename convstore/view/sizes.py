@@ -16,8 +16,6 @@ from convstore.messages.values import Codec
 from convstore.sources.shortening import SHORTENED, leave_out, with_short_texts, without_media
 from convstore.values.policy import HistoryPolicy
 
-__all__ = ["shown_sizes"]
-
 
 def shown_sizes(rows: Sequence[Row], policy: HistoryPolicy, *, codec: Codec, counter: TokenCounter) -> list[int] | None:
     """Return the size of each message once its turn is finished; None if all have their size in the default view.

@@ -15,8 +15,6 @@ from convstore.messages.encoding import digest_of_messages
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp, changed_options
 
-__all__ = ["Stamper", "stamper"]
-
 Stamper = Callable[[Sequence[BaseMessage]], ViewStamp]
 """Makes the stamp of a view from its messages."""
 

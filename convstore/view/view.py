@@ -24,8 +24,6 @@ from convstore.view.budget import NOTHING_REQUIRED, Required, Window, choose_win
 from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
 from convstore.view.sizes import shown_sizes
 
-__all__ = ["ActiveRows", "view_of", "window_of"]
-
 _MANY_TURNS = 99_999
 """Turns left out by the notes that are measured to find the start."""
 

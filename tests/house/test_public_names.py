@@ -17,6 +17,11 @@ import convstore
 from convstore import exceptions, summarization
 
 PACKAGE = Path(__file__).parents[2] / "convstore"
+FOR_USERS = {
+    *("convstore.devserver", "convstore.exceptions", "convstore.ext.chat_history", "convstore.ext.run_scope"),
+    *("convstore.messages.tokens", "convstore.public"),
+}
+"""Modules, other than packages, that users import from."""
 RUNS_WHEN_IMPORTED = {"convstore.__main__"}
 
 
@@ -71,17 +76,29 @@ def drawn_tree(text: str) -> dict[str, str | None]:
     return parents
 
 
+def named_by() -> dict[str, list[str]]:
+    """``__all__`` of the modules that have one."""
+    return {name: list(module.__all__) for name, module in modules().items() if hasattr(module, "__all__")}
+
+
 def test_all_is_sorted():
     """``__all__`` of every module is in order."""
-    assert {name: m.__all__ for name, m in modules().items() if m.__all__ != sorted(m.__all__, key=order)} == {}
+    assert {name: names for name, names in named_by().items() if names != sorted(names, key=order)} == {}
+
+
+def test_all_is_where_users_import_from():
+    """In any other module it would repeat which names have no underscore."""
+    packages = {name for name, module in modules().items() if hasattr(module, "__path__")}
+    testing = {name for name in modules() if name.startswith("convstore.testing.")}
+    assert named_by().keys() == packages | FOR_USERS | testing
 
 
 def test_all_is_complete():
     """``__all__`` has every public name that a module defines; only packages and `convstore.public` name others."""
-    defined = {name: defined_in(module) for name, module in modules().items()}
-    named = {name: set(module.__all__) for name, module in modules().items()}
+    defined = {name: defined_in(modules()[name]) for name in named_by()}
+    named = {name: set(names) for name, names in named_by().items()}
     assert {name: missing for name in defined if (missing := defined[name] - named[name])} == {}
-    alone = {name for name, module in modules().items() if not hasattr(module, "__path__")} - {"convstore.public"}
+    alone = {name for name in named if not hasattr(modules()[name], "__path__")} - {"convstore.public"}
     taken = {name: named[name] - defined[name] for name in alone}
     assert {name: others for name, others in taken.items() if others} == {}
 
@@ -104,7 +121,8 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
 
 def test_every_public_object_is_explained():
     """Functions and classes have a docstring, and so have the public methods and properties of classes."""
-    public = [(module, name, getattr(module, name)) for module in modules().values() for name in module.__all__]
+    names = {name: {*named_by().get(name, ()), *defined_in(module)} for name, module in modules().items()}
+    public = [(modules()[name], one, getattr(modules()[name], one)) for name in names for one in names[name]]
     missing = [
         f"{module.__name__}.{name}.{part}".rstrip(".")
         for module, name, thing in public

@@ -10,8 +10,6 @@ from convstore.cli.inspect import NoBrowser, Port
 from convstore.cli.options import AnyUri, Json
 from convstore.cli.output import run, screen, write_json
 
-__all__ = ["demo_command"]
-
 
 def demo_command(
     *,

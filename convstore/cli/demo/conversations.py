@@ -17,8 +17,6 @@ from convstore.conversation import Conversation
 from convstore.store import ConversationStore
 from convstore.values.policy import CompactionRule, HistoryPolicy
 
-__all__ = ["opened_demo"]
-
 _BUDGET = 4_000
 _MODEL = "demo-model"
 _SYSTEM = SystemMessage("You are a patient tutor. Cite your sources by number, like [3].")

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
-__all__ = ["DEEP_LEARNING", "MACHINE_LEARNING", "Passage", "as_text"]
-
 
 class Passage(TypedDict):
     """One retrieved item, as a search tool hands it over."""

@@ -26,8 +26,6 @@ from convstore.summarization import HeadTailSummarizer
 from convstore.values.models import History, ToolRecord
 from convstore.values.policy import CompactionRule
 
-__all__ = ["Demo", "demo_as_json", "print_demo", "run_demo"]
-
 _PAGE_TOKENS = 1_000
 _FIRST_RESULT = "result-1"
 _SHOWN = 78

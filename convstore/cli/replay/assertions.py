@@ -20,17 +20,6 @@ from convstore.messages.values import Codec
 from convstore.sources.detection import find_sources, parse_json
 from convstore.values.models import History, ToolRecord
 
-__all__ = [
-    "check_dict",
-    "check_left_out",
-    "check_log",
-    "check_read_back",
-    "check_records",
-    "fingerprint",
-    "is_beginning",
-    "unexplained_change",
-]
-
 _OWN_FIELDS = frozenset({"name", "tool_call_id", "status", "artifact"})
 _NULL_MEANS_ABSENT = frozenset({"audio", "function_call"})
 

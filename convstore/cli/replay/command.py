@@ -18,8 +18,6 @@ from convstore.values.addresses import safe_address
 if TYPE_CHECKING:
     from convstore.cli.replay.report import FileReport
 
-__all__ = ["replay_command"]
-
 
 def replay_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON lines, plain or gzip.")],

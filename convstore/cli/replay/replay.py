@@ -51,10 +51,6 @@ from convstore.transfer.dicts import as_item
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.values.scope import MAX_IDS
 
-__all__ = [
-    "Replay",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:

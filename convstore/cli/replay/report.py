@@ -13,8 +13,6 @@ from rich.text import Text
 
 from convstore.cli.output import compact, new_table, number_of, percent, plain
 
-__all__ = ["FileReport", "Problem", "print_report"]
-
 _SHOWN_PROBLEMS = 20
 _LEGEND = """
 tokens: over all loads, the whole log and what the view has of it

@@ -26,8 +26,6 @@ from convstore.ext.inspector.security import Authorize, Guard, scope_for
 from convstore.store import ConversationStore
 from convstore.values.addresses import without_addresses
 
-__all__ = ["inspector"]
-
 _STATIC = {
     path.name: (path.read_bytes(), {".css": "text/css", ".svg": "image/svg+xml"}[path.suffix])
     for path in sorted((Path(__file__).parent / "static").iterdir())

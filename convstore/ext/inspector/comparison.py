@@ -17,18 +17,6 @@ from convstore.messages.tokens import TokenCounter, count
 from convstore.values.models import PastView, StoredMessage
 from convstore.values.stamps import ViewReason
 
-__all__ = [
-    "ADDED",
-    "STATES",
-    "Changes",
-    "Given",
-    "Part",
-    "Row",
-    "View",
-    "changes_between",
-    "parts_of_view",
-]
-
 STATES: Mapping[str, tuple[str, str]] = {
     "whole": ("whole", "The model gets this message as it is stored."),
     "stub": (

@@ -24,8 +24,6 @@ from convstore.ext.inspector.text import Body, as_json, body_of
 from convstore.transfer.openai_lines import openai_message
 from convstore.values.models import ConversationInfo, StoredMessage, ToolRecord
 
-__all__ = ["conversation_page", "export_page", "load_view"]
-
 _PAGE, _LOOKED_BACK, _NO_END = 30, 60, 2**53
 _LOG_BYTES, _VIEW_BYTES = 1_000, 700
 _RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000

@@ -18,8 +18,6 @@ from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, slices_of, whole_parts
 from convstore.values.models import Source, StoredMessage
 
-__all__ = ["cited_in", "message_page", "source_page", "summary_page"]
-
 _SLICE = 6_000
 """Characters of one part on a page."""
 

@@ -20,8 +20,6 @@ from convstore.store import ConversationStore
 from convstore.values.reports import ConversationHits, SearchResult
 from convstore.values.stamps import TurnOutline
 
-__all__ = ["listing_page", "search_all_page", "search_page", "turns_page"]
-
 _PAGE, _HITS, _TURNS = 50, 30, 100
 _QUERY_CHARACTERS = 500
 _WIDTH, _HEIGHT, _MIN_BARS = 1000, 220, 8

@@ -14,8 +14,6 @@ from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.text import clip, finalize, pretty, rendered
 
-__all__ = ["number_in", "render"]
-
 _MAX_NUMBER = 2**53
 _UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
 

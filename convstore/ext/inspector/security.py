@@ -21,8 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from convstore.exceptions import InvalidScopeError
 
-__all__ = ["EVERYTHING", "Authorize", "Everything", "Guard", "LocalGate", "scope_for"]
-
 
 class Everything(Enum):
     """The type of `EVERYTHING`."""

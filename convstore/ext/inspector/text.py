@@ -21,21 +21,6 @@ from markupsafe import Markup
 
 from convstore.messages.text import text_of
 
-__all__ = [
-    "Body",
-    "Clip",
-    "Piece",
-    "as_json",
-    "body_of",
-    "clip",
-    "finalize",
-    "pretty",
-    "rendered",
-    "slices_of",
-    "visible",
-    "whole_parts",
-]
-
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )

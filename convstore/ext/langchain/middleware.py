@@ -56,8 +56,6 @@ from convstore.ext.langchain.run import (
 from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
 from convstore.ext.langchain.turn import linked
 
-__all__ = ["ConversationMiddleware"]
-
 _Result = TypeVar("_Result")
 _ToolOutput = ToolMessage | Command[Any]
 _ModelOutput = ExtendedModelResponse[Any]

@@ -19,8 +19,6 @@ from convstore.conversation import Conversation
 from convstore.exceptions import HistoryDivergedError
 from convstore.ext.langchain.turn import is_made_up, last_question, read_turn
 
-__all__ = ["ResentInput", "find_resent", "removal"]
-
 
 @dataclass(frozen=True, slots=True)
 class ResentInput:

@@ -32,20 +32,6 @@ from langgraph.types import Command
 from convstore.ext.langchain.turn import linked
 from convstore.messages.tool_calls import result_id
 
-__all__ = [
-    "SETTING",
-    "as_in_state",
-    "call_position",
-    "give_result_ids",
-    "is_evicted",
-    "may_be_structured",
-    "messages_in",
-    "schema_names",
-    "structured_response",
-    "stubbed_until",
-    "with_ids",
-]
-
 
 def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, int]:
     """Return the id of the last AI message with a call, and the position of the call among its calls with that id."""

@@ -29,8 +29,6 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import result_id
 from convstore.values.models import History
 
-__all__ = ["CHANNEL", "AgentRun", "ConversationAgentState", "Ticket", "check_alone", "run_in", "working_on"]
-
 CHANNEL = "convstore_run"
 _OUTER: ContextVar[tuple[tuple[Any, dict[str, str]], ...]] = ContextVar("convstore_outer_agents", default=())
 

@@ -36,8 +36,6 @@ from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
 from convstore.view.provider_rules import fit_for
 
-__all__ = ["Rules", "begin", "catch_up", "end", "prepare", "take_up"]
-
 _Result = TypeVar("_Result")
 _NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream as the agent's."""

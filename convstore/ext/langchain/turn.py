@@ -22,22 +22,6 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import calls_of, has_calls, result_id
 from convstore.values.models import StoredMessage
 
-__all__ = [
-    "LoggedTurn",
-    "answers",
-    "came_with",
-    "ids_in_log",
-    "is_answer",
-    "is_made_up",
-    "is_question",
-    "last_question",
-    "linked",
-    "own_messages",
-    "read_turn",
-    "strays",
-    "turn_of",
-]
-
 _Message = TypeVar("_Message", bound=BaseMessage)
 _LINK = "convstore"
 _PAGE = 200

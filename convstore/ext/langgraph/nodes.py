@@ -33,8 +33,6 @@ from convstore.values.models import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.stamps import ViewStamp
 
-__all__ = ["AppendNode", "LoadNode", "append_node", "load_node"]
-
 
 def load_node(
     store: ConversationStore,

@@ -19,18 +19,6 @@ from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import fit_for
 from convstore.view.render import get_conversational_history
 
-__all__ = [
-    "ConversationState",
-    "LoadedView",
-    "answer_in",
-    "answer_of",
-    "compose",
-    "loaded_of",
-    "logged_of",
-    "messages_of",
-    "view_of",
-]
-
 
 class LoadedView(dict[str, Any]):
     """The view that a load node puts into the state, for `view_of`.
