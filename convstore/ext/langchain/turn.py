@@ -68,12 +68,8 @@ async def read_turn(chat: Conversation, turn_id: str | None) -> LoggedTurn | Non
 
 
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
-    """Return the ids that the log has; one command, no payloads."""
-    if not ids:
-        return set()
-    services = await chat.store.services()
-    cached = await services.reader.find(tuple(chat.scope.items()))
-    return set(await services.reader.messages_by_id(cached, list(ids))) if cached else set()
+    """Return the ids that the log has; one command for 200 ids, no payloads."""
+    return set(await chat.log.find(list(ids))) if ids else set()
 
 
 def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
