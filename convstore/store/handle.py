@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from convstore.chain import ChainSummarizer
 from convstore.compaction.strategies import as_strategy
@@ -33,6 +33,20 @@ _Result = TypeVar("_Result")
 _SWEEP_SECONDS = 60.0
 _SWEEP_LIMIT = 8
 _PREFIX = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99})?")
+
+
+class StoreOptions(TypedDict, total=False):
+    """Options of `ConversationStore`, as `ConversationStore.connect` takes them."""
+
+    scope_keys: Sequence[str]
+    policy: HistoryPolicy | None
+    summarizer: SummarizerLike | ChainSummarizer | None
+    token_counter: TokenCounter
+    token_counter_name: str | None
+    compaction_seconds: float
+    collection_prefix: str
+    search_index: SearchIndex
+    clock: Clock | None
 
 
 class ConversationStore(StoreReader):
@@ -116,7 +130,7 @@ class ConversationStore(StoreReader):
         self._twin: Twin[ConversationStore] | None = None
 
     @classmethod
-    async def connect(cls, uri: str, **options: Any) -> Self:
+    async def connect(cls, uri: str, **options: Unpack[StoreOptions]) -> Self:
         """Create a store with its own client, which `close` closes: ``mongodb://…/database`` or ``memory://``.
 
         Such a store also serves sync callers of its tools. The next call connects to the server. It waits 5 seconds for
@@ -125,7 +139,7 @@ class ConversationStore(StoreReader):
         Args:
             uri: The address, with the name of the database; the default name is "convstore". Its user, password and
                 options never appear in an error or a ``repr``.
-            options: Arguments of the class.
+            options: Keyword arguments of the class.
 
         Raises:
             InvalidInputError: The address is invalid.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from convstore.admin.retention import Retention
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import load_node
+from convstore.store.handle import StoreOptions
 from convstore.summarization import HeadTailSummarizer
 from convstore.values.scope import check_number
 
@@ -184,3 +186,10 @@ async def test_a_deletion_is_forgotten_though_the_sweep_after_it_fails(
     with pytest.raises(StoreUnavailableError):
         await chat.delete()
     assert chat.store._known.all() == []
+
+
+def test_connect_takes_the_options_of_a_store() -> None:
+    """Editors and type checkers know each of them, with its type."""
+    options = [one for one in inspect.signature(ConversationStore).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    assert StoreOptions.__annotations__.keys() == {one.name for one in options}
+    assert [one.__forward_arg__ for one in StoreOptions.__annotations__.values()] == [one.annotation for one in options]
