@@ -2,7 +2,3 @@
 
 Floor 4. `store` and `conversation` call it.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

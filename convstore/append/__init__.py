@@ -2,7 +2,3 @@
 
 Floor 4. `conversation` calls the writer; the writer talks to `mongo` through the cache and reader of `runtime`.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Floor 5. The compactor reads through `view` and `runtime` and asks a summarizer from `summarization` or `chain`.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

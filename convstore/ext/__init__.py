@@ -2,7 +2,3 @@
 
 Floor 7.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -3,7 +3,3 @@
 Floor 1, pure. The `search` room reads the log into it, `mongo.segments` stores segments. A conversation that is scanned
 and one that is read from segments give the same windows, statistics and scores.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Pure rules on floor 1. Reading and writing the documents is the work of `mongo` and of the use cases above.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Pure functions on floor 0, used by every room above. It imports only `values` and `exceptions`.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Floor 4. `conversation` and the retrieval tool call it; it reads through `runtime`.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Floor 3, on `mongo`. Everything cached here can be read again from the database.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Floor 4; `conversation` and the retrieval tool use it. The rules are in `index`.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -32,77 +32,6 @@ from convstore.values.scope import Scope
 
 _Range = tuple[PayloadRef, int, int]
 
-
-class _ShownWindow(NamedTuple):
-    """A window that a search shows, with its message and part."""
-
-    part: Part
-    message: IndexedMessage
-    window: Window
-
-
-class _WindowTexts:
-    """Texts of one conversation, each read once."""
-
-    def __init__(self, reader: LogReader, logs: LogParts, cached: CachedConversation, *, codec: Codec) -> None:
-        self._reader, self._logs, self._cached, self._codec = reader, logs, cached, codec
-        self._pieces: dict[_Range, str] = {}
-        self._rows: dict[int, StoredMessageRow] = {}
-
-    async def read(self, shown: Iterable[_ShownWindow], messages: Iterable[IndexedMessage] = ()) -> None:
-        """Read what the texts of some windows and the ids of some messages need."""
-        ranges, firsts = dict[_Range, None](), {one.first for one in messages if one.ordinal not in self._rows}
-        for one in shown:
-            if one.part.text_of(one.window) is None:
-                if found := _range_of(one):
-                    ranges |= {} if found in self._pieces else {found: None}
-                elif one.message.ordinal not in self._rows:
-                    firsts.add(one.message.first)
-        pieces, rows = await asyncio.gather(
-            self._reader.log.payload_ranges(self._cached.conversation, list(ranges)),
-            self._logs.rows(self._cached, firsts),
-        )
-        self._pieces |= zip(ranges, pieces, strict=True)
-        self._rows |= rows
-
-    def text(self, shown: _ShownWindow) -> str:
-        """Return the text of a window."""
-        part, message, window = shown
-        text = part.text_of(window)
-        if text is None and (found := _range_of(shown)):
-            text = self._pieces[found]
-            if (place := part.place_of(window)) is None:
-                return text
-            text = read_text(self._codec, place.moved(-place.middle), text)
-        elif text is None:
-            row = self.row(message)
-            text = self._logs.texts(row.message, row.sources)[window.text].text
-        return text[window.start : window.end]
-
-    def named(self, message: IndexedMessage) -> tuple[str, str, datetime]:
-        """Return id, tool and date of a message."""
-        if message.created_at:
-            return message.id, message.tool, message.created_at
-        row = self.row(message)
-        return row.message.id, row.message.tool, row.entry.at
-
-    def row(self, message: IndexedMessage) -> StoredMessageRow:
-        """Return a message that was read with its entry."""
-        if message.ordinal not in self._rows:
-            key = entry_id(self._cached.conversation, 0)
-            raise CorruptDocumentError(key, f"no entry has the message {message.ordinal}")
-        return self._rows[message.ordinal]
-
-
-def _range_of(shown: _ShownWindow) -> _Range | None:
-    """Return the range of the payload that has the text of a window; None if its entry has it."""
-    part, message, window = shown
-    if message.payload and window.payload_start >= 0:
-        return message.payload, window.payload_start + window.start, window.payload_start + window.end
-    place = part.place_of(window)
-    return (message.payload, place.middle, place.end) if message.payload and place else None
-
-
 RANKING_COST = 20_000
 """Cost of ranking one word of a query, in characters of `run_in_thread_if_long`."""
 
@@ -245,3 +174,73 @@ def _label(part: Part, number: int) -> str:
     while number and window.source_id and part.window(number - 1)[:3] == window[:3]:
         number -= 1
     return part.window(number).label
+
+
+class _ShownWindow(NamedTuple):
+    """A window that a search shows, with its message and part."""
+
+    part: Part
+    message: IndexedMessage
+    window: Window
+
+
+class _WindowTexts:
+    """Texts of one conversation, each read once."""
+
+    def __init__(self, reader: LogReader, logs: LogParts, cached: CachedConversation, *, codec: Codec) -> None:
+        self._reader, self._logs, self._cached, self._codec = reader, logs, cached, codec
+        self._pieces: dict[_Range, str] = {}
+        self._rows: dict[int, StoredMessageRow] = {}
+
+    async def read(self, shown: Iterable[_ShownWindow], messages: Iterable[IndexedMessage] = ()) -> None:
+        """Read what the texts of some windows and the ids of some messages need."""
+        ranges, firsts = dict[_Range, None](), {one.first for one in messages if one.ordinal not in self._rows}
+        for one in shown:
+            if one.part.text_of(one.window) is None:
+                if found := _range_of(one):
+                    ranges |= {} if found in self._pieces else {found: None}
+                elif one.message.ordinal not in self._rows:
+                    firsts.add(one.message.first)
+        pieces, rows = await asyncio.gather(
+            self._reader.log.payload_ranges(self._cached.conversation, list(ranges)),
+            self._logs.rows(self._cached, firsts),
+        )
+        self._pieces |= zip(ranges, pieces, strict=True)
+        self._rows |= rows
+
+    def text(self, shown: _ShownWindow) -> str:
+        """Return the text of a window."""
+        part, message, window = shown
+        text = part.text_of(window)
+        if text is None and (found := _range_of(shown)):
+            text = self._pieces[found]
+            if (place := part.place_of(window)) is None:
+                return text
+            text = read_text(self._codec, place.moved(-place.middle), text)
+        elif text is None:
+            row = self.row(message)
+            text = self._logs.texts(row.message, row.sources)[window.text].text
+        return text[window.start : window.end]
+
+    def named(self, message: IndexedMessage) -> tuple[str, str, datetime]:
+        """Return id, tool and date of a message."""
+        if message.created_at:
+            return message.id, message.tool, message.created_at
+        row = self.row(message)
+        return row.message.id, row.message.tool, row.entry.at
+
+    def row(self, message: IndexedMessage) -> StoredMessageRow:
+        """Return a message that was read with its entry."""
+        if message.ordinal not in self._rows:
+            key = entry_id(self._cached.conversation, 0)
+            raise CorruptDocumentError(key, f"no entry has the message {message.ordinal}")
+        return self._rows[message.ordinal]
+
+
+def _range_of(shown: _ShownWindow) -> _Range | None:
+    """Return the range of the payload that has the text of a window; None if its entry has it."""
+    part, message, window = shown
+    if message.payload and window.payload_start >= 0:
+        return message.payload, window.payload_start + window.start, window.payload_start + window.end
+    place = part.place_of(window)
+    return (message.payload, place.middle, place.end) if message.payload and place else None

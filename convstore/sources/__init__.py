@@ -2,7 +2,3 @@
 
 Pure functions on floor 1, built on `messages`. Used by `append`, `view`, `readback` and `tools`.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Floor 5. They know schemas and lenient input, not the store; `agent` binds them to one.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Floor 0, used by every room. It imports only `exceptions`.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,7 +2,3 @@
 
 Floor 4. `store.verify` calls it. There is one module for each kind of document; `verifier` walks the database.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -3,7 +3,3 @@
 Floor 4. The loader reads entries, `budget` chooses where the view begins, `render` builds its messages, and
 `provider_rules` adapts them to one provider.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

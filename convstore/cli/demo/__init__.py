@@ -1,5 +1,1 @@
 """The command ``convstore demo``: a small agent asked three questions about a corpus of its own."""
-
-from __future__ import annotations
-
-__all__: list[str] = []
