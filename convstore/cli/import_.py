@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from convstore.transfer.importing import Records
 
 
+_LANGCHAINS_DATABASE = "chat_history"
+
+
 def import_command(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, or the address of a collection.")],
     *,
@@ -145,9 +148,6 @@ def _print(report: ImportReport, *, dry_run: bool, report_to: Path | None) -> No
     print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
     if report.is_complete:
         console.print("Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""), style="green")
-
-
-_LANGCHAINS_DATABASE = "chat_history"
 
 
 @dataclass(frozen=True, slots=True)

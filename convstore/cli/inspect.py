@@ -11,7 +11,6 @@ from convstore.cli.output import run
 
 Port = Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)]
 
-
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
 
 

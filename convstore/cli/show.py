@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 _PAGE_TOKENS = 16_000
 
+_SHOWN = 600
+_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
+_MATCHES = {
+    "exact": "Exactly what the model got.",
+    "rebuilt": "The view directly after the message; no stamp says what the model got.",
+    "differs": "Not what the model got; the difference: ",
+}
+
 
 def show_command(
     scope: Annotated[list[str], typer.Argument(metavar="SCOPE", help="KEY=VALUE, for each scope key.")],
@@ -122,15 +130,6 @@ async def _read_source(chat: Conversation, number: int) -> Source:
         page = await chat.get_sources([number], cursor=page.next_cursor, page_tokens=_PAGE_TOKENS)
         texts += [source.content for source in page.sources]
     return found.model_copy(update={"content": "".join(texts)})
-
-
-_SHOWN = 600
-_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
-_MATCHES = {
-    "exact": "Exactly what the model got.",
-    "rebuilt": "The view directly after the message; no stamp says what the model got.",
-    "differs": "Not what the model got; the difference: ",
-}
 
 
 def _print_found(

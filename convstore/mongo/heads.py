@@ -27,6 +27,8 @@ from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, head_id, scope_filter
 from convstore.mongo.state_documents import start_document, start_from
 
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -225,9 +227,6 @@ def _open_until(document: Document) -> datetime | None:
     for name in stored_list(document["open_by"]):
         stored_text(name)
     return utc(until)
-
-
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 def _write_cursor(document: Document) -> str:

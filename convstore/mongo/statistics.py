@@ -22,6 +22,18 @@ _TOTALS = ("active", "turns", "tokens", "view_tokens")
 _HEAD_FIELDS = dict.fromkeys(("conversation", "created_at", *(f"totals.{name}" for name in _TOTALS)), 1)
 _SUMMARY_FIELDS = {"summary.totals": 1, "summary.tokens": 1}
 
+_SUMS = {
+    "messages": {"$sum": "$count"},
+    "size": {"$sum": {"$bsonSize": "$$ROOT"}},
+}
+_GROUP = {
+    "_id": {
+        "day": {"$dateToString": {"date": "$at", "format": _DAY}},
+        "is_payload": {"$ne": [{"$type": "$data"}, "missing"]},
+    },
+    **_SUMS,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class HeadTotals:
@@ -105,19 +117,6 @@ class Statistics:
             Amount(_kind(collection, **one["_id"]), one["_id"]["day"] or "", *(one[name] for name in _SUMS))
             for one in reply["cursor"]["firstBatch"]
         ]
-
-
-_SUMS = {
-    "messages": {"$sum": "$count"},
-    "size": {"$sum": {"$bsonSize": "$$ROOT"}},
-}
-_GROUP = {
-    "_id": {
-        "day": {"$dateToString": {"date": "$at", "format": _DAY}},
-        "is_payload": {"$ne": [{"$type": "$data"}, "missing"]},
-    },
-    **_SUMS,
-}
 
 
 def _summary_sizes(document: Document) -> tuple[int, int]:

@@ -29,6 +29,9 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
 _MONGOEXPORT = re.compile(r"[$](date|numberLong)")
 
+_FIRST = datetime(1970, 1, 2, tzinfo=UTC)
+_TIMESTAMP = TypeAdapter(datetime)
+
 
 def as_item(given: Message) -> RecordItem:
     """Return a message of a record as an item; a dict is read like a message of a file.
@@ -115,8 +118,6 @@ def _from_mail(text: str) -> datetime:
     return found
 
 
-_FIRST = datetime(1970, 1, 2, tzinfo=UTC)
-_TIMESTAMP = TypeAdapter(datetime)
 _PARSERS: Sequence[Callable[[Any], datetime]] = (datetime.fromisoformat, _from_digits, _from_mail)
 
 

@@ -30,7 +30,6 @@ MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 20
 
-
 # Ordered: the byte order mark of UTF-32 starts with the one of UTF-16.
 _OTHER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 

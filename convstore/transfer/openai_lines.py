@@ -19,6 +19,14 @@ BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function"}
 _ROLE_KEY = "__openai_role__"
 
+_TRAINED_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_TRAINED = frozenset({"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"})
+"""Types of answer blocks left out of training messages: calls have a field of their own."""
+_SHOWN_CHARACTERS = 60
+_EMPTY = "the content of {} is empty"
+_Message = dict[str, Any]
+
 
 def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Return a message in OpenAI's format, and the names of the fields left out; `bare` keeps those in `BARE_KEYS`.
@@ -99,16 +107,6 @@ def _call(id_: str | None, name: str | None, args: Any) -> dict[str, Any]:
     # Arguments that are not JSON keep their text.
     text = args if isinstance(args, str) else _dumped(args or {})
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
-
-
-_TRAINED_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_NOT_TRAINED = frozenset({"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"})
-"""Types of answer blocks left out of training messages: calls have a field of their own."""
-_SHOWN_CHARACTERS = 60
-_EMPTY = "the content of {} is empty"
-
-_Message = dict[str, Any]
 
 
 def as_training(message: _Message) -> _Message:

@@ -23,6 +23,9 @@ from convstore.values.models import History, ToolRecord
 _OWN_FIELDS = frozenset({"name", "tool_call_id", "status", "artifact"})
 _NULL_MEANS_ABSENT = frozenset({"audio", "function_call"})
 
+_PLACEHOLDER = re.compile(r"\[text of source (\d+)\]")
+_BEGINNING = 60
+
 
 def fingerprint(message: BaseMessage, *, sort_keys: bool = False) -> str:
     """Return class and fields of a message as text, in which NaN equals NaN and 1 differs from 1.0 and true."""
@@ -196,10 +199,6 @@ def _represents(text: str, value: Any) -> bool:
         return _same(Codec().decode(text), value)
     except ValueError:
         return False  # another passage of the message
-
-
-_PLACEHOLDER = re.compile(r"\[text of source (\d+)\]")
-_BEGINNING = 60
 
 
 class _Pool:

@@ -51,6 +51,11 @@ from convstore.transfer.dicts import as_item
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
 from convstore.values.scope import MAX_IDS
 
+_Result = TypeVar("_Result")
+_Message = BaseMessage | dict[str, Any]
+_BUDGET = HistoryPolicy().max_tokens or sys.maxsize
+_CLOSING: dict[str, Any] = {"role": "user", "content": "Thank you. Where did you find that?"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
@@ -140,13 +145,6 @@ class Replay:
         """Return the store for a conversation; in memory each gets its own, because that store scans all documents."""
         is_memory = self.uri.startswith("memory://")
         return open_store(self.uri, setup=True) if is_memory else nullcontext(shared)
-
-
-_Result = TypeVar("_Result")
-_Message = BaseMessage | dict[str, Any]
-
-_BUDGET = HistoryPolicy().max_tokens or sys.maxsize
-_CLOSING: dict[str, Any] = {"role": "user", "content": "Thank you. Where did you find that?"}
 
 
 @dataclass(slots=True)

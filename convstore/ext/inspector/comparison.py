@@ -66,6 +66,16 @@ _PARTS = (
     ("current", "Turn in progress"),
 )
 
+_MAX_CHANGES = 40
+_ADDED = "added"
+_CHANGES = {
+    "whole": "shown whole again",
+    "stub": "became stubs",
+    "summarised": "folded into summary {}",
+    "left_out": "left out, to stay within the limits",
+}
+"""What happened to messages that a view shows in another way than the view before; by default their label."""
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -210,18 +220,6 @@ def _is_question(message: BaseMessage) -> bool:
 
 def _calls(message: BaseMessage) -> bool:
     return isinstance(message, AIMessage) and bool(message.tool_calls or message.invalid_tool_calls)
-
-
-_MAX_CHANGES = 40
-
-_ADDED = "added"
-_CHANGES = {
-    "whole": "shown whole again",
-    "stub": "became stubs",
-    "summarised": "folded into summary {}",
-    "left_out": "left out, to stay within the limits",
-}
-"""What happened to messages that a view shows in another way than the view before; by default their label."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ _HIDDEN = re.compile(
 
 _LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
+_MARKDOWN_TYPES = frozenset({"human", "ai", "system"})
+
 
 def visible(text: str) -> str:
     r"""Replace characters that are invisible or change the order of text by a visible name.
@@ -135,9 +137,6 @@ def rendered(text: str) -> Markup:
     if len(html) > 4 * len(shown) + 1_000:
         html = f"<p>{escapeHtml(shown)}</p>"
     return Markup(html)  # noqa: S704 - the parser escapes everything but its own tags
-
-
-_MARKDOWN_TYPES = frozenset({"human", "ai", "system"})
 
 
 class Piece(NamedTuple):

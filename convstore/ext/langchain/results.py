@@ -32,6 +32,11 @@ from langgraph.types import Command
 from convstore.ext.langchain.turn import linked
 from convstore.messages.tool_calls import result_id
 
+SETTING = "FilesystemMiddleware(tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None)"
+"""The middleware of deepagents that moves nothing."""
+_RESULT = "Tool result too large, the result of this tool call "
+_TAG = "lc_evicted_to"
+
 
 def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, int]:
     """Return the id of the last AI message with a call, and the position of the call among its calls with that id."""
@@ -143,13 +148,6 @@ def _tool_specs(response_format: Any) -> list[Any]:
 def _schema(response_format: Any) -> Any:
     wrapped = isinstance(response_format, AutoStrategy | ProviderStrategy)
     return response_format.schema if wrapped else response_format
-
-
-SETTING = "FilesystemMiddleware(tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None)"
-"""The middleware of deepagents that moves nothing."""
-
-_RESULT = "Tool result too large, the result of this tool call "
-_TAG = "lc_evicted_to"
 
 
 def is_evicted(message: BaseMessage, logged: BaseMessage) -> bool:
