@@ -1,4 +1,4 @@
-"""List the searchable texts of a stored message, and cut them into windows.
+"""List the searchable texts of a stored message, cut them into windows, and cut snippets out of these.
 
 A tool result with sources is indexed source by source. Its content and data often repeat the sources, so they add only
 words that the sources lack. Images, audio and files are left out.

@@ -185,7 +185,11 @@ class _ShownWindow(NamedTuple):
 
 
 class _WindowTexts:
-    """Texts of one conversation, each read once."""
+    """Texts of one conversation, each read once.
+
+    Those of the unsealed end of the log are in memory. Others are read as ranges of payloads, one command for each
+    append, or with their entries, one command for all.
+    """
 
     def __init__(self, reader: LogReader, logs: LogParts, cached: CachedConversation, *, codec: Codec) -> None:
         self._reader, self._logs, self._cached, self._codec = reader, logs, cached, codec

@@ -180,6 +180,8 @@ class _Import:
 class _ConversationImport:
     """Import of one record; with `dry_run`, it only compares, and the database need not be set up.
 
+    Concurrent imports of one record make the same appends in the same order; each is written once.
+
     Attributes:
         known: Number of messages that are stored already.
         written: Number of messages written, or to write.

@@ -1,7 +1,8 @@
-"""Converts messages of the log to OpenAI's format, the inverse of what `append` does with such dicts.
+"""Convert messages of the log to OpenAI's format, and check turns against the rules of its fine-tuning.
 
 Fields without a LangChain equivalent, which `append` keeps in ``additional_kwargs``, get their own names back. Fields
-that the format cannot hold are named, so that an export reports them.
+that the format cannot hold are named, so that an export reports them. OpenAI rejects a whole file for fine-tuning if
+one message breaks a rule: https://platform.openai.com/docs/guides/supervised-fine-tuning
 """
 
 from __future__ import annotations

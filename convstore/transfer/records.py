@@ -1,4 +1,4 @@
-"""Records that sources hand to an import, and the reports of imports and exports.
+"""Records that sources hand to an import, the rule that finds their scope, and the reports of imports and exports.
 
 A source yields a `ConversationRecord` for each conversation, and a `BadRecord` for anything else. A report has counts,
 and everything that was left out or changed.
@@ -208,7 +208,11 @@ class ExportReport(_Report):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeRule:
-    """Makes the scope of each record. Its arguments are checked once, when it is created.
+    r"""Makes the scope of each record. Its arguments are checked once, when it is created.
+
+    A session id such as ``"ada:orcas"`` holds a user and a thread; a regular expression takes it apart::
+
+        ScopeRule(keys=store.scope_keys, match={"SessionId": r"(?P<user_id>[^:]+):(?P<thread_id>.+)"})
 
     A key takes the first value that exists of: `constant`, the field that `fields` names, a named group of `match`,
     the record's own scope (an export), and for the last key of the store the record's id.

@@ -202,6 +202,12 @@ def _represents(text: str, value: Any) -> bool:
 
 
 class _Pool:
+    """Every text that was read back of one message.
+
+    A page says `[text of source 3]` for a text that content or artifact repeat, so the text of that source replaces it,
+    as it is and as JSON writes it, before a line is searched for.
+    """
+
     def __init__(self, passages: Sequence[str], sources: Mapping[int, str]) -> None:
         self._sources = sources
         texts = dict.fromkeys(text for passage in passages for text in _unpacked(passage))

@@ -1,6 +1,6 @@
 """Replay files of recorded conversations against a store, several conversations at a time.
 
-``command`` runs it; a ``_ReplayRunner`` replays each conversation. A failure in one conversation is a line of the
+A failure in one conversation is a line of the
 report and does not stop the others; a server that does not answer stops everything.
 """
 
@@ -149,7 +149,11 @@ class Replay:
 
 @dataclass(slots=True)
 class _ReplayRunner:
-    """Replay of one conversation: its record into an empty one; `last` is the newest view, also as text."""
+    """Replay of one conversation, as an agent backend would do it: its record into an empty one.
+
+    The human message of a turn is appended, the view is loaded for the model, the rest of the turn is appended. A
+    closing question of our own makes the last turn an earlier one too. `last` is the newest view, also as text.
+    """
 
     chat: Conversation
     record: ConversationRecord

@@ -1,4 +1,4 @@
-"""Align the log with the view: for each stored message what the model gets of it, and why.
+"""Align the log with the view, to say what the model gets of each message and why; compare the views of two calls.
 
 Messages that the store adds to a view, such as a summary or a note, have no stored message next to them.
 """

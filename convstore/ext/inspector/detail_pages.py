@@ -73,7 +73,7 @@ def _slice(request: Request, name: str, text: str) -> _Part:
 
 
 async def source_page(request: Request, chat: Conversation) -> Response:
-    """Return the page of a source."""
+    """Return the page of a source, with the answers that cite it among some messages after the result."""
     number = request.path_params["number"]
     if not 0 < number < 2**53:
         raise HTTPException(404)

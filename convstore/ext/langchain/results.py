@@ -1,4 +1,4 @@
-"""Outputs of tools with ids on their messages, and the structured response in an answer that the log already has.
+"""Results of tools: their ids, the structured response in an answer, and older ones that a long turn shows shortened.
 
 LangChain gives results their ids when they enter the state, at random. That is too late to append them before, and a
 repeated step would get other ids. It makes the structured response where it calls the model; a step that is taken from
@@ -153,6 +153,9 @@ def _schema(response_format: Any) -> Any:
 def is_evicted(message: BaseMessage, logged: BaseMessage) -> bool:
     """Return True if deepagents moved the content of a logged message to a file, and changed nothing else of it.
 
+    Its ``FilesystemMiddleware``, placed around ours, replaces a large content by a preview and the path of the file.
+    The log has it in full; the model is shown what deepagents made of it.
+
     >>> whole = ToolMessage("a" * 100_000, tool_call_id="c1", id="r1")
     >>> is_evicted(ToolMessage(_RESULT + "c1 was saved …", tool_call_id="c1", id="r1"), whole)
     True
@@ -179,6 +182,9 @@ def stubbed_until(
     size_of: Callable[[BaseMessage], int],
 ) -> tuple[int, bool]:
     """Return the index after the last result shown as a stub, and True if that depends on a stub that was not read.
+
+    An agent that works for an hour is in one turn all the time, so its own older results become stubs once they exceed
+    a budget, down to half of it: in large steps, so that a provider's prompt cache is of use in between.
 
     A step is taken when the turn exceeds its budget and the step saves at least half of that. So a turn whose texts and
     stubs alone are large does not lose a result at every call. Depends on the turn alone, and never goes back. `stubs`
